@@ -1,0 +1,174 @@
+//! The contract of an agent, and the tree that agents form.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use smol_str::SmolStr;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Source, USER};
+use crate::run::Run;
+use crate::work::BoxFuture;
+
+/// Something that runs.
+pub trait Agent: Send + Sync {
+    /// Its name, unique in its tree.
+    fn name(&self) -> &str;
+
+    /// What it is good for; other agents read this when they decide whom to hand over to.
+    fn description(&self) -> &str {
+        ""
+    }
+
+    /// The agents below it.
+    fn sub_agents(&self) -> &[Arc<dyn Agent>] {
+        &[]
+    }
+
+    /// How it takes part in handing over.
+    fn transfer(&self) -> TransferPolicy {
+        TransferPolicy::default()
+    }
+
+    /// Checks itself with the place it has in its tree.
+    fn validate(&self, _tree: &AgentTree, _node: NodeId) -> Result<()> {
+        Ok(())
+    }
+
+    /// A digest of what makes it what it is: a run that began under another one may not fit.
+    fn fingerprint(&self) -> u64 {
+        0
+    }
+
+    /// Works: emits events and returns when it has nothing more to say.
+    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<()>>;
+}
+
+/// How an agent takes part in handing over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransferPolicy {
+    /// It decides with a model, so it can be a parent to return to and a peer to pass on to.
+    pub by_model: bool,
+    /// It may return to its parent, and keeps the conversation until it does.
+    pub to_parent: bool,
+    /// It may pass on to its peers.
+    pub to_peers: bool,
+    /// How it works for others.
+    pub mode: Mode,
+}
+
+/// How an agent works for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// It talks with the user; others hand over to it.
+    #[default]
+    Chat,
+    /// Its parent calls it as a tool; it talks with the user until the task is done.
+    Task,
+    /// Its parent calls it as a tool; it gets one turn.
+    SingleTurn,
+}
+
+/// The place of an agent in its tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeId(usize);
+
+/// An agent with its place among others.
+pub struct AgentNode {
+    /// The agent.
+    pub agent: Arc<dyn Agent>,
+    /// Who stands above it.
+    pub parent: Option<NodeId>,
+    /// Who stands below it, in order.
+    pub children: Vec<NodeId>,
+    /// The source of its events on the trunk.
+    pub source: Arc<Source>,
+}
+
+/// Agents and who stands below whom. Made once, then shared by all runs.
+pub struct AgentTree {
+    nodes: Vec<AgentNode>,
+    by_name: HashMap<SmolStr, NodeId>,
+    fingerprint: u64,
+}
+
+impl AgentTree {
+    /// The tree below `root`. Names must be unique and usable, and each agent must agree with its place.
+    pub fn new(root: Arc<dyn Agent>) -> Result<Self> {
+        let mut tree = Self { nodes: Vec::new(), by_name: HashMap::new(), fingerprint: 0 };
+        tree.add(root, None)?;
+        for (index, node) in tree.nodes.iter().enumerate() {
+            node.agent.validate(&tree, NodeId(index))?;
+        }
+        let mix = |digest: u64, node: &AgentNode| digest.rotate_left(7) ^ node.agent.fingerprint();
+        tree.fingerprint = tree.nodes.iter().fold(0, mix);
+        Ok(tree)
+    }
+
+    fn add(&mut self, agent: Arc<dyn Agent>, parent: Option<NodeId>) -> Result<NodeId> {
+        let name = SmolStr::new(agent.name());
+        if name.is_empty() || name == USER {
+            let message = format!("an agent cannot be named `{name}`: choose another name");
+            return Err(Error::new(ErrorKind::Build, message));
+        }
+        let id = NodeId(self.nodes.len());
+        if self.by_name.insert(name.clone(), id).is_some() {
+            let message = format!("two agents are named `{name}`: names must be unique in a tree");
+            return Err(Error::new(ErrorKind::Build, message));
+        }
+        let source = Arc::new(Source::new(name));
+        self.nodes.push(AgentNode { agent: agent.clone(), parent, children: Vec::new(), source });
+        for child in agent.sub_agents() {
+            let child = self.add(child.clone(), Some(id))?;
+            if let Some(node) = self.nodes.get_mut(id.0) {
+                node.children.push(child);
+            }
+        }
+        Ok(id)
+    }
+
+    /// The root.
+    pub fn root(&self) -> NodeId {
+        NodeId(0)
+    }
+
+    /// The agent at that place.
+    pub fn node(&self, id: NodeId) -> Result<&AgentNode> {
+        self.nodes.get(id.0).ok_or_else(|| Error::new(ErrorKind::AgentNotFound, "no such place in the agent tree"))
+    }
+
+    /// The place of the agent of that name.
+    pub fn find(&self, name: &str) -> Option<NodeId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// All places, parents before children.
+    pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes.len()).map(NodeId)
+    }
+
+    /// A digest of all agents in it.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+}
+
+impl NodeId {
+    /// Its number among [`AgentTree::ids`].
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
+impl std::fmt::Debug for AgentTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.nodes.iter().map(|node| node.agent.name())).finish()
+    }
+}
+
+impl std::fmt::Debug for AgentNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AgentNode({})", self.agent.name())
+    }
+}

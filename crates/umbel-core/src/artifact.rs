@@ -1,0 +1,138 @@
+//! Files of a session or a user, in versions.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::Result;
+use crate::part::Part;
+use crate::session::SessionKey;
+use crate::work::Work;
+
+/// Keeps artifacts. Versions count from 0; a name that begins with `user:` belongs to the user, not the session.
+pub trait ArtifactStore: Send + Sync + fmt::Debug {
+    /// Stores a new version and returns its number.
+    fn save<'a>(&'a self, key: &'a SessionKey, name: &'a str, part: Part) -> Work<'a, Result<u64>>;
+
+    /// A version, the newest if none is named.
+    fn load<'a>(
+        &'a self,
+        key: &'a SessionKey,
+        name: &'a str,
+        version: Option<u64>,
+    ) -> Work<'a, Result<Option<Arc<Part>>>>;
+
+    /// The names that this session sees, sorted.
+    fn names<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Vec<String>>>;
+
+    /// The versions of an artifact.
+    fn versions<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<Vec<u64>>>;
+
+    /// Deletes all versions.
+    fn delete<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<()>>;
+}
+
+/// Keeps artifacts in memory.
+#[derive(Default)]
+pub struct InMemoryArtifacts {
+    files: Mutex<BTreeMap<Place, Vec<Arc<Part>>>>,
+}
+
+/// App, user, session (`None` for the user's own), name.
+type Place = (String, String, Option<String>, String);
+
+fn place(key: &SessionKey, name: &str) -> Place {
+    let session = (!name.starts_with("user:")).then(|| key.id().to_owned());
+    (key.app().to_owned(), key.user().to_owned(), session, name.to_owned())
+}
+
+impl InMemoryArtifacts {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn with<T>(&self, read: impl FnOnce(&mut BTreeMap<Place, Vec<Arc<Part>>>) -> T) -> Work<'_, Result<T>> {
+        Work::done(Ok(read(&mut self.files.lock().unwrap_or_else(PoisonError::into_inner))))
+    }
+}
+
+impl ArtifactStore for InMemoryArtifacts {
+    fn save<'a>(&'a self, key: &'a SessionKey, name: &'a str, part: Part) -> Work<'a, Result<u64>> {
+        self.with(|files| {
+            let versions = files.entry(place(key, name)).or_default();
+            versions.push(Arc::new(part));
+            versions.len() as u64 - 1
+        })
+    }
+
+    fn load<'a>(
+        &'a self,
+        key: &'a SessionKey,
+        name: &'a str,
+        version: Option<u64>,
+    ) -> Work<'a, Result<Option<Arc<Part>>>> {
+        self.with(|files| {
+            let versions = files.get(&place(key, name))?;
+            match version {
+                None => versions.last().cloned(),
+                Some(version) => versions.get(usize::try_from(version).ok()?).cloned(),
+            }
+        })
+    }
+
+    fn names<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Vec<String>>> {
+        self.with(|files| {
+            let visible = files.keys().filter(|(app, user, session, _)| {
+                app == key.app() && user == key.user() && session.as_deref().is_none_or(|id| id == key.id())
+            });
+            let mut names: Vec<String> = visible.map(|(_, _, _, name)| name.clone()).collect();
+            names.sort();
+            names
+        })
+    }
+
+    fn versions<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<Vec<u64>>> {
+        self.with(|files| (0..files.get(&place(key, name)).map_or(0, |all| all.len() as u64)).collect())
+    }
+
+    fn delete<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<()>> {
+        self.with(|files| {
+            files.remove(&place(key, name));
+        })
+    }
+}
+
+impl fmt::Debug for InMemoryArtifacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InMemoryArtifacts")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(user: &str, id: &str) -> SessionKey {
+        SessionKey::new("app", user, id).unwrap()
+    }
+
+    #[tokio::test]
+    async fn versions_count_and_users_do_not_see_each_other() {
+        let store = InMemoryArtifacts::new();
+        let (ann, ann2, bob) = (key("ann", "s1"), key("ann", "s2"), key("bob", "s1"));
+        assert_eq!(store.save(&ann, "a.txt", "one".into()).await.unwrap(), 0);
+        assert_eq!(store.save(&ann, "a.txt", "two".into()).await.unwrap(), 1);
+        store.save(&ann, "user:me", "x".into()).await.unwrap();
+        let text = |part: Option<Arc<Part>>| part.and_then(|part| part.as_text().map(str::to_owned));
+        assert_eq!(text(store.load(&ann, "a.txt", None).await.unwrap()), Some("two".into()));
+        assert_eq!(text(store.load(&ann, "a.txt", Some(0)).await.unwrap()), Some("one".into()));
+        assert_eq!(store.load(&ann, "a.txt", Some(9)).await.unwrap(), None);
+        assert_eq!(store.names(&ann).await.unwrap(), ["a.txt", "user:me"]);
+        assert_eq!(store.names(&ann2).await.unwrap(), ["user:me"]);
+        assert!(store.names(&bob).await.unwrap().is_empty());
+        assert_eq!(store.versions(&ann, "a.txt").await.unwrap(), [0, 1]);
+        store.delete(&ann, "a.txt").await.unwrap();
+        assert_eq!(store.load(&ann, "a.txt", None).await.unwrap(), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! Cancellation: a token that everything in a run can see.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::Poll;
+
+use tokio::sync::Notify;
+
+use crate::error::{Error, ErrorKind};
+
+/// Tells a run, and all that works for it, to stop. Clones are the same token.
+#[derive(Clone, Debug, Default)]
+pub struct CancelToken(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    reason: AtomicU8,
+    notify: Notify,
+}
+
+/// Why a run was told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CancelReason {
+    /// Someone asked for it, or the reader went away.
+    Asked,
+    /// The run took longer than it may.
+    Deadline,
+}
+
+impl CancelToken {
+    /// A token that is not cancelled.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Cancels. The first reason stays.
+    pub fn cancel(&self, reason: CancelReason) {
+        let code = match reason {
+            CancelReason::Asked => 1,
+            CancelReason::Deadline => 2,
+        };
+        let _ = self.0.reason.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
+        self.0.notify.notify_waiters();
+    }
+
+    /// Why it was cancelled, if it was.
+    pub fn reason(&self) -> Option<CancelReason> {
+        match self.0.reason.load(Ordering::Acquire) {
+            0 => None,
+            2 => Some(CancelReason::Deadline),
+            _ => Some(CancelReason::Asked),
+        }
+    }
+
+    /// Whether it was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.reason().is_some()
+    }
+
+    /// An error if it was cancelled: what a step says to itself before it begins.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.reason() {
+            None => Ok(()),
+            Some(reason) => Err(reason.error()),
+        }
+    }
+
+    /// Done once it is cancelled.
+    pub async fn cancelled(&self) {
+        loop {
+            let notified = self.0.notify.notified();
+            if self.is_cancelled() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// The future's value, or an error if the token is cancelled first. The future is then dropped.
+    ///
+    /// Waiting for the token costs nothing as long as the future is ready when asked.
+    pub async fn guard<T>(&self, future: impl Future<Output = T>) -> Result<T, Error> {
+        let mut future = pin!(future);
+        let mut cancelled: Option<Pin<Box<_>>> = None;
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                return Poll::Ready(Ok(value));
+            }
+            let cancelled = cancelled.get_or_insert_with(|| Box::pin(self.cancelled()));
+            cancelled.as_mut().poll(cx).map(|()| Err(self.reason().unwrap_or(CancelReason::Asked).error()))
+        })
+        .await
+    }
+}
+
+impl CancelReason {
+    /// The error that a cancelled step ends with.
+    pub fn error(self) -> Error {
+        match self {
+            Self::Asked => Error::new(ErrorKind::Cancelled, "the run was cancelled"),
+            Self::Deadline => Error::new(
+                ErrorKind::Timeout,
+                "the run took longer than it may: raise `RunLimits::run_time` or ask for less at once",
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_guarded_future_ends_when_the_token_is_cancelled() {
+        let token = CancelToken::new();
+        assert_eq!(token.guard(async { 1 }).await.unwrap(), 1);
+        let other = token.clone();
+        let waiting = tokio::spawn(async move { other.guard(std::future::pending::<()>()).await });
+        tokio::task::yield_now().await;
+        token.cancel(CancelReason::Asked);
+        assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Cancelled);
+        token.cancel(CancelReason::Deadline);
+        assert_eq!(token.reason(), Some(CancelReason::Asked));
+    }
+}

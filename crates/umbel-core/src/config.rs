@@ -1,0 +1,70 @@
+//! How a run is to be done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::content::Content;
+use crate::json::Object;
+
+/// How a run is to be done.
+#[derive(Clone, Debug, Default)]
+pub struct RunConfig {
+    /// Whether previews are given while the model speaks.
+    pub streaming: bool,
+    /// What it may use up.
+    pub limits: RunLimits,
+    /// What a failing tool does.
+    pub tool_errors: ToolErrors,
+    /// Files in the user's message are stored as artifacts and named in their place.
+    pub save_input_blobs: bool,
+    /// State to set with the user's message, scope prefixes included.
+    pub state_delta: Object,
+    /// Attached to every event of the run.
+    pub custom_metadata: Object,
+    /// Labels for the provider's bill.
+    pub labels: Object,
+    /// Messages that go before the user's message in each request, and nowhere else.
+    pub model_input_context: Vec<Arc<Content>>,
+    /// Whether agents read each other's thoughts.
+    pub include_thoughts_from_other_agents: bool,
+}
+
+/// What a run may use up. All limits are on unless raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunLimits {
+    /// Model calls of the whole run, sub-agents included; 0 is no limit.
+    pub model_calls: u32,
+    /// How deep agents may call agents.
+    pub depth: u32,
+    /// Calls of one batch that run at once.
+    pub calls_at_once: usize,
+    /// How long the run may take.
+    pub run_time: Duration,
+    /// How long a tool may take.
+    pub tool_time: Duration,
+    /// How long a cancelled run may take to unwind.
+    pub grace: Duration,
+}
+
+impl Default for RunLimits {
+    fn default() -> Self {
+        Self {
+            model_calls: 500,
+            depth: 8,
+            calls_at_once: 16,
+            run_time: Duration::from_secs(600),
+            tool_time: Duration::from_secs(300),
+            grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a failing tool does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ToolErrors {
+    /// The model is told, and may try again or something else.
+    #[default]
+    ToModel,
+    /// The run fails; results of siblings are kept.
+    Fail,
+}

@@ -1,0 +1,118 @@
+//! Secrets of a user, by name. They reach tools by handle and never an event or a prompt.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::work::Work;
+
+/// A secret. Its debug form does not show it.
+#[derive(Clone, PartialEq)]
+pub struct Credential(Value);
+
+impl Credential {
+    /// Wraps a secret.
+    pub fn new(secret: impl Into<Value>) -> Self {
+        Self(secret.into())
+    }
+
+    /// The secret itself: look at it as late as possible.
+    pub fn expose(&self) -> &Value {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credential(…)")
+    }
+}
+
+/// Keeps credentials, per app and user.
+pub trait CredentialStore: Send + Sync + fmt::Debug {
+    /// Stores a credential, in the place of an older one.
+    fn save<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+        credential: Credential,
+    ) -> Work<'a, Result<()>>;
+
+    /// The credential of that name.
+    fn load<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<Option<Credential>>>;
+
+    /// Forgets it.
+    fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>>;
+}
+
+/// Keeps credentials in memory.
+#[derive(Default)]
+pub struct InMemoryCredentials {
+    secrets: Mutex<HashMap<[String; 3], Credential>>,
+}
+
+impl InMemoryCredentials {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut HashMap<[String; 3], Credential>) -> T) -> Work<'_, Result<T>> {
+        Work::done(Ok(change(&mut self.secrets.lock().unwrap_or_else(PoisonError::into_inner))))
+    }
+}
+
+fn place(app: &str, user: &str, name: &str) -> [String; 3] {
+    [app, user, name].map(str::to_owned)
+}
+
+impl CredentialStore for InMemoryCredentials {
+    fn save<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+        credential: Credential,
+    ) -> Work<'a, Result<()>> {
+        self.with(|secrets| {
+            secrets.insert(place(app, user, name), credential);
+        })
+    }
+
+    fn load<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<Option<Credential>>> {
+        self.with(|secrets| secrets.get(&place(app, user, name)).cloned())
+    }
+
+    fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>> {
+        self.with(|secrets| {
+            secrets.remove(&place(app, user, name));
+        })
+    }
+}
+
+impl fmt::Debug for InMemoryCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InMemoryCredentials")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_credential_is_its_users_alone_and_does_not_show_itself() {
+        let store = InMemoryCredentials::new();
+        store.save("app", "ann", "mail", Credential::new("s3cret")).await.unwrap();
+        let mine = store.load("app", "ann", "mail").await.unwrap().unwrap();
+        assert_eq!(mine.expose(), "s3cret");
+        assert!(!format!("{mine:?}").contains("s3cret"));
+        assert_eq!(store.load("app", "bob", "mail").await.unwrap(), None);
+        store.delete("app", "ann", "mail").await.unwrap();
+        assert_eq!(store.load("app", "ann", "mail").await.unwrap(), None);
+    }
+}

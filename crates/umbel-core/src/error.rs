@@ -1,0 +1,224 @@
+//! One error type: what happened (a kind to match on), why (words for people), and where it came from.
+
+use std::fmt;
+
+/// The result of nearly everything here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A boxed error of any kind.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What went wrong. One pointer wide, so that `Result`s stay small.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    source: Option<BoxError>,
+}
+
+/// What kind of thing went wrong. [`ErrorKind::code`] is its name in events and on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// What the caller gave cannot be used.
+    InvalidInput,
+    /// An agent, a runner or a tool was put together in a way that cannot work.
+    Build,
+    /// The feature is not there yet.
+    Unsupported,
+    /// There is no such session.
+    SessionNotFound,
+    /// There is such a session already.
+    AlreadyExists,
+    /// Another run holds the session.
+    SessionBusy,
+    /// The session has moved on since it was read.
+    StaleSession,
+    /// The lease was lost to another owner; nothing was written.
+    Fenced,
+    /// A template names a state key that is not set.
+    MissingState,
+    /// A template names an artifact that does not exist.
+    MissingArtifact,
+    /// Artifacts are needed and no store for them is configured.
+    NoArtifactStore,
+    /// No agent of that name in the tree.
+    AgentNotFound,
+    /// The agent may not hand over to that one.
+    TransferRefused,
+    /// The run used up its model calls.
+    ModelCallLimit,
+    /// Agents call agents deeper than allowed.
+    DepthLimit,
+    /// The run or a tool took too long.
+    Timeout,
+    /// The model's stream broke off.
+    StreamCut,
+    /// The model failed; see [`ModelErrorKind`].
+    Model(ModelErrorKind),
+    /// A tool failed and the policy is to fail the run.
+    Tool,
+    /// A confirmation that does not fit what was asked.
+    InvalidConfirmation,
+    /// The model's answer does not fit the output schema.
+    InvalidOutput,
+    /// A plugin or callback failed.
+    Handler,
+    /// Something panicked; it was caught.
+    Panic,
+    /// The run was cancelled. Control flow, not a failure.
+    Cancelled,
+    /// A store failed.
+    Store,
+    /// A stored record cannot be read.
+    Corrupt,
+    /// Any other error of user code.
+    Other,
+}
+
+/// How a model failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ModelErrorKind {
+    /// Key missing, wrong or not allowed to do this.
+    Auth,
+    /// Too many requests or tokens.
+    RateLimited,
+    /// The provider cannot take more now.
+    Overloaded,
+    /// The context is longer than the model takes.
+    ContextTooLong,
+    /// Refused by policy.
+    Refused,
+    /// The request is not acceptable.
+    BadRequest,
+    /// The connection failed.
+    Transport,
+    /// Anything else.
+    Other,
+}
+
+impl ErrorKind {
+    /// Its stable name: `errorCode` in events.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::InvalidInput => "INVALID_INPUT",
+            Self::Build => "BUILD",
+            Self::Unsupported => "UNSUPPORTED",
+            Self::SessionNotFound => "SESSION_NOT_FOUND",
+            Self::AlreadyExists => "ALREADY_EXISTS",
+            Self::SessionBusy => "SESSION_BUSY",
+            Self::StaleSession => "STALE_SESSION",
+            Self::Fenced => "FENCED",
+            Self::MissingState => "MISSING_STATE",
+            Self::MissingArtifact => "MISSING_ARTIFACT",
+            Self::NoArtifactStore => "NO_ARTIFACT_STORE",
+            Self::AgentNotFound => "AGENT_NOT_FOUND",
+            Self::TransferRefused => "TRANSFER_REFUSED",
+            Self::ModelCallLimit => "MODEL_CALL_LIMIT",
+            Self::DepthLimit => "DEPTH_LIMIT",
+            Self::Timeout => "TIMEOUT",
+            Self::StreamCut => "STREAM_CUT",
+            Self::Model(kind) => kind.code(),
+            Self::Tool => "TOOL_FAILED",
+            Self::InvalidConfirmation => "INVALID_CONFIRMATION",
+            Self::InvalidOutput => "INVALID_OUTPUT",
+            Self::Handler => "HANDLER_FAILED",
+            Self::Panic => "PANIC",
+            Self::Cancelled => "CANCELLED",
+            Self::Store => "STORE_FAILED",
+            Self::Corrupt => "CORRUPT",
+            Self::Other => "ERROR",
+        }
+    }
+}
+
+impl ModelErrorKind {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Auth => "MODEL_AUTH",
+            Self::RateLimited => "MODEL_RATE_LIMITED",
+            Self::Overloaded => "MODEL_OVERLOADED",
+            Self::ContextTooLong => "MODEL_CONTEXT_TOO_LONG",
+            Self::Refused => "MODEL_REFUSED",
+            Self::BadRequest => "MODEL_BAD_REQUEST",
+            Self::Transport => "MODEL_TRANSPORT",
+            Self::Other => "MODEL_FAILED",
+        }
+    }
+}
+
+impl Error {
+    /// An error of that kind, with words for people.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner { kind, message: message.into(), source: None }))
+    }
+
+    /// The same with the error that caused it.
+    pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What kind of error it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What to tell people.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Whether it is control flow, which no retry, fallback or error-to-model policy may swallow.
+    pub fn is_control(&self) -> bool {
+        self.0.kind == ErrorKind::Cancelled
+    }
+
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self.0.kind,
+            ErrorKind::SessionBusy
+                | ErrorKind::StaleSession
+                | ErrorKind::StreamCut
+                | ErrorKind::Model(
+                    ModelErrorKind::RateLimited | ModelErrorKind::Overloaded | ModelErrorKind::Transport
+                )
+        )
+    }
+
+    /// What a caught panic said, as an error.
+    pub fn from_panic(what: &str, payload: &(dyn std::any::Any + Send)) -> Self {
+        let words = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message");
+        Self::new(ErrorKind::Panic, format!("{what} panicked: {words}"))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Error");
+        out.field("kind", &self.0.kind).field("message", &self.0.message);
+        if let Some(source) = &self.0.source {
+            out.field("source", source);
+        }
+        out.finish()
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,248 @@
+//! Ids as types of their own, and who mints them.
+
+use std::cell::Cell;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+use smol_str::{SmolStr, SmolStrBuilder};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(SmolStr);
+
+        impl $name {
+            /// The id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+
+            /// Whether it was never set.
+            pub fn is_empty(&self) -> bool {
+                self.0.is_empty()
+            }
+        }
+
+        impl From<SmolStr> for $name {
+            fn from(text: SmolStr) -> Self {
+                Self(text)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl PartialEq<str> for $name {
+            fn eq(&self, other: &str) -> bool {
+                self.0 == other
+            }
+        }
+
+        impl PartialEq<&str> for $name {
+            fn eq(&self, other: &&str) -> bool {
+                self.0 == *other
+            }
+        }
+    };
+}
+
+id! {
+    /// Names one event of a session.
+    EventId
+}
+id! {
+    /// Names one run; `invocationId` on the wire.
+    RunId
+}
+id! {
+    /// Names one tool call. A model may hand out the same one twice in a session.
+    CallId
+}
+
+/// Prefix of call ids that the flow minted because the model gave none.
+pub const CLIENT_CALL_PREFIX: &str = "adk-";
+
+impl CallId {
+    /// Whether the flow minted this id; the model has never seen it.
+    pub fn is_client(&self) -> bool {
+        self.0.starts_with(CLIENT_CALL_PREFIX)
+    }
+}
+
+/// What an id is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IdKind {
+    /// An [`EventId`].
+    Event,
+    /// A [`RunId`], with prefix `e-`.
+    Run,
+    /// A [`CallId`], with prefix `adk-`.
+    Call,
+    /// The id of a session that was created without one.
+    Session,
+}
+
+impl IdKind {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Event | Self::Session => "",
+            Self::Run => "e-",
+            Self::Call => CLIENT_CALL_PREFIX,
+        }
+    }
+}
+
+/// Mints ids. Injected, so that a test can foresee them.
+pub trait Ids: Send + Sync + fmt::Debug {
+    /// A new id of this kind, its prefix included.
+    fn mint(&self, kind: IdKind) -> SmolStr;
+
+    /// A new id for an event.
+    fn event(&self) -> EventId {
+        self.mint(IdKind::Event).into()
+    }
+
+    /// A new id for a run.
+    fn run(&self) -> RunId {
+        self.mint(IdKind::Run).into()
+    }
+
+    /// A new id for a call that came without one.
+    fn call(&self) -> CallId {
+        self.mint(IdKind::Call).into()
+    }
+}
+
+/// Ids that never repeat: 72 random bits per thread, then a counter. Session ids are random throughout.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RandomIds;
+
+/// Url-safe, 6 bits a character.
+const ALPHABET: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-";
+const COUNTER_BITS: u32 = 36;
+
+thread_local! {
+    /// The thread's random prefix and what it has counted to; drawn anew when the counter is used up.
+    static STREAM: Cell<(u128, u64)> = const { Cell::new((0, u64::MAX)) };
+}
+
+/// 128 bits from the operating system's generator, by way of the seeds of `RandomState`.
+fn random_bits() -> u128 {
+    let half = || RandomState::new().build_hasher().finish();
+    (u128::from(half()) << 64) | u128::from(half())
+}
+
+impl Ids for RandomIds {
+    fn mint(&self, kind: IdKind) -> SmolStr {
+        let bits = if kind == IdKind::Session {
+            random_bits()
+        } else {
+            STREAM.with(|stream| {
+                let (mut prefix, mut count) = stream.get();
+                if count >> COUNTER_BITS != 0 {
+                    (prefix, count) = (random_bits() << COUNTER_BITS, 0);
+                }
+                stream.set((prefix, count + 1));
+                prefix | u128::from(count)
+            })
+        };
+        let mut text = [0u8; 22];
+        let prefix = kind.prefix().as_bytes();
+        let body = prefix.len() + 18;
+        for (slot, byte) in text.iter_mut().zip(prefix) {
+            *slot = *byte;
+        }
+        for (i, slot) in text.iter_mut().take(body).skip(prefix.len()).enumerate() {
+            let digit = (bits >> (6 * (17 - i))) as usize % ALPHABET.len();
+            *slot = ALPHABET.get(digit).copied().unwrap_or(b'0');
+        }
+        let text = text.get(..body).unwrap_or_default();
+        std::str::from_utf8(text).map(SmolStr::new).unwrap_or_default()
+    }
+}
+
+/// Ids that count: `adk-1`, `adk-2`, … for calls, and so on for each kind. For tests.
+#[derive(Debug, Default)]
+pub struct CountingIds {
+    next: [AtomicU64; 4],
+}
+
+impl Ids for CountingIds {
+    fn mint(&self, kind: IdKind) -> SmolStr {
+        let index = match kind {
+            IdKind::Event => 0,
+            IdKind::Run => 1,
+            IdKind::Call => 2,
+            IdKind::Session => 3,
+        };
+        let number = self.next.get(index).map_or(0, |n| n.fetch_add(1, Ordering::Relaxed) + 1);
+        let mut text = SmolStrBuilder::new();
+        text.push_str(kind.prefix());
+        text.push_str(&number.to_string());
+        text.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn random_ids_do_not_repeat_across_threads() {
+        let threads: Vec<_> = (0..4)
+            .map(|_| std::thread::spawn(|| (0..2000).map(|_| RandomIds.event()).collect::<Vec<_>>()))
+            .collect();
+        let ids: HashSet<_> = threads.into_iter().flat_map(|t| t.join().unwrap()).collect();
+        assert_eq!(ids.len(), 8000);
+    }
+
+    #[test]
+    fn ids_carry_the_prefix_of_their_kind_and_stay_inline() {
+        for (kind, prefix) in [(IdKind::Run, "e-"), (IdKind::Call, "adk-"), (IdKind::Event, "")] {
+            let id = RandomIds.mint(kind);
+            assert!(id.starts_with(prefix), "{id}");
+            assert_eq!(id.len(), prefix.len() + 18);
+            assert!(!id.is_heap_allocated());
+        }
+        assert!(RandomIds.call().is_client());
+    }
+
+    #[test]
+    fn counting_ids_count_per_kind() {
+        let ids = CountingIds::default();
+        assert_eq!((ids.call(), ids.call(), ids.run()), ("adk-1".into(), "adk-2".into(), "e-1".into()));
+    }
+}

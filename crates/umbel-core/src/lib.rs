@@ -1,0 +1,85 @@
+//! Vocabulary and contracts of Umbel.
+//!
+//! # Layout
+//! - [`part`], [`content`], [`event`], [`actions`]: what is said and done; JSON forms are google-adk's
+//! - [`state`], [`session`], [`log`], [`store`], [`in_memory`]: where it is kept
+//! - [`list`], [`history`]: sequences that share
+//! - [`model`], [`response`], [`instruction`]: the contract of a model
+//! - [`tool`], [`tool_context`]: the contract of a tool
+//! - [`agent`], [`run`], [`config`], [`view`]: the contract of an agent, and a run as it sees it
+//! - [`artifact`], [`memory`], [`credential`]: the other stores
+//! - [`handler`]: what extends a run; [`interrupt`]: a pause with a question
+//!
+//! Nothing here does I/O, and nothing here knows how a run is driven: that is `umbel-runtime`.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+pub mod actions;
+pub mod agent;
+pub mod artifact;
+pub mod cancel;
+pub mod clock;
+pub mod code;
+pub mod config;
+pub mod content;
+pub mod credential;
+pub mod error;
+pub mod event;
+pub mod extensions;
+pub mod handler;
+pub mod history;
+pub mod id;
+pub mod in_memory;
+pub mod instruction;
+pub mod interrupt;
+pub mod json;
+pub mod list;
+pub mod log;
+pub mod memory;
+pub mod model;
+pub mod part;
+pub mod response;
+pub mod run;
+pub mod session;
+pub mod state;
+pub mod store;
+pub mod tool;
+pub mod tool_context;
+pub mod view;
+pub mod work;
+
+pub use actions::{Actions, Compaction, Confirmation};
+pub use agent::{Agent, AgentTree, Mode, NodeId, TransferPolicy};
+pub use artifact::{ArtifactStore, InMemoryArtifacts};
+pub use cancel::{CancelReason, CancelToken};
+pub use clock::{Clock, SteppingClock, SystemClock};
+pub use code::CodeExecutor;
+pub use config::{RunConfig, RunLimits, ToolErrors};
+pub use content::{Content, Parts, Role};
+pub use credential::{Credential, CredentialStore, InMemoryCredentials};
+pub use error::{BoxError, Error, ErrorKind, ModelErrorKind, Result};
+pub use event::{Event, Meta, Source, Usage};
+pub use extensions::Extensions;
+pub use handler::Handler;
+pub use history::History;
+pub use id::{CallId, CountingIds, EventId, IdKind, Ids, RandomIds, RunId};
+pub use in_memory::InMemorySessions;
+pub use instruction::Instruction;
+pub use interrupt::{Address, Interrupt};
+pub use json::Object;
+pub use list::List;
+pub use log::{CallFinished, Failure, LogEntry, Outcome, RunRecord, RunStep};
+pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
+pub use model::{Capabilities, Chunk, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
+pub use part::{
+    Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, PartialArg, Payload,
+};
+pub use response::Response;
+pub use run::{Journal, Run, RunParts, Services};
+pub use session::{Session, SessionKey};
+pub use state::{State, StateScope};
+pub use store::{EventFilter, Lease, NewSession, SessionStore, Versions};
+pub use tool::{AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolValue, Toolset};
+pub use tool_context::ToolContext;
+pub use view::ContentsView;
+pub use work::{BoxFuture, BoxStream, Work};

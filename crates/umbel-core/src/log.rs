@@ -1,0 +1,142 @@
+//! The one log of a session: events, which are seen, and run records, which a run needs to go on.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use smol_str::SmolStr;
+
+use crate::error::Error;
+use crate::event::Event;
+use crate::id::{CallId, RunId};
+use crate::interrupt::Interrupt;
+
+/// One entry of a session's log. Its place in the log is its version.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LogEntry {
+    /// Seen by people and models.
+    Event(Arc<Event>),
+    /// Seen by the runtime only.
+    Record(Arc<RunRecord>),
+}
+
+impl From<Arc<Event>> for LogEntry {
+    fn from(event: Arc<Event>) -> Self {
+        Self::Event(event)
+    }
+}
+
+impl From<RunRecord> for LogEntry {
+    fn from(record: RunRecord) -> Self {
+        Self::Record(Arc::new(record))
+    }
+}
+
+/// What a run needs to go on in another process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunRecord {
+    /// The run it belongs to.
+    pub run: RunId,
+    /// What happened.
+    #[serde(flatten)]
+    pub step: RunStep,
+}
+
+/// What happened in a run. Payloads are boxed: most records have none, and a log holds many.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[non_exhaustive]
+pub enum RunStep {
+    /// The run began.
+    Started {
+        /// A digest of the agent tree, so that another build can tell whether it knows this run.
+        fingerprint: u64,
+    },
+    /// Calls are about to run.
+    CallsStarted {
+        /// Their ids, in call order.
+        calls: Box<Vec<CallId>>,
+    },
+    /// A call has its result, before its siblings have theirs.
+    CallFinished {
+        /// Which, and what it gave.
+        finished: Box<CallFinished>,
+    },
+    /// The run ended.
+    Ended {
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// The result of one call of a batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallFinished {
+    /// Which.
+    pub call: CallId,
+    /// What it gave; absent if the answer comes later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<Value>,
+}
+
+/// How a run ended. Every run has exactly one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The agent said its last word.
+    Finished,
+    /// A person is asked; the run goes on when the answers come.
+    Interrupted {
+        /// What is asked.
+        interrupts: Box<Vec<Interrupt>>,
+    },
+    /// It was cancelled, or its reader went away.
+    Cancelled,
+    /// It failed.
+    Failed {
+        /// Why.
+        failure: Box<Failure>,
+    },
+}
+
+/// Why a run failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The kind of error, [`ErrorKind::code`](crate::ErrorKind::code).
+    pub code: SmolStr,
+    /// What happened, in words.
+    pub message: String,
+}
+
+impl Outcome {
+    /// The outcome of a run that ended with this error.
+    pub fn from_error(error: &Error) -> Self {
+        if error.is_control() {
+            Self::Cancelled
+        } else {
+            let failure = Failure { code: error.kind().code().into(), message: error.message().to_owned() };
+            Self::Failed { failure: Box::new(failure) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn records_have_a_json_form_and_are_small() {
+        let failure = Box::new(Failure { code: "X".into(), message: "m".into() });
+        let step = RunStep::Ended { outcome: Outcome::Failed { failure } };
+        let record = RunRecord { run: "e-1".into(), step };
+        let value = serde_json::to_value(&record).unwrap();
+        let failed = json!({"kind": "failed", "failure": {"code": "X", "message": "m"}});
+        assert_eq!(value, json!({"run": "e-1", "step": "ended", "outcome": failed}));
+        assert_eq!(serde_json::from_value::<RunRecord>(value).unwrap(), record);
+        assert!(size_of::<RunRecord>() <= 40, "{}", size_of::<RunRecord>());
+    }
+}

@@ -1,0 +1,183 @@
+//! The contract of a model: a request in, a stream of chunks out.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use smol_str::SmolStr;
+
+use crate::error::Result;
+use crate::history::History;
+use crate::instruction::Instruction;
+use crate::json::Object;
+use crate::response::Response;
+use crate::tool::ToolSet;
+use crate::work::BoxStream;
+
+/// Generates text, thoughts and calls.
+pub trait Model: Send + Sync + fmt::Debug {
+    /// Its name, as the provider spells it.
+    fn name(&self) -> &str;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    /// Answers a request.
+    ///
+    /// There is one path: a model that does not stream gives one [`Chunk::Complete`]. A stream that breaks off must
+    /// end with an error of kind [`StreamCut`](crate::ErrorKind::StreamCut).
+    fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>>;
+}
+
+/// A piece of a model's answer.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Chunk {
+    /// More of the message; folded with what came before.
+    Delta(Response),
+    /// The whole message; takes the place of what was folded so far.
+    Complete(Response),
+    /// What came so far is void: an attempt was rejected and another begins.
+    Restart,
+}
+
+/// What a model can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// It keeps to an output schema and calls tools in the same request.
+    pub schema_with_tools: bool,
+    /// It pairs calls with their answers by id, so ids that the flow minted must be sent.
+    pub pairs_calls_by_id: bool,
+    /// It refuses media that carry a display name.
+    pub refuses_display_names: bool,
+}
+
+impl Capabilities {
+    /// The same, able to keep to a schema while it calls tools.
+    pub fn schema_with_tools(mut self) -> Self {
+        self.schema_with_tools = true;
+        self
+    }
+
+    /// The same, pairing calls with answers by id.
+    pub fn pairs_calls_by_id(mut self) -> Self {
+        self.pairs_calls_by_id = true;
+        self
+    }
+
+    /// The same, refusing display names.
+    pub fn refuses_display_names(mut self) -> Self {
+        self.refuses_display_names = true;
+        self
+    }
+}
+
+/// What a model is asked. Everything big in it is shared: a clone is cheap.
+#[derive(Clone, Debug)]
+pub struct ModelRequest {
+    /// The model's name.
+    pub model: SmolStr,
+    /// The system instruction.
+    pub instruction: Instruction,
+    /// The conversation.
+    pub contents: History,
+    /// The tools it may call, in a fixed order.
+    pub tools: Arc<ToolSet>,
+    /// How to generate.
+    pub config: Arc<GenerateConfig>,
+    /// The schema its answer must keep to, if the model sees to that itself.
+    pub output_schema: Option<Arc<Value>>,
+    /// Whether anyone reads along.
+    pub stream: bool,
+}
+
+impl ModelRequest {
+    /// An empty request.
+    pub fn new(model: impl Into<SmolStr>) -> Self {
+        Self {
+            model: model.into(),
+            instruction: Instruction::new(),
+            contents: History::new(),
+            tools: Arc::default(),
+            config: Arc::default(),
+            output_schema: None,
+            stream: false,
+        }
+    }
+}
+
+/// How to generate. What is not set is left to the provider.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[non_exhaustive]
+pub struct GenerateConfig {
+    /// Randomness.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Nucleus sampling.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// Sampling among the best so many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<u32>,
+    /// Longest answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<u32>,
+    /// Texts that end the answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stop_sequences: Vec<String>,
+    /// For the same answer twice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<i64>,
+    /// Against saying it again at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<f64>,
+    /// Against saying it again and again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<f64>,
+    /// How much to think.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<Thinking>,
+    /// Which tools may be called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_choice: Option<ToolChoice>,
+    /// The media type of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_mime_type: Option<SmolStr>,
+    /// Labels for the provider's bill.
+    #[serde(skip_serializing_if = "Object::is_empty")]
+    pub labels: Object,
+    /// Anything else an adapter knows.
+    #[serde(flatten)]
+    pub other: Object,
+}
+
+/// How much a model thinks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Thinking {
+    /// Whether thoughts are shown.
+    pub include_thoughts: bool,
+    /// Tokens it may spend on them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<u32>,
+}
+
+/// Which tools a model may call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum ToolChoice {
+    /// As it sees fit.
+    Auto,
+    /// None.
+    None,
+    /// At least one.
+    Any,
+    /// This one.
+    Tool(SmolStr),
+}

@@ -1,0 +1,405 @@
+//! A run as an agent sees it: a cheap handle to what is shared, and to the place it works at.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use smol_str::{SmolStr, format_smolstr};
+
+use crate::agent::{AgentNode, AgentTree, NodeId};
+use crate::artifact::ArtifactStore;
+use crate::cancel::CancelToken;
+use crate::clock::Clock;
+use crate::config::RunConfig;
+use crate::content::Content;
+use crate::credential::CredentialStore;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Event, Source};
+use crate::extensions::Extensions;
+use crate::history::History;
+use crate::id::{Ids, RunId};
+use crate::list::List;
+use crate::log::RunStep;
+use crate::memory::MemoryStore;
+use crate::session::SessionKey;
+use crate::state::State;
+use crate::store::SessionStore;
+use crate::view::ContentsView;
+use crate::work::Work;
+
+/// What a runner lends to its runs.
+#[derive(Clone, Debug)]
+pub struct Services {
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Mints ids.
+    pub ids: Arc<dyn Ids>,
+    /// Keeps sessions.
+    pub sessions: Arc<dyn SessionStore>,
+    /// Keeps artifacts.
+    pub artifacts: Option<Arc<dyn ArtifactStore>>,
+    /// Keeps memories.
+    pub memory: Option<Arc<dyn MemoryStore>>,
+    /// Keeps credentials.
+    pub credentials: Option<Arc<dyn CredentialStore>>,
+    /// What tools need, by type.
+    pub dependencies: Extensions,
+}
+
+/// The way from a run to its session: what was said is read here, what happens is written here.
+///
+/// Implemented by the runtime; agents use it through [`Run`].
+pub trait Journal: Send + Sync {
+    /// Writes an event and what the run must remember with it, and hands the event on.
+    fn emit<'a>(&'a self, run: &'a Run, event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Arc<Event>>>;
+
+    /// Writes what the run must remember, without an event.
+    fn record(&self, steps: Vec<RunStep>) -> Work<'_, Result<()>>;
+
+    /// Writes and hands on an event that was held back.
+    fn flush(&self) -> Work<'_, Result<()>>;
+
+    /// The state now.
+    fn state(&self) -> State;
+
+    /// The events so far.
+    fn events(&self) -> List<Arc<Event>>;
+
+    /// What a model is sent of them.
+    fn contents(&self, view: &ContentsView, input: Option<&Arc<Content>>) -> History;
+}
+
+/// What all clones of a [`Run`] share.
+pub struct RunParts {
+    /// The session.
+    pub key: SessionKey,
+    /// The run's id.
+    pub id: RunId,
+    /// What the user said.
+    pub input: Option<Arc<Content>>,
+    /// How it is to be done.
+    pub config: Arc<RunConfig>,
+    /// What the runner lends.
+    pub services: Arc<Services>,
+    /// Tells it to stop.
+    pub cancel: CancelToken,
+    /// Its way to the session.
+    pub journal: Arc<dyn Journal>,
+    /// Its agents.
+    pub tree: Arc<AgentTree>,
+    /// Model calls used up, shared with the runs it starts.
+    pub model_calls: Arc<AtomicU32>,
+    /// How many runs stand above it.
+    pub depth: u32,
+    /// Values of the runtime and of handlers, by type.
+    pub extensions: Extensions,
+}
+
+/// A run, seen from the place of one agent. Cloning it is cheap.
+#[derive(Clone)]
+pub struct Run {
+    parts: Arc<RunParts>,
+    scope: Arc<Scope>,
+}
+
+struct Scope {
+    node: NodeId,
+    source: Arc<Source>,
+    depth: u32,
+    parent: Option<Arc<Scope>>,
+    escalated: AtomicBool,
+    paused: AtomicBool,
+    ended: AtomicBool,
+    transfer: Mutex<Option<SmolStr>>,
+}
+
+impl Scope {
+    fn new(node: NodeId, source: Arc<Source>, depth: u32, parent: Option<Arc<Self>>) -> Arc<Self> {
+        Arc::new(Self {
+            node,
+            source,
+            depth,
+            parent,
+            escalated: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            transfer: Mutex::new(None),
+        })
+    }
+}
+
+impl Run {
+    /// A run at the place of one agent, on the trunk.
+    pub fn new(parts: RunParts, node: NodeId) -> Result<Self> {
+        let source = parts.tree.node(node)?.source.clone();
+        let depth = parts.depth;
+        Ok(Self { parts: Arc::new(parts), scope: Scope::new(node, source, depth, None) })
+    }
+
+    /// The same run for another agent on this branch, after a transfer: it takes the place of this one.
+    pub fn hand_over(&self, node: NodeId) -> Result<Self> {
+        let source = self.source_of(node, self.scope.source.branch.clone())?;
+        let scope = Scope::new(node, source, self.scope.depth, self.scope.parent.clone());
+        Ok(Self { parts: self.parts.clone(), scope })
+    }
+
+    /// The same run for an agent one level below, on this branch.
+    pub fn enter(&self, node: NodeId) -> Result<Self> {
+        self.below(node, self.scope.source.branch.clone())
+    }
+
+    /// The same run for an agent one level below, on a branch of its own.
+    pub fn fork(&self, node: NodeId) -> Result<Self> {
+        let (parent, child) = (self.agent_name(), self.parts.tree.node(node)?.agent.name());
+        let branch = match self.branch() {
+            Some(branch) => format_smolstr!("{branch}.{parent}.{child}"),
+            None => format_smolstr!("{parent}.{child}"),
+        };
+        self.below(node, Some(branch))
+    }
+
+    /// The same run for an agent that works under a call, out of sight of the others.
+    pub fn isolate(&self, node: NodeId, scope: impl Into<SmolStr>) -> Result<Self> {
+        let run = self.below(node, self.scope.source.branch.clone())?;
+        let source = Source { isolation_scope: Some(scope.into()), ..(*run.scope.source).clone() };
+        let scope = Scope::new(node, Arc::new(source), run.scope.depth, run.scope.parent.clone());
+        Ok(Self { scope, ..run })
+    }
+
+    fn below(&self, node: NodeId, branch: Option<SmolStr>) -> Result<Self> {
+        let (depth, limit) = (self.scope.depth + 1, self.parts.config.limits.depth);
+        if depth > limit {
+            let message = format!(
+                "agents call agents {depth} levels deep, and {limit} are allowed: \
+                 flatten the team or raise `RunLimits::depth`"
+            );
+            return Err(Error::new(ErrorKind::DepthLimit, message));
+        }
+        let source = self.source_of(node, branch)?;
+        let scope = Scope::new(node, source, depth, Some(self.scope.clone()));
+        Ok(Self { parts: self.parts.clone(), scope })
+    }
+
+    fn source_of(&self, node: NodeId, branch: Option<SmolStr>) -> Result<Arc<Source>> {
+        let trunk = &self.parts.tree.node(node)?.source;
+        let isolation_scope = self.scope.source.isolation_scope.clone();
+        if branch.is_none() && isolation_scope.is_none() {
+            return Ok(trunk.clone());
+        }
+        Ok(Arc::new(Source { author: trunk.author.clone(), branch, isolation_scope }))
+    }
+
+    /// The run's id.
+    pub fn id(&self) -> &RunId {
+        &self.parts.id
+    }
+
+    /// The session's address.
+    pub fn session_key(&self) -> &SessionKey {
+        &self.parts.key
+    }
+
+    /// What the user said.
+    pub fn input(&self) -> Option<&Arc<Content>> {
+        self.parts.input.as_ref()
+    }
+
+    /// How it is to be done.
+    pub fn config(&self) -> &Arc<RunConfig> {
+        &self.parts.config
+    }
+
+    /// What the runner lends.
+    pub fn services(&self) -> &Arc<Services> {
+        &self.parts.services
+    }
+
+    /// The store for artifacts, or an error that says how to get one.
+    pub fn artifacts(&self) -> Result<&Arc<dyn ArtifactStore>> {
+        let hint = "no artifact store is configured: give the runner one with `.artifacts(…)`";
+        self.parts.services.artifacts.as_ref().ok_or_else(|| Error::new(ErrorKind::NoArtifactStore, hint))
+    }
+
+    /// The store for memories, or an error that says how to get one.
+    pub fn memory(&self) -> Result<&Arc<dyn MemoryStore>> {
+        let hint = "no memory store is configured: give the runner one with `.memory(…)`";
+        self.parts.services.memory.as_ref().ok_or_else(|| Error::new(ErrorKind::Build, hint))
+    }
+
+    /// Tells the run to stop.
+    pub fn cancel_token(&self) -> &CancelToken {
+        &self.parts.cancel
+    }
+
+    /// A value of the runtime or of a handler, by type.
+    pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.parts.extensions.get::<T>()
+    }
+
+    /// All such values.
+    pub fn extensions(&self) -> &Extensions {
+        &self.parts.extensions
+    }
+
+    /// The run's agents.
+    pub fn tree(&self) -> &Arc<AgentTree> {
+        &self.parts.tree
+    }
+
+    /// The place of the agent that this handle belongs to.
+    pub fn node_id(&self) -> NodeId {
+        self.scope.node
+    }
+
+    /// The agent that this handle belongs to.
+    pub fn node(&self) -> Result<&AgentNode> {
+        self.parts.tree.node(self.scope.node)
+    }
+
+    /// Its name.
+    pub fn agent_name(&self) -> &SmolStr {
+        &self.scope.source.author
+    }
+
+    /// Its branch.
+    pub fn branch(&self) -> Option<&SmolStr> {
+        self.scope.source.branch.as_ref()
+    }
+
+    /// The source of its events.
+    pub fn source(&self) -> &Arc<Source> {
+        &self.scope.source
+    }
+
+    /// How deep it works below the user.
+    pub fn depth(&self) -> u32 {
+        self.scope.depth
+    }
+
+    /// Whether nothing of this run stands above it.
+    pub fn is_top(&self) -> bool {
+        self.scope.parent.is_none()
+    }
+
+    /// Counts a model call; an error if none is left.
+    pub fn count_model_call(&self) -> Result<()> {
+        let limit = self.parts.config.limits.model_calls;
+        let used = self.parts.model_calls.fetch_add(1, Ordering::Relaxed);
+        if limit > 0 && used >= limit {
+            return Err(Error::new(ErrorKind::ModelCallLimit, model_call_limit(limit)));
+        }
+        Ok(())
+    }
+
+    /// The counter of model calls, to be shared with a run that this one starts.
+    pub fn model_calls(&self) -> &Arc<AtomicU32> {
+        &self.parts.model_calls
+    }
+
+    /// The session's state now.
+    pub fn state(&self) -> State {
+        self.parts.journal.state()
+    }
+
+    /// The session's events so far.
+    pub fn events(&self) -> List<Arc<Event>> {
+        self.parts.journal.events()
+    }
+
+    /// What a model is sent of them.
+    pub fn contents(&self, view: &ContentsView) -> History {
+        self.parts.journal.contents(view, self.input())
+    }
+
+    /// An event of this agent, with nothing in it yet.
+    pub fn event(&self) -> Event {
+        Event::new(self.parts.id.clone(), self.scope.source.clone())
+    }
+
+    /// Emits an event: returns once it is stored and taken. A preview is taken but not stored.
+    pub async fn emit(&self, event: Event) -> Result<Arc<Event>> {
+        self.emit_with(event, Vec::new()).await
+    }
+
+    /// Emits an event together with what the run must remember.
+    pub async fn emit_with(&self, event: Event, steps: Vec<RunStep>) -> Result<Arc<Event>> {
+        let event = self.parts.journal.emit(self, event, steps).await?;
+        self.note(&event);
+        Ok(event)
+    }
+
+    /// Writes what the run must remember, without an event.
+    pub async fn record(&self, steps: Vec<RunStep>) -> Result<()> {
+        self.parts.journal.record(steps).await
+    }
+
+    /// Writes and hands on an event that was held back to share the next write.
+    pub async fn flush(&self) -> Result<()> {
+        self.parts.journal.flush().await
+    }
+
+    /// Lets the agents above know what the event asks of them.
+    fn note(&self, event: &Event) {
+        if event.is_partial() {
+            return;
+        }
+        let escalates = event.actions.as_ref().is_some_and(|actions| actions.escalate == Some(true));
+        let pauses = !event.long_running().is_empty();
+        if !escalates && !pauses {
+            return;
+        }
+        let mut scope = Some(&self.scope);
+        while let Some(here) = scope {
+            here.escalated.fetch_or(escalates, Ordering::Relaxed);
+            here.paused.fetch_or(pauses, Ordering::Relaxed);
+            scope = here.parent.as_ref();
+        }
+    }
+
+    /// Whether an event from here or below asked the enclosing loop to end.
+    pub fn is_escalated(&self) -> bool {
+        self.scope.escalated.load(Ordering::Relaxed)
+    }
+
+    /// Whether a call from here or below waits for its answer.
+    pub fn is_paused(&self) -> bool {
+        self.scope.paused.load(Ordering::Relaxed)
+    }
+
+    /// Ends this agent's work after the present step.
+    pub fn end(&self) {
+        self.scope.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether someone asked to end this agent's work.
+    pub fn is_ended(&self) -> bool {
+        self.scope.ended.load(Ordering::Relaxed)
+    }
+
+    /// Asks that another agent goes on once this one returns.
+    pub fn transfer_to(&self, agent: impl Into<SmolStr>) {
+        *self.scope.transfer.lock().unwrap_or_else(PoisonError::into_inner) = Some(agent.into());
+    }
+
+    /// The agent that is to go on, taken out.
+    pub fn take_transfer(&self) -> Option<SmolStr> {
+        self.scope.transfer.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// What a run is told that used up its model calls.
+pub fn model_call_limit(limit: u32) -> String {
+    format!("the run used up its {limit} model calls: raise `RunLimits::model_calls` if it needs more")
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Run({} of {}, agent {})", self.parts.id, self.parts.key, self.agent_name())
+    }
+}
+
+impl fmt::Debug for RunParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunParts({} of {})", self.id, self.key)
+    }
+}

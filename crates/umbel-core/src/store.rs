@@ -1,0 +1,176 @@
+//! Where sessions live: the contract of a session store.
+//!
+//! A session is one log with one writer at a time. A writer holds a [`Lease`]; taking it and giving it back ride
+//! in its first and last append, so that a run costs no write of its own for them. Each append says which
+//! version it expects, and writes all of its entries or none.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smol_str::SmolStr;
+
+use crate::error::Result;
+use crate::json::Object;
+use crate::log::LogEntry;
+use crate::session::{Session, SessionKey};
+use crate::work::Work;
+
+/// How far a session, its user and its app have come. Compared, never computed with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Versions {
+    /// Tells a session from a later one under the same key.
+    pub incarnation: u64,
+    /// Entries in the session's log.
+    pub session: u64,
+    /// Writes to the user's state.
+    pub user: u64,
+    /// Writes to the app's state.
+    pub app: u64,
+}
+
+/// The right to write to a session, until it expires or is given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Which session.
+    pub key: SessionKey,
+    /// Grows with each owner: who writes with an older one is fenced off.
+    pub epoch: u64,
+}
+
+/// What is newer than a reader knows.
+#[derive(Clone, Debug, Default)]
+pub struct News {
+    /// Where things stand now.
+    pub versions: Versions,
+    /// The reader knew nothing usable: `entries` is the whole log and `session_state` is set.
+    pub whole: bool,
+    /// Entries the reader does not have, oldest first.
+    pub entries: Vec<LogEntry>,
+    /// The state the session was created with. Deltas of the log come on top.
+    pub session_state: Option<Arc<Object>>,
+    /// The user's state, if it is newer.
+    pub user_state: Option<Arc<Object>>,
+    /// The app's state, if it is newer.
+    pub app_state: Option<Arc<Object>>,
+}
+
+/// A session to be created.
+#[derive(Clone, Debug)]
+pub struct NewSession {
+    /// Its address.
+    pub key: SessionKey,
+    /// Its first state, scope prefixes included. `temp:` keys are dropped.
+    pub state: Object,
+    /// The session it works for. Such a session is not listed and goes when its parent goes.
+    pub parent: Option<SessionKey>,
+}
+
+impl NewSession {
+    /// An empty session.
+    pub fn new(key: SessionKey) -> Self {
+        Self { key, state: Object::new(), parent: None }
+    }
+
+    /// The same with a first state.
+    pub fn state(mut self, state: Object) -> Self {
+        self.state = state;
+        self
+    }
+
+    /// The same, working for another session.
+    pub fn parent(mut self, parent: SessionKey) -> Self {
+        self.parent = Some(parent);
+        self
+    }
+}
+
+/// Which events to read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EventFilter {
+    /// Only the newest so many. State is whole all the same.
+    pub recent: Option<usize>,
+    /// Only events at or after this time, seconds since 1970.
+    pub after: Option<f64>,
+}
+
+/// What is to be written when a lease is taken.
+#[derive(Debug)]
+pub struct Acquire {
+    /// Which session.
+    pub key: SessionKey,
+    /// Who wants it; for people who look into the store.
+    pub owner: SmolStr,
+    /// How long the lease holds without a heartbeat.
+    pub ttl: Duration,
+    /// What the caller has of this session already.
+    pub known: Versions,
+    /// What to append at once.
+    pub entries: Vec<LogEntry>,
+}
+
+/// What taking a lease gives.
+#[derive(Debug)]
+pub struct Acquired {
+    /// The right to write.
+    pub lease: Lease,
+    /// What is newer than the caller knew, without the entries it just appended.
+    pub news: News,
+    /// Where things stand after the append.
+    pub versions: Versions,
+}
+
+/// Keeps sessions.
+///
+/// Errors every store must give: `AlreadyExists`, `SessionNotFound`, `SessionBusy` (someone else's lease),
+/// `StaleSession` (unexpected version), `Fenced` (lost lease). With any of them nothing was written. Partial events
+/// among the entries are skipped, `temp:` keys are stripped from deltas.
+pub trait SessionStore: Send + Sync + fmt::Debug {
+    /// Makes a session.
+    fn create(&self, new: NewSession) -> Work<'_, Result<Session>>;
+
+    /// Reads a session.
+    fn get<'a>(&'a self, key: &'a SessionKey, filter: EventFilter) -> Work<'a, Result<Option<Session>>>;
+
+    /// The sessions of a user, without events, least recently changed first.
+    fn list<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Vec<Session>>>;
+
+    /// Deletes a session and those that work for it. One that does not exist is fine.
+    fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>>;
+
+    /// The state of a user, keys without prefix.
+    fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>>;
+
+    /// What is newer than the caller knows. `None` if there is no such session.
+    fn news<'a>(&'a self, key: &'a SessionKey, known: Versions) -> Work<'a, Result<Option<News>>>;
+
+    /// Takes the lease and appends, in one write.
+    fn acquire(&self, acquire: Acquire) -> Work<'_, Result<Acquired>>;
+
+    /// Keeps the lease for `ttl` from now.
+    fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>>;
+
+    /// Appends under a lease. `session` of `expected` is what counts.
+    fn append<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Vec<LogEntry>,
+    ) -> Work<'a, Result<Versions>>;
+
+    /// Appends and gives the lease back, in one write.
+    fn release<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Vec<LogEntry>,
+    ) -> Work<'a, Result<Versions>>;
+
+    /// Appends without a lease of one's own, in one write; refused while someone holds one.
+    fn commit<'a>(
+        &'a self,
+        key: &'a SessionKey,
+        expected: Option<Versions>,
+        entries: Vec<LogEntry>,
+    ) -> Work<'a, Result<Versions>>;
+}

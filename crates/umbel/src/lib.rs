@@ -1,0 +1,13 @@
+//! Umbel: an agent development kit.
+
+pub use umbel_core as core;
+pub use umbel_core::*;
+pub use umbel_macros::tool;
+
+/// What `#[tool]` expands to refers to these. Not for use by hand.
+#[doc(hidden)]
+pub mod macro_support {
+    pub use schemars;
+    pub use serde;
+    pub use serde_json;
+}
