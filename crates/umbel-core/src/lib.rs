@@ -5,7 +5,7 @@
 //! - [`state`], [`session`], [`log`], [`store`], [`in_memory`]: where it is kept
 //! - [`list`], [`history`]: sequences that share
 //! - [`model`], [`response`], [`instruction`]: the contract of a model
-//! - [`tool`], [`tool_context`]: the contract of a tool
+//! - [`tool`], [`tool_context`]: the contract of a tool; [`function_tool`]: tools from closures
 //! - [`agent`], [`run`], [`config`], [`view`]: the contract of an agent, and a run as it sees it
 //! - [`artifact`], [`memory`], [`credential`]: the other stores
 //! - [`handler`]: what extends a run; [`interrupt`]: a pause with a question
@@ -26,6 +26,7 @@ pub mod credential;
 pub mod error;
 pub mod event;
 pub mod extensions;
+pub mod function_tool;
 pub mod handler;
 pub mod history;
 pub mod id;
@@ -60,6 +61,7 @@ pub use credential::{Credential, CredentialStore, InMemoryCredentials};
 pub use error::{BoxError, Error, ErrorKind, ModelErrorKind, Result};
 pub use event::{Event, Meta, Source, Usage};
 pub use extensions::Extensions;
+pub use function_tool::{Dep, FunctionTool};
 pub use handler::Handler;
 pub use history::History;
 pub use id::{CallId, CountingIds, EventId, IdKind, Ids, RandomIds, RunId};

@@ -1,1 +1,4 @@
-//! .
+//! The runtime of Umbel.
+
+pub mod contents;
+pub mod text;

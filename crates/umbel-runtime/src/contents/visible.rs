@@ -1,0 +1,149 @@
+//! Rules 1 and 2: which events a view sees at all.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+use umbel_core::{CallId, ContentsView, Event, Part, Payload, RunId};
+
+/// Names of calls by which the flow talks with the client; models never see them.
+pub(crate) const REQUEST_CREDENTIAL: &str = "adk_request_credential";
+pub(crate) const REQUEST_CONFIRMATION: &str = "adk_request_confirmation";
+pub(crate) const REQUEST_INPUT: &str = "adk_request_input";
+const FRAMEWORK: &str = "adk_framework";
+
+/// The events that no rewind made void.
+pub(crate) fn apply_rewinds(events: &[Arc<Event>]) -> Vec<Arc<Event>> {
+    if events.iter().all(|event| rewinds_to(event).is_none()) {
+        return events.to_vec();
+    }
+    let mut first: HashMap<&RunId, usize> = HashMap::new();
+    for (index, event) in events.iter().enumerate() {
+        if !event.run.is_empty() {
+            first.entry(&event.run).or_insert(index);
+        }
+    }
+    let mut kept = Vec::new();
+    let mut end = events.len();
+    while let Some(event) = end.checked_sub(1).and_then(|last| events.get(last)) {
+        end -= 1;
+        match rewinds_to(event) {
+            None => kept.push(event.clone()),
+            Some(run) => end = first.get(run).copied().filter(|start| *start < end).unwrap_or(end),
+        }
+    }
+    kept.reverse();
+    kept
+}
+
+/// The run before which everything from here on back is void.
+pub(crate) fn rewinds_to(event: &Event) -> Option<&RunId> {
+    event.actions.as_ref()?.rewind_before_invocation_id.as_ref()
+}
+
+/// The ids of all calls.
+pub(crate) fn call_ids<'a>(events: impl IntoIterator<Item = &'a Arc<Event>>) -> HashSet<CallId> {
+    events.into_iter().flat_map(|event| event.calls()).filter_map(|call| call.id.clone()).collect()
+}
+
+/// Whether the view sees this event. Sub-branches of tools are another matter: [`on_tool_branch`].
+pub(crate) fn is_visible(view: &ContentsView, event: &Event) -> bool {
+    event.source.isolation_scope == view.isolation_scope
+        && !is_of_other_node(event)
+        && !is_empty(event, view.foreign_thoughts && is_foreign(view, event))
+        && is_on_branch(view.branch.as_deref(), event.branch())
+        && !is_framework(event)
+}
+
+/// Whether another agent speaks. In a spoken conversation even the agent's own words are quoted to it.
+pub(crate) fn is_foreign(view: &ContentsView, event: &Event) -> bool {
+    if event.is_user() {
+        return false;
+    }
+    let spoken = event.meta.as_ref().is_some_and(|meta| meta.live_session_id.is_some());
+    spoken || (!view.agent.is_empty() && event.author() != view.agent)
+}
+
+/// What a user said to one node of a workflow graph is for that node only.
+fn is_of_other_node(event: &Event) -> bool {
+    let info = event.meta.as_ref().and_then(|meta| meta.node_info.as_ref());
+    let path = info.and_then(|info| info.get("path")).and_then(Value::as_str);
+    path.is_some_and(|path| !path.is_empty()) && event.is_user() && event.responses().next().is_none()
+}
+
+fn is_empty(event: &Event, with_thoughts: bool) -> bool {
+    if event.compaction().is_some() {
+        return false;
+    }
+    let said = event.content.as_ref().is_some_and(|content| {
+        content.role.as_ref().is_some_and(|role| !role.as_str().is_empty())
+            && content.parts.iter().any(|part| is_part_visible(part, with_thoughts))
+    });
+    !said && !has_transcription(event)
+}
+
+pub(crate) fn has_transcription(event: &Event) -> bool {
+    event
+        .meta
+        .as_ref()
+        .is_some_and(|meta| meta.input_transcription.is_some() || meta.output_transcription.is_some())
+}
+
+fn is_part_visible(part: &Part, with_thoughts: bool) -> bool {
+    if matches!(part.payload, Payload::Call(_) | Payload::Response(_))
+        || part.signature().is_some_and(|signature| !signature.is_empty())
+        || part.is_server_tool()
+    {
+        return true;
+    }
+    if part.is_thought() && !with_thoughts {
+        return false;
+    }
+    match &part.payload {
+        Payload::Text(text) => !text.is_empty(),
+        Payload::Empty => false,
+        _ => true,
+    }
+}
+
+/// Whether an event stands on the view's branch or on one that it grew from, segment by segment.
+fn is_on_branch(view: Option<&str>, event: Option<&str>) -> bool {
+    match (view, event) {
+        (None | Some(""), _) | (_, None | Some("")) => true,
+        (Some(view), Some(event)) => view == event || is_below(view, event),
+    }
+}
+
+fn is_below(branch: &str, ancestor: &str) -> bool {
+    branch.strip_prefix(ancestor).is_some_and(|rest| rest.starts_with('.'))
+}
+
+fn is_framework(event: &Event) -> bool {
+    let Some(content) = &event.content else { return false };
+    content.parts.iter().any(|part| {
+        let name = match &part.payload {
+            Payload::Call(call) => &call.name,
+            Payload::Response(response) => &response.name,
+            _ => return false,
+        };
+        [REQUEST_CREDENTIAL, REQUEST_CONFIRMATION, FRAMEWORK].contains(&name.as_str())
+    })
+}
+
+/// The part of an event's branch below the view's, if it has a segment of the form `name@id`.
+pub(crate) fn sub_branch<'a>(view: &ContentsView, event: &'a Event) -> Option<&'a str> {
+    let branch = event.branch().filter(|branch| branch.contains('@'))?;
+    match view.branch.as_deref() {
+        None | Some("") => Some(branch),
+        Some(base) => branch.strip_prefix(base)?.strip_prefix('.'),
+    }
+}
+
+/// Whether an event is news of a tool, published on a branch `tool@call` below the view's: for people only.
+pub(crate) fn on_tool_branch(view: &ContentsView, event: &Event, calls: &HashSet<CallId>) -> bool {
+    sub_branch(view, event).is_some_and(|below| {
+        below.split('.').any(|segment| {
+            segment.rsplit_once('@').is_some_and(|(name, id)| calls.contains(id) && name != view.agent)
+        })
+    })
+}
