@@ -114,6 +114,12 @@ impl Actions {
         *self == Self::default()
     }
 
+    /// Whether it only writes state and artifacts: nothing that steers the run.
+    pub fn is_plain(&self) -> bool {
+        let steers = Self { state_delta: None, artifact_delta: None, ..self.clone() };
+        steers.is_empty()
+    }
+
     /// Adds what a later call of the same batch did: objects merge key by key, a later value wins.
     pub fn merge(&mut self, later: Self) {
         merge_objects(&mut self.state_delta, later.state_delta);

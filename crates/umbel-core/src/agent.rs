@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
+use crate::content::Content;
+use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Source, USER};
+use crate::model::Model;
 use crate::run::Run;
-use crate::work::BoxFuture;
+use crate::work::{BoxFuture, Work};
 
 /// Something that runs.
 pub trait Agent: Send + Sync {
@@ -25,9 +28,29 @@ pub trait Agent: Send + Sync {
         &[]
     }
 
+    /// The model it thinks with; agents below it that have none of their own use it too.
+    fn model(&self) -> Option<&Arc<dyn Model>> {
+        None
+    }
+
+    /// What is called around its work.
+    fn callbacks(&self) -> Option<&AgentCallbacks> {
+        None
+    }
+
+    /// What all agents of the tree are told, if this one is its root.
+    fn global_instruction<'a>(&'a self, _run: &'a Run) -> Work<'a, Result<Arc<str>>> {
+        Work::done(Ok("".into()))
+    }
+
     /// How it takes part in handing over.
     fn transfer(&self) -> TransferPolicy {
         TransferPolicy::default()
+    }
+
+    /// The structure of what it is asked when it is called as a tool; words if it has none.
+    fn input_schema(&self) -> Option<&Arc<serde_json::Value>> {
+        None
     }
 
     /// Checks itself with the place it has in its tree.
@@ -42,6 +65,71 @@ pub trait Agent: Send + Sync {
 
     /// Works: emits events and returns when it has nothing more to say.
     fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<()>>;
+}
+
+impl<A: Agent + ?Sized> Agent for Arc<A> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn description(&self) -> &str {
+        (**self).description()
+    }
+
+    fn sub_agents(&self) -> &[Arc<dyn Agent>] {
+        (**self).sub_agents()
+    }
+
+    fn model(&self) -> Option<&Arc<dyn Model>> {
+        (**self).model()
+    }
+
+    fn callbacks(&self) -> Option<&AgentCallbacks> {
+        (**self).callbacks()
+    }
+
+    fn global_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Arc<str>>> {
+        (**self).global_instruction(run)
+    }
+
+    fn transfer(&self) -> TransferPolicy {
+        (**self).transfer()
+    }
+
+    fn input_schema(&self) -> Option<&Arc<serde_json::Value>> {
+        (**self).input_schema()
+    }
+
+    fn validate(&self, tree: &AgentTree, node: NodeId) -> Result<()> {
+        (**self).validate(tree, node)
+    }
+
+    fn fingerprint(&self) -> u64 {
+        (**self).fingerprint()
+    }
+
+    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<()>> {
+        (**self).run(run)
+    }
+}
+
+/// Called before or after an agent works.
+pub type AgentCallback =
+    Arc<dyn for<'a> Fn(&'a Context) -> BoxFuture<'a, Result<Option<Content>>> + Send + Sync>;
+
+/// What is called around an agent's work: a content given before answers in its place, one given after is added.
+#[derive(Clone, Default)]
+pub struct AgentCallbacks {
+    /// Before it works; the first content counts.
+    pub before: Vec<AgentCallback>,
+    /// After it worked; the first content counts.
+    pub after: Vec<AgentCallback>,
+}
+
+impl std::fmt::Debug for AgentCallbacks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AgentCallbacks({} before, {} after)", self.before.len(), self.after.len())
+    }
 }
 
 /// How an agent takes part in handing over.

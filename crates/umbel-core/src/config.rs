@@ -15,6 +15,8 @@ pub struct RunConfig {
     pub limits: RunLimits,
     /// What a failing tool does.
     pub tool_errors: ToolErrors,
+    /// How long to wait for a session that another run holds, before it is refused.
+    pub wait_for_session: Duration,
     /// Files in the user's message are stored as artifacts and named in their place.
     pub save_input_blobs: bool,
     /// State to set with the user's message, scope prefixes included.

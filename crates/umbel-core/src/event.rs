@@ -71,6 +71,9 @@ pub struct Meta {
     /// Why the model stopped, such as `STOP` or `MAX_TOKENS`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<SmolStr>,
+    /// What the model says about why it stopped. Not written: it becomes the error message of a bad end.
+    #[serde(skip)]
+    pub finish_message: Option<String>,
     /// What went wrong, as a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_code: Option<SmolStr>,
@@ -287,6 +290,7 @@ impl Meta {
         let mut fields = Fields::new("an event", Value::Object(rest))?;
         let meta = Self {
             finish_reason: fields.take("finishReason")?,
+            finish_message: None,
             error_code: fields.take("errorCode")?,
             error_message: fields.take("errorMessage")?,
             interrupted: fields.take("interrupted")?,

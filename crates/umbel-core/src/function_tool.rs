@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde::de::value::MapDeserializer;
-use serde::de::{Deserialize, DeserializeOwned};
-use serde::ser::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::error::{Error, ErrorKind};
@@ -26,7 +26,8 @@ use crate::work::BoxFuture;
 /// What every call of a tool gives.
 type Answered = Result<ToolOutput, ToolError>;
 
-type Body = dyn for<'a> Fn(&'a ToolSpec, &'a ToolContext, Arc<Object>) -> BoxFuture<'a, Answered> + Send + Sync;
+type Body =
+    dyn for<'a> Fn(&'a ToolSpec, &'a ToolContext, Arc<Object>) -> BoxFuture<'a, Answered> + Send + Sync;
 
 /// A tool made from a closure.
 ///
@@ -203,21 +204,19 @@ impl fmt::Debug for FunctionTool {
 /// The spec of a tool with arguments of this type.
 fn spec_of<A: JsonSchema>(name: impl Into<SmolStr>, description: impl Into<String>) -> ToolSpec {
     let mut parameters = ToolSpec::schema_of::<A>();
-    match parameters.as_object_mut() {
-        // An enum's schema does not say so, but arguments are always an object.
-        Some(schema) => _ = schema.entry("type").or_insert_with(|| "object".into()),
-        // The schema of a `Value` is `true`.
-        None => parameters = json!({"type": "object", "additionalProperties": true}),
+    if let Some(schema) = parameters.as_object_mut() {
+        // The schemas of an enum and of a `Value` do not say so, but arguments are always an object.
+        schema.entry("type").or_insert_with(|| "object".into());
     }
     ToolSpec::new(name, description, parameters)
 }
 
 /// A value that the runner was given for its tools, as an argument of a `#[tool]` function.
 ///
-/// The model does not see it; it is found by its type, as with [`ToolContext::dependency`].
-pub struct Dep<T: ?Sized>(pub Arc<T>);
+/// The model does not see it. It is found by its type, as `cx.dependency::<T>()` finds it.
+pub struct Dep<T>(pub Arc<T>);
 
-impl<T: ?Sized> Deref for Dep<T> {
+impl<T> Deref for Dep<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -225,13 +224,13 @@ impl<T: ?Sized> Deref for Dep<T> {
     }
 }
 
-impl<T: ?Sized> Clone for Dep<T> {
+impl<T> Clone for Dep<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T: ?Sized + fmt::Debug> fmt::Debug for Dep<T> {
+impl<T: fmt::Debug> fmt::Debug for Dep<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Dep").field(&self.0).finish()
     }
@@ -315,7 +314,9 @@ pub async fn run_blocking(cx: &ToolContext, work: impl FnOnce() -> Answered + Se
         Ok(answer) => answer,
         Err(error) => Err(match error.try_into_panic() {
             Ok(payload) => Error::from_panic(&format!("the tool `{tool}`"), &*payload),
-            Err(_) => Error::new(ErrorKind::Cancelled, format!("`{tool}` was stopped: the process shuts down")),
+            Err(_) => {
+                Error::new(ErrorKind::Cancelled, format!("`{tool}` was stopped: the process shuts down"))
+            }
         }
         .into()),
     }
@@ -360,4 +361,298 @@ impl<T> ReturnedPlain<T> for Returned<T> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::agent::{Agent, AgentTree};
+    use crate::run::{Journal, Run, RunParts, Services};
+    use crate::work::Work;
+    use crate::{
+        CancelToken, Content, ContentsView, CountingIds, Event, Extensions, History, InMemorySessions, List,
+        RunStep, SessionKey, State, SystemClock,
+    };
+
+    struct Nobody;
+
+    impl Agent for Nobody {
+        fn name(&self) -> &str {
+            "nobody"
+        }
+
+        fn run<'a>(&'a self, _run: &'a Run) -> BoxFuture<'a, crate::Result<()>> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    /// A journal that keeps nothing.
+    struct Blank;
+
+    impl Journal for Blank {
+        fn emit<'a>(
+            &'a self,
+            _: &'a Run,
+            event: Event,
+            _: Vec<RunStep>,
+        ) -> Work<'a, crate::Result<Arc<Event>>> {
+            Work::done(Ok(Arc::new(event)))
+        }
+
+        fn record(&self, _: Vec<RunStep>) -> Work<'_, crate::Result<()>> {
+            Work::done(Ok(()))
+        }
+
+        fn flush(&self) -> Work<'_, crate::Result<()>> {
+            Work::done(Ok(()))
+        }
+
+        fn state(&self) -> State {
+            State::default()
+        }
+
+        fn events(&self) -> List<Arc<Event>> {
+            List::new()
+        }
+
+        fn contents(&self, _: &ContentsView, _: Option<&Arc<Content>>) -> History {
+            History::new()
+        }
+    }
+
+    fn context(tool: &FunctionTool) -> ToolContext {
+        let services = Services {
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(CountingIds::default()),
+            sessions: Arc::new(InMemorySessions::new()),
+            artifacts: None,
+            memory: None,
+            credentials: None,
+            dependencies: Extensions::new(),
+        };
+        let tree = Arc::new(AgentTree::new(Arc::new(Nobody)).unwrap());
+        let root = tree.root();
+        let parts = RunParts {
+            key: SessionKey::new("app", "user", "session").unwrap(),
+            id: "run".into(),
+            input: None,
+            config: Arc::default(),
+            services: Arc::new(services),
+            cancel: CancelToken::new(),
+            journal: Arc::new(Blank),
+            tree,
+            model_calls: Arc::default(),
+            depth: 0,
+            extensions: Extensions::new(),
+        };
+        ToolContext::new(Run::new(parts, root).unwrap(), tool.spec.name.clone(), None, None)
+    }
+
+    async fn call_with(tool: &FunctionTool, cx: &ToolContext, args: Value) -> Result<ToolValue, ToolError> {
+        let Value::Object(args) = args else { panic!("arguments are an object") };
+        match tool.call(cx, Arc::new(args)).await? {
+            ToolOutput::Value(value) => Ok(value),
+            ToolOutput::Stream(_) => panic!("not a value"),
+        }
+    }
+
+    async fn call(tool: &FunctionTool, args: Value) -> Result<Value, ToolError> {
+        Ok(call_with(tool, &context(tool), args).await?.value)
+    }
+
+    async fn refused(tool: &FunctionTool, args: Value) -> String {
+        let error = call(tool, args).await.unwrap_err();
+        assert_eq!(error.error().kind(), ErrorKind::InvalidInput);
+        error.to_string()
+    }
+
+    #[derive(serde::Deserialize, JsonSchema)]
+    struct Trip {
+        /// Where to.
+        to: String,
+        days: u8,
+        by: Option<String>,
+    }
+
+    fn trip() -> FunctionTool {
+        FunctionTool::new("trip", "Plans a trip.", |trip: Trip| async move {
+            Ok(
+                json!({"plan": format!("{} days in {} by {}", trip.days, trip.to, trip.by.as_deref().unwrap_or("foot"))}),
+            )
+        })
+    }
+
+    #[test]
+    fn the_schema_comes_from_the_type_of_the_arguments() {
+        let spec = trip().spec;
+        assert_eq!((spec.name.as_str(), spec.description.as_str()), ("trip", "Plans a trip."));
+        let expected = json!({
+            "type": "object",
+            "properties": {
+                "to": {"type": "string", "description": "Where to."},
+                "days": {"type": "integer", "format": "uint8", "minimum": 0, "maximum": 255},
+                "by": {"type": ["string", "null"]},
+            },
+            "required": ["to", "days"],
+        });
+        assert_eq!(*spec.parameters, expected);
+    }
+
+    #[tokio::test]
+    async fn optional_arguments_may_be_absent_and_unknown_ones_are_ignored() {
+        let answer = call(&trip(), json!({"to": "Rome", "days": 2, "why": "sun"})).await.unwrap();
+        assert_eq!(answer, json!({"plan": "2 days in Rome by foot"}));
+        let answer = call(&trip(), json!({"to": "Rome", "days": 2, "by": null})).await.unwrap();
+        assert_eq!(answer, json!({"plan": "2 days in Rome by foot"}));
+    }
+
+    #[tokio::test]
+    async fn all_missing_arguments_are_named() {
+        assert_eq!(
+            refused(&trip(), json!({})).await,
+            "`trip` was not called: the mandatory arguments `to`, `days` are missing. \
+             Call it again with arguments that fit its schema."
+        );
+        assert_eq!(
+            refused(&trip(), json!({"days": 1, "by": "car"})).await,
+            "`trip` was not called: the mandatory argument `to` is missing. \
+             Call it again with arguments that fit its schema."
+        );
+    }
+
+    #[tokio::test]
+    async fn an_argument_that_does_not_fit_is_named() {
+        assert_eq!(
+            refused(&trip(), json!({"to": "Rome", "days": "two", "by": "car"})).await,
+            "`trip` was not called: the argument `days` does not fit: invalid type: string \"two\", expected u8. \
+             Call it again with arguments that fit its schema."
+        );
+        assert_eq!(
+            refused(&trip(), json!({"by": 7})).await,
+            "`trip` was not called: the argument `by` does not fit: invalid type: integer `7`, expected a string; \
+             and the mandatory arguments `to`, `days` are missing. Call it again with arguments that fit its schema."
+        );
+    }
+
+    #[derive(serde::Deserialize, JsonSchema)]
+    #[serde(rename_all = "lowercase")]
+    enum Shape {
+        Circle { radius: f64 },
+        Square { side: f64 },
+    }
+
+    #[tokio::test]
+    async fn arguments_may_be_an_enum() {
+        let area = FunctionTool::new("area", "Measures a shape.", |shape: Shape| async move {
+            Ok(match shape {
+                Shape::Circle { radius } => 3.0 * radius * radius,
+                Shape::Square { side } => side * side,
+            })
+        });
+        assert_eq!(area.spec.parameters["type"], "object");
+        assert_eq!(call(&area, json!({"square": {"side": 3.0}})).await.unwrap(), json!(9.0));
+        assert_eq!(
+            refused(&area, json!({"line": {}})).await,
+            "`area` was not called: the arguments do not fit: unknown variant `line`, expected `circle` or `square`. \
+             Call it again with arguments that fit its schema."
+        );
+    }
+
+    #[tokio::test]
+    async fn a_value_takes_any_object() {
+        let echo = FunctionTool::new("echo", "Says it again.", |args: Value| async move { Ok(args) });
+        assert_eq!(*echo.spec.parameters, json!({"type": "object"}));
+        assert_eq!(
+            call(&echo, json!({"a": [1, {"b": null}]})).await.unwrap(),
+            json!({"a": [1, {"b": null}]})
+        );
+    }
+
+    #[tokio::test]
+    async fn errors_turn_into_tool_errors() {
+        let parse = FunctionTool::new("parse", "Reads a number.", |trip: Trip| async move {
+            if trip.days == 0 {
+                return Err(ToolError::new("no days"));
+            }
+            let number: i32 = trip.to.parse()?;
+            Ok(number)
+        });
+        assert_eq!(call(&parse, json!({"to": "12", "days": 1})).await.unwrap(), json!(12));
+        let error = call(&parse, json!({"to": "x", "days": 1})).await.unwrap_err();
+        assert_eq!(error.error().kind(), ErrorKind::Tool);
+        assert_eq!(error.to_string(), "invalid digit found in string");
+        assert_eq!(call(&parse, json!({"to": "x", "days": 0})).await.unwrap_err().to_string(), "no days");
+    }
+
+    #[tokio::test]
+    async fn a_closure_with_context_acts_on_the_run() {
+        let note = FunctionTool::with_context("note", "Keeps a note.", |cx, trip: Trip| {
+            Box::pin(async move {
+                tokio::task::yield_now().await;
+                cx.set_state("to", trip.to.clone());
+                let days: u32 = "3".parse()?;
+                Ok(days)
+            })
+        });
+        let cx = context(&note);
+        let answer = call_with(&note, &cx, json!({"to": "Rome", "days": 1})).await.unwrap();
+        assert_eq!(answer.value, json!(3));
+        assert_eq!(cx.state("to"), Some(json!("Rome")));
+        assert!(refused(&note, json!({})).await.starts_with("`note` was not called"));
+    }
+
+    #[tokio::test]
+    async fn a_blocking_closure_runs_on_another_thread() {
+        let here = format!("{:?}", std::thread::current().id());
+        let thread = FunctionTool::blocking("thread", "Names its thread.", |_: Value| {
+            Ok(format!("{:?}", std::thread::current().id()))
+        });
+        assert_ne!(call(&thread, json!({})).await.unwrap(), json!(here));
+    }
+
+    #[tokio::test]
+    async fn a_panic_on_another_thread_becomes_an_error() {
+        fn fall(_: Value) -> Result<(), ToolError> {
+            panic!("no ground")
+        }
+        let fall = FunctionTool::blocking("fall", "Falls.", fall);
+        let error = call(&fall, json!({})).await.unwrap_err();
+        assert_eq!(error.error().kind(), ErrorKind::Panic);
+        assert_eq!(error.to_string(), "the tool `fall` panicked: no ground");
+    }
+
+    #[tokio::test]
+    async fn a_raw_closure_gets_the_arguments_as_they_came() {
+        let spec = ToolSpec::new("count", "Counts.", json!({"type": "object"}));
+        let count = FunctionTool::raw(spec, |cx, args| {
+            Box::pin(async move {
+                cx.skip_summarization();
+                Ok(json!(args.len()).into())
+            })
+        });
+        assert_eq!(call(&count, json!({"a": 1, "b": 2})).await.unwrap(), json!(2));
+    }
+
+    #[tokio::test]
+    async fn an_output_is_passed_on_unchanged() {
+        let fail = FunctionTool::new("fail", "Says it failed.", |_: Value| async {
+            Ok(ToolValue { is_error: true, ..ToolValue::default() })
+        });
+        assert!(call_with(&fail, &context(&fail), json!({})).await.unwrap().is_error);
+        let plain =
+            FunctionTool::new("plain", "Says yes.", |_: Value| async { Ok(ToolOutput::from(json!("yes"))) });
+        assert_eq!(call(&plain, json!({})).await.unwrap(), json!("yes"));
+    }
+
+    #[test]
+    fn builder_methods_set_the_flags_of_the_spec() {
+        let spec = trip().spec;
+        let off = (spec.long_running, spec.read_only, spec.idempotent, spec.exclusive, spec.timeout);
+        assert_eq!(off, (false, false, false, false, None));
+        assert!(!spec.confirm.needed(&Object::new()));
+        let tool = trip().long_running().read_only().idempotent().exclusive();
+        let spec = tool.timeout(Duration::from_secs(5)).confirm(Confirm::Always).spec;
+        let on = (spec.long_running, spec.read_only, spec.idempotent, spec.exclusive, spec.timeout);
+        assert_eq!(on, (true, true, true, true, Some(Duration::from_secs(5))));
+        assert!(spec.confirm.needed(&Object::new()));
+    }
+}

@@ -32,6 +32,20 @@ pub trait Model: Send + Sync + fmt::Debug {
     fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>>;
 }
 
+impl<M: Model + ?Sized> Model for Arc<M> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {
+        (**self).generate(request)
+    }
+}
+
 /// A piece of a model's answer.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

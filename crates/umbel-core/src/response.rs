@@ -80,8 +80,9 @@ impl Response {
                 response.content = content;
             } else {
                 meta.error_code.clone_from(&reason);
-                meta.error_message = message;
+                meta.error_message.clone_from(&message);
             }
+            meta.finish_message = message;
             meta.finish_reason = reason;
         } else if let Some(feedback) = feedback {
             let text = |key: &str| feedback.get(key).and_then(Value::as_str);

@@ -70,6 +70,7 @@ pub trait Journal: Send + Sync {
 }
 
 /// What all clones of a [`Run`] share.
+#[derive(Clone)]
 pub struct RunParts {
     /// The session.
     pub key: SessionKey,
@@ -344,7 +345,8 @@ impl Run {
             return;
         }
         let escalates = event.actions.as_ref().is_some_and(|actions| actions.escalate == Some(true));
-        let pauses = !event.long_running().is_empty();
+        let asks = |name: &str| name.starts_with(QUESTION_PREFIX);
+        let pauses = !event.long_running().is_empty() && event.calls().any(|call| asks(&call.name));
         if !escalates && !pauses {
             return;
         }
@@ -361,7 +363,7 @@ impl Run {
         self.scope.escalated.load(Ordering::Relaxed)
     }
 
-    /// Whether a call from here or below waits for its answer.
+    /// Whether a person was asked from here or below.
     pub fn is_paused(&self) -> bool {
         self.scope.paused.load(Ordering::Relaxed)
     }
@@ -386,6 +388,9 @@ impl Run {
         self.scope.transfer.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
+
+/// How the names of calls begin that ask a person something.
+const QUESTION_PREFIX: &str = "adk_request_";
 
 /// What a run is told that used up its model calls.
 pub fn model_call_limit(limit: u32) -> String {

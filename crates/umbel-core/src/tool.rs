@@ -30,6 +30,20 @@ pub trait Tool: Send + Sync {
     }
 }
 
+impl<T: Tool + ?Sized> Tool for Arc<T> {
+    fn spec(&self) -> &ToolSpec {
+        (**self).spec()
+    }
+
+    fn call<'a>(&'a self, cx: &'a ToolContext, args: Arc<Object>) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        (**self).call(cx, args)
+    }
+
+    fn prepare<'a>(&'a self, run: &'a Run, request: &'a mut ModelRequest) -> Option<BoxFuture<'a, Result<()>>> {
+        (**self).prepare(run, request)
+    }
+}
+
 /// What is known about a tool.
 #[derive(Clone, Debug)]
 pub struct ToolSpec {

@@ -19,6 +19,10 @@ pub struct ContentsView {
     pub keep_client_ids: bool,
     /// Thoughts of other agents are quoted too.
     pub foreign_thoughts: bool,
+    /// Thoughts are sent as plain text: a planner of ours marked them, not the model.
+    pub plain_thoughts: bool,
+    /// Display names of media are left out.
+    pub no_display_names: bool,
 }
 
 impl ContentsView {

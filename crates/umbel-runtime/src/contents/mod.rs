@@ -14,7 +14,7 @@ pub(crate) mod visible;
 use std::sync::Arc;
 
 use serde_json::Value;
-use umbel_core::{CallId, Content, ContentsView, Event, List, Part, Payload, Role};
+use umbel_core::{CallId, Content, ContentsView, Event, History, List, Part, Payload, Role};
 
 use self::compaction::Coverage;
 use self::item::Item;
@@ -114,4 +114,23 @@ fn asked(scope: &str, events: &[Arc<Event>]) -> Option<String> {
         args.filter(|_| call.id.as_ref().is_some_and(|id| id == scope))
     })?;
     Some(Value::Object((**args).clone()).to_string())
+}
+
+/// Puts words that only this request has where they belong: context before what the user said, and what the turn
+/// adds before the last plain messages of the user.
+pub fn place(
+    history: &mut History,
+    context: &[Arc<Content>],
+    input: Option<&Arc<Content>>,
+    turn: &[Arc<Content>],
+) {
+    if !context.is_empty() {
+        let same = |content: &Arc<Content>| input.is_some_and(|input| content == input);
+        let back = history.iter().rev().position(same);
+        let at = back.map_or(0, |back| history.len() - 1 - back);
+        history.insert(at, context.iter().cloned());
+    }
+    if !turn.is_empty() {
+        history.insert(history.turn_start(), turn.iter().cloned());
+    }
 }

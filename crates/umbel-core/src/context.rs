@@ -1,0 +1,88 @@
+//! What a callback sees of a run, and where it leaves what it did.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+
+use crate::actions::Actions;
+use crate::cancel::CancelToken;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::MemoryEntry;
+use crate::part::Part;
+use crate::run::Run;
+
+/// A run, and the actions of the event that is being made.
+#[derive(Debug)]
+pub struct Context {
+    run: Run,
+    actions: Mutex<Actions>,
+}
+
+impl Context {
+    /// A context with nothing done yet.
+    pub fn new(run: Run) -> Self {
+        Self { run, actions: Mutex::default() }
+    }
+
+    /// The run.
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// A state key: what was written here, else what the session has.
+    pub fn state(&self, key: &str) -> Option<Value> {
+        let mine = self.lock().state_delta.as_ref().and_then(|delta| delta.get(key).cloned());
+        mine.or_else(|| self.run.state().get(key).cloned())
+    }
+
+    /// Sets a state key. Others see it with the event.
+    pub fn set_state(&self, key: impl Into<String>, value: impl Into<Value>) {
+        self.lock().set_state(key, value);
+    }
+
+    /// Changes any action.
+    pub fn actions(&self, change: impl FnOnce(&mut Actions)) {
+        change(&mut self.lock());
+    }
+
+    /// What was done so far, taken out.
+    pub fn take_actions(&self) -> Actions {
+        std::mem::take(&mut *self.lock())
+    }
+
+    /// Stores an artifact and notes its version in the event.
+    pub async fn save_artifact(&self, name: &str, part: Part) -> Result<u64> {
+        let version = self.run.artifacts()?.save(self.run.session_key(), name, part).await?;
+        self.lock().artifact_delta.get_or_insert_default().insert(name.to_owned(), version);
+        Ok(version)
+    }
+
+    /// The newest version of an artifact.
+    pub async fn load_artifact(&self, name: &str) -> Result<Option<Arc<Part>>> {
+        self.run.artifacts()?.load(self.run.session_key(), name, None).await
+    }
+
+    /// What is remembered of the user that fits the query.
+    pub async fn search_memory(&self, query: &str) -> Result<Vec<MemoryEntry>> {
+        let key = self.run.session_key();
+        self.run.memory()?.search(key.app(), key.user(), query).await
+    }
+
+    /// A value that the runner was given for its tools, by type.
+    pub fn dependency<T: Send + Sync + 'static>(&self) -> Result<Arc<T>> {
+        self.run.services().dependencies.get::<T>().ok_or_else(|| {
+            let name = std::any::type_name::<T>();
+            let message = format!("a `{name}` is needed: give it to the runner with `.dependency(…)`");
+            Error::new(ErrorKind::Build, message)
+        })
+    }
+
+    /// The token that tells the run to stop.
+    pub fn cancel_token(&self) -> &CancelToken {
+        self.run.cancel_token()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Actions> {
+        self.actions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

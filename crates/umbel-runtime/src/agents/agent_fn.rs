@@ -1,0 +1,84 @@
+//! An agent made of a closure.
+
+use std::fmt;
+use std::sync::Arc;
+
+use smol_str::SmolStr;
+use umbel_core::{Agent, BoxFuture, Result, Run};
+
+type Work = Arc<dyn for<'a> Fn(&'a Run) -> BoxFuture<'a, Result<()>> + Send + Sync>;
+
+/// An agent made of a closure; see [`agent_fn`].
+#[derive(Clone)]
+pub struct AgentFn {
+    name: SmolStr,
+    description: String,
+    agents: Vec<Arc<dyn Agent>>,
+    work: Work,
+}
+
+/// Makes an agent of a closure that emits events and returns.
+///
+/// ```
+/// use umbel_core::{Content, Result};
+/// use umbel_runtime::{Runner, agent_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let echo = agent_fn("echo", |run| {
+///     Box::pin(async move {
+///         let said = run.input().map(|input| input.text()).unwrap_or_default();
+///         run.emit(run.event().with_content(Content::model(said.as_str()))).await?;
+///         Ok(())
+///     })
+/// });
+/// let runner = Runner::new("app", echo)?;
+/// let session = runner.create_session("ann").await?;
+/// assert_eq!(runner.run(&session.key, "hello").text().await?, "hello");
+/// # Ok(())
+/// # }
+/// ```
+pub fn agent_fn<F>(name: impl Into<SmolStr>, work: F) -> AgentFn
+where
+    F: for<'a> Fn(&'a Run) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+{
+    AgentFn { name: name.into(), description: String::new(), agents: Vec::new(), work: Arc::new(work) }
+}
+
+impl AgentFn {
+    /// What it is good for.
+    pub fn description(mut self, description: impl Into<String>) -> Self {
+        self.description = description.into();
+        self
+    }
+
+    /// An agent below it, to be run with [`run_sub_agent`](crate::run_sub_agent).
+    pub fn sub_agent(mut self, agent: impl Agent + 'static) -> Self {
+        self.agents.push(Arc::new(agent));
+        self
+    }
+}
+
+impl Agent for AgentFn {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn description(&self) -> &str {
+        &self.description
+    }
+
+    fn sub_agents(&self) -> &[Arc<dyn Agent>] {
+        &self.agents
+    }
+
+    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<()>> {
+        (self.work)(run)
+    }
+}
+
+impl fmt::Debug for AgentFn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AgentFn({})", self.name)
+    }
+}

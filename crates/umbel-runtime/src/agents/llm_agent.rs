@@ -1,0 +1,465 @@
+//! An agent that thinks with a model.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use serde_json::Value;
+use smol_str::SmolStr;
+use umbel_core::{
+    Agent, AgentCallbacks, AgentTree, BoxFuture, CodeExecutor, Content, Context, Error, ErrorKind, GenerateConfig, Mode,
+    Model, ModelRequest, NodeId, Object, Response, Result, Run, Tool, ToolContext, ToolMeta, ToolSet, Toolset,
+    TransferPolicy, Work,
+};
+
+use crate::callbacks::Callbacks;
+use crate::flow::{self, Processors};
+use crate::output_schema::{OutputSchema, SetModelResponse};
+use crate::planner::Planner;
+use crate::template::Template;
+
+/// Makes an instruction for a run. What it gives is taken as it is, braces and all.
+pub type InstructionProvider = Arc<dyn for<'a> Fn(&'a Run) -> BoxFuture<'a, Result<String>> + Send + Sync>;
+
+/// Where an instruction comes from.
+#[derive(Clone)]
+pub(crate) enum InstructionSource {
+    Template(Template),
+    Provider(InstructionProvider),
+}
+
+/// Which part of the conversation an agent is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IncludeContents {
+    /// All that it may see.
+    #[default]
+    Default,
+    /// Only the current turn.
+    None,
+}
+
+/// An agent that thinks with a model: instruction, tools, and other agents it can hand over to.
+///
+/// Made by chaining what it needs; a [`Runner`](crate::Runner) checks it when it is built.
+#[derive(Clone)]
+pub struct LlmAgent {
+    pub(crate) name: SmolStr,
+    pub(crate) description: String,
+    pub(crate) model: Option<Arc<dyn Model>>,
+    pub(crate) instruction: Option<InstructionSource>,
+    pub(crate) global_instruction: Option<InstructionSource>,
+    pub(crate) static_instruction: Option<Arc<str>>,
+    pub(crate) tools: Arc<ToolSet>,
+    pub(crate) toolsets: Vec<Arc<dyn Toolset>>,
+    sub_agents: Vec<Arc<dyn Agent>>,
+    pub(crate) generate: Arc<GenerateConfig>,
+    pub(crate) include_contents: IncludeContents,
+    transfer: TransferPolicy,
+    pub(crate) input_schema: Option<Arc<Value>>,
+    pub(crate) output_schema: Option<Result<OutputSchema, String>>,
+    pub(crate) answer_tool: Option<Arc<SetModelResponse>>,
+    pub(crate) output_key: Option<String>,
+    pub(crate) planner: Option<Arc<dyn Planner>>,
+    code_executor: Option<Arc<dyn CodeExecutor>>,
+    agent_callbacks: AgentCallbacks,
+    pub(crate) callbacks: Callbacks,
+    pub(crate) processors: Processors,
+}
+
+impl LlmAgent {
+    /// An agent of that name, with nothing else yet.
+    pub fn new(name: impl Into<SmolStr>) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            model: None,
+            instruction: None,
+            global_instruction: None,
+            static_instruction: None,
+            tools: Arc::default(),
+            toolsets: Vec::new(),
+            sub_agents: Vec::new(),
+            generate: Arc::default(),
+            include_contents: IncludeContents::Default,
+            transfer: TransferPolicy { by_model: true, to_parent: true, to_peers: true, mode: Mode::Chat },
+            input_schema: None,
+            output_schema: None,
+            answer_tool: None,
+            output_key: None,
+            planner: None,
+            code_executor: None,
+            agent_callbacks: AgentCallbacks::default(),
+            callbacks: Callbacks::default(),
+            processors: Processors::default(),
+        }
+    }
+
+    /// What it is good for. Other agents and its own model read this.
+    pub fn description(mut self, description: impl Into<String>) -> Self {
+        self.description = description.into();
+        self
+    }
+
+    /// The model it thinks with. Without one it uses that of the agent above it.
+    pub fn model(mut self, model: impl Model + 'static) -> Self {
+        self.model = Some(Arc::new(model));
+        self
+    }
+
+    /// What it is told, with holes such as `{city}` that are filled from the state.
+    pub fn instruction(mut self, template: impl Into<Arc<str>>) -> Self {
+        self.instruction = Some(InstructionSource::Template(Template::new(template)));
+        self
+    }
+
+    /// What it is told, made for each request and taken as it is.
+    pub fn instruction_fn<F>(mut self, provider: F) -> Self
+    where
+        F: for<'a> Fn(&'a Run) -> BoxFuture<'a, Result<String>> + Send + Sync + 'static,
+    {
+        self.instruction = Some(InstructionSource::Provider(Arc::new(provider)));
+        self
+    }
+
+    /// What all agents of the tree are told; counts at the root only.
+    pub fn global_instruction(mut self, template: impl Into<Arc<str>>) -> Self {
+        self.global_instruction = Some(InstructionSource::Template(Template::new(template)));
+        self
+    }
+
+    /// What all agents of the tree are told, made for each request and taken as it is.
+    pub fn global_instruction_fn<F>(mut self, provider: F) -> Self
+    where
+        F: for<'a> Fn(&'a Run) -> BoxFuture<'a, Result<String>> + Send + Sync + 'static,
+    {
+        self.global_instruction = Some(InstructionSource::Provider(Arc::new(provider)));
+        self
+    }
+
+    /// What never changes, taken as it is. The other instruction then travels among the messages, so that a
+    /// provider's prompt cache keeps the part that stays.
+    pub fn static_instruction(mut self, text: impl Into<Arc<str>>) -> Self {
+        self.static_instruction = Some(text.into());
+        self
+    }
+
+    /// A tool it can call. One of the same name is replaced.
+    pub fn tool(mut self, tool: impl Tool + 'static) -> Self {
+        Arc::make_mut(&mut self.tools).add(Arc::new(tool));
+        self
+    }
+
+    /// A tool whose answer is the agent's answer.
+    pub fn tool_returning_directly(mut self, tool: impl Tool + 'static) -> Self {
+        let meta = ToolMeta { tool: Arc::new(tool), return_directly: true };
+        Arc::make_mut(&mut self.tools).add_meta(meta);
+        self
+    }
+
+    /// Tools that are found out when they are needed.
+    pub fn toolset(mut self, toolset: impl Toolset + 'static) -> Self {
+        self.toolsets.push(Arc::new(toolset));
+        self
+    }
+
+    /// An agent below it, to which it can hand over.
+    pub fn sub_agent(mut self, agent: impl Agent + 'static) -> Self {
+        self.sub_agents.push(Arc::new(agent));
+        self
+    }
+
+    /// How its model generates.
+    pub fn generate(mut self, config: GenerateConfig) -> Self {
+        self.generate = Arc::new(config);
+        self
+    }
+
+    /// Which part of the conversation it is sent.
+    pub fn include_contents(mut self, include: IncludeContents) -> Self {
+        self.include_contents = include;
+        self
+    }
+
+    /// Keeps it from handing back to the agent above it.
+    pub fn disallow_transfer_to_parent(mut self) -> Self {
+        self.transfer.to_parent = false;
+        self
+    }
+
+    /// Keeps it from passing on to its peers.
+    pub fn disallow_transfer_to_peers(mut self) -> Self {
+        self.transfer.to_peers = false;
+        self
+    }
+
+    /// How it works for the agent above it.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.transfer.mode = mode;
+        self
+    }
+
+    /// The structure of what it is asked when it is called as a tool.
+    pub fn input<T: schemars::JsonSchema>(self) -> Self {
+        self.input_schema(umbel_core::ToolSpec::schema_of::<T>())
+    }
+
+    /// The structure of what it is asked when it is called as a tool, as a JSON schema.
+    pub fn input_schema(mut self, schema: Value) -> Self {
+        self.input_schema = Some(Arc::new(schema));
+        self
+    }
+
+    /// The structure of its answer. [`RunStream::output`](crate::RunStream::output) gives it as that type.
+    pub fn output<T: schemars::JsonSchema>(self) -> Self {
+        self.output_schema(umbel_core::ToolSpec::schema_of::<T>())
+    }
+
+    /// The structure of its answer, as a JSON schema.
+    pub fn output_schema(mut self, schema: Value) -> Self {
+        let schema = OutputSchema::new(schema).map_err(|e| e.message().to_owned());
+        self.answer_tool = schema.as_ref().ok().map(|schema| Arc::new(SetModelResponse::new(schema.clone())));
+        self.output_schema = Some(schema);
+        self
+    }
+
+    /// The state key that its answer is written to.
+    pub fn output_key(mut self, key: impl Into<String>) -> Self {
+        self.output_key = Some(key.into());
+        self
+    }
+
+    /// How it plans.
+    pub fn planner(mut self, planner: impl Planner + 'static) -> Self {
+        self.planner = Some(Arc::new(planner));
+        self
+    }
+
+    /// What runs the code its model writes. Not supported yet: building such an agent is an error.
+    pub fn code_executor(mut self, executor: impl CodeExecutor + 'static) -> Self {
+        self.code_executor = Some(Arc::new(executor));
+        self
+    }
+
+    /// Changes the list of processors that make its requests and look at its responses.
+    pub fn processors(mut self, change: impl FnOnce(&mut Processors)) -> Self {
+        change(&mut self.processors);
+        self
+    }
+
+    /// Called before it works; a content answers in its place.
+    pub fn before_agent<F>(mut self, callback: F) -> Self
+    where
+        F: for<'a> Fn(&'a Context) -> BoxFuture<'a, Result<Option<Content>>> + Send + Sync + 'static,
+    {
+        self.agent_callbacks.before.push(Arc::new(callback));
+        self
+    }
+
+    /// Called after it worked; a content is added.
+    pub fn after_agent<F>(mut self, callback: F) -> Self
+    where
+        F: for<'a> Fn(&'a Context) -> BoxFuture<'a, Result<Option<Content>>> + Send + Sync + 'static,
+    {
+        self.agent_callbacks.after.push(Arc::new(callback));
+        self
+    }
+
+    /// Called before its model is asked; a response answers in its place.
+    pub fn before_model<F>(mut self, callback: F) -> Self
+    where
+        F: for<'a> Fn(&'a Context, &'a mut ModelRequest) -> BoxFuture<'a, Result<Option<Response>>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.callbacks.before_model.push(Arc::new(callback));
+        self
+    }
+
+    /// Called after its model answered; a response takes the place of its.
+    pub fn after_model<F>(mut self, callback: F) -> Self
+    where
+        F: for<'a> Fn(&'a Context, &'a Response) -> BoxFuture<'a, Result<Option<Response>>> + Send + Sync + 'static,
+    {
+        self.callbacks.after_model.push(Arc::new(callback));
+        self
+    }
+
+    /// Called after its model failed; a response is as good as an answer.
+    pub fn on_model_error<F>(mut self, callback: F) -> Self
+    where
+        F: for<'a> Fn(&'a Context, &'a ModelRequest, &'a Error) -> BoxFuture<'a, Result<Option<Response>>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.callbacks.on_model_error.push(Arc::new(callback));
+        self
+    }
+
+    /// Called before a tool; an object answers in its place.
+    pub fn before_tool<F>(mut self, callback: F) -> Self
+    where
+        F: for<'a> Fn(&'a ToolContext, Option<&'a dyn Tool>, &'a mut Object) -> BoxFuture<'a, Result<Option<Object>>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.callbacks.before_tool.push(Arc::new(callback));
+        self
+    }
+
+    /// Called after a tool; an object takes the place of its result.
+    pub fn after_tool<F>(mut self, callback: F) -> Self
+    where
+        F: for<'a> Fn(&'a ToolContext, &'a Object, &'a Object) -> BoxFuture<'a, Result<Option<Object>>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.callbacks.after_tool.push(Arc::new(callback));
+        self
+    }
+
+    /// Called after a tool failed; an object is as good as a result.
+    pub fn on_tool_error<F>(mut self, callback: F) -> Self
+    where
+        F: for<'a> Fn(&'a ToolContext, &'a Object, &'a Error) -> BoxFuture<'a, Result<Option<Object>>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.callbacks.on_tool_error.push(Arc::new(callback));
+        self
+    }
+
+    /// Its model, or that of the nearest agent above it that has one.
+    pub(crate) fn model_in<'a>(&'a self, tree: &'a AgentTree, node: NodeId) -> Result<&'a Arc<dyn Model>> {
+        let mut place = Some(node);
+        if let Some(model) = &self.model {
+            return Ok(model);
+        }
+        while let Some(here) = place {
+            let node = tree.node(here)?;
+            if let Some(model) = node.agent.model() {
+                return Ok(model);
+            }
+            place = node.parent;
+        }
+        let message = format!(
+            "agent `{}` has no model, and none of the agents above it has one: give it one with `.model(…)`",
+            self.name
+        );
+        Err(Error::new(ErrorKind::Build, message))
+    }
+
+    /// What it is told, holes filled.
+    pub(crate) fn own_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Arc<str>>> {
+        render(self.instruction.as_ref(), run)
+    }
+
+    /// Its output schema, if it has a valid one.
+    pub(crate) fn schema(&self) -> Option<&OutputSchema> {
+        self.output_schema.as_ref()?.as_ref().ok()
+    }
+
+    fn check_parts(&self) -> Result<()> {
+        let refuse = |kind, message: String| Err(Error::new(kind, format!("agent `{}`: {message}", self.name)));
+        if let Some(Err(problem)) = &self.output_schema {
+            return refuse(ErrorKind::Build, problem.clone());
+        }
+        if self.code_executor.is_some() {
+            return refuse(ErrorKind::Unsupported, "code execution is not supported yet".to_owned());
+        }
+        let auth = self.tools.iter().find(|meta| meta.tool.spec().auth.is_some());
+        if let Some(meta) = auth {
+            let message = format!("tool `{}` needs a credential, which is not supported yet", meta.tool.spec().name);
+            return refuse(ErrorKind::Unsupported, message);
+        }
+        if let Some(toolset) = self.toolsets.iter().find(|toolset| toolset.auth().is_some()) {
+            let message = format!("toolset `{}` needs a credential, which is not supported yet", toolset.name());
+            return refuse(ErrorKind::Unsupported, message);
+        }
+        Ok(())
+    }
+}
+
+/// An instruction, holes filled. Without holes there is nothing to wait for.
+fn render<'a>(source: Option<&'a InstructionSource>, run: &'a Run) -> Work<'a, Result<Arc<str>>> {
+    match source {
+        None => Work::done(Ok("".into())),
+        Some(InstructionSource::Template(template)) if template.is_plain() => Work::done(Ok(template.source().clone())),
+        Some(InstructionSource::Template(template)) => Work::later(template.render(run)),
+        Some(InstructionSource::Provider(provider)) => Work::later(async move { Ok(provider(run).await?.into()) }),
+    }
+}
+
+impl Agent for LlmAgent {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn description(&self) -> &str {
+        &self.description
+    }
+
+    fn sub_agents(&self) -> &[Arc<dyn Agent>] {
+        &self.sub_agents
+    }
+
+    fn model(&self) -> Option<&Arc<dyn Model>> {
+        self.model.as_ref()
+    }
+
+    fn callbacks(&self) -> Option<&AgentCallbacks> {
+        Some(&self.agent_callbacks)
+    }
+
+    fn global_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Arc<str>>> {
+        render(self.global_instruction.as_ref(), run)
+    }
+
+    fn transfer(&self) -> TransferPolicy {
+        self.transfer
+    }
+
+    fn input_schema(&self) -> Option<&Arc<Value>> {
+        self.input_schema.as_ref()
+    }
+
+    fn validate(&self, tree: &AgentTree, node: NodeId) -> Result<()> {
+        self.check_parts()?;
+        self.model_in(tree, node).map(|_| ())
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let mut digest = DefaultHasher::new();
+        self.name.hash(&mut digest);
+        self.description.hash(&mut digest);
+        for instruction in [&self.instruction, &self.global_instruction].into_iter().flatten() {
+            if let InstructionSource::Template(template) = instruction {
+                template.source().hash(&mut digest);
+            }
+        }
+        self.static_instruction.hash(&mut digest);
+        for spec in self.tools.specs() {
+            spec.name.hash(&mut digest);
+            spec.parameters.to_string().hash(&mut digest);
+        }
+        digest.finish()
+    }
+
+    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<()>> {
+        Box::pin(flow::run(self, run))
+    }
+}
+
+impl fmt::Debug for LlmAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LlmAgent")
+            .field("name", &self.name)
+            .field("tools", &self.tools)
+            .field("sub_agents", &self.sub_agents.iter().map(|agent| agent.name()).collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}

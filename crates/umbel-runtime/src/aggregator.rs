@@ -1,0 +1,356 @@
+//! Folds the chunks of a model's answer into one message.
+//!
+//! Parts keep the order they came in. Text runs together as long as it is of one kind, streamed arguments are put
+//! together by their paths, and what is not text closes the text before it.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use umbel_core::{
+    CallId, Content, FunctionCall, Ids, Meta, Object, Part, PartialArg, Payload, Response, Role,
+};
+
+/// Folds the chunks of one answer.
+#[derive(Debug, Default)]
+pub struct Aggregator {
+    /// A streamed call reserves its place before it is complete.
+    parts: Vec<Option<Part>>,
+    text: String,
+    thought: Option<bool>,
+    signature: Option<Box<str>>,
+    open: Option<OpenCall>,
+    meta: Meta,
+    started: bool,
+}
+
+#[derive(Debug)]
+struct OpenCall {
+    place: usize,
+    id: Option<CallId>,
+    name: smol_str::SmolStr,
+    args: Object,
+    signature: Option<Box<str>>,
+}
+
+impl Aggregator {
+    /// Nothing folded yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a chunk. Calls that came without an id get one, in the chunk too.
+    pub fn fold(&mut self, chunk: &mut Response, ids: &dyn Ids) {
+        self.started = true;
+        if let Some(meta) = &chunk.meta {
+            self.note(meta);
+        }
+        let Some(content) = &mut chunk.content else { return };
+        if content.parts.iter().any(|part| part.as_call().is_some()) {
+            // Ids are written into the chunk, so it must be our own.
+            for part in &mut Arc::make_mut(content).parts {
+                self.add(part, ids);
+            }
+        } else {
+            for part in &content.parts {
+                self.add_plain(part);
+            }
+        }
+    }
+
+    /// Whether anything came since the start.
+    pub fn has_chunks(&self) -> bool {
+        self.started
+    }
+
+    /// The whole message, marked as complete. `None` if nothing came.
+    pub fn close(&mut self) -> Option<Response> {
+        if !self.started {
+            return None;
+        }
+        self.close_text();
+        self.close_call();
+        let mut whole = std::mem::take(self);
+        let parts = without_repeats(whole.parts.drain(..).flatten());
+        let content = (!parts.is_empty()).then(|| Arc::new(Content { role: Some(Role::Model), parts }));
+        let mut meta = whole.meta;
+        if let Some(reason) = meta.finish_reason.clone().filter(|reason| reason != "STOP") {
+            meta.error_code = Some(reason);
+            meta.error_message = meta.finish_message.take();
+        }
+        meta.finish_message = None;
+        let meta = (meta != Meta::default()).then(|| Box::new(meta));
+        Some(Response { content, partial: Some(false), turn_complete: None, meta })
+    }
+
+    /// What the last chunk says counts; what it does not mention stays.
+    fn note(&mut self, meta: &Meta) {
+        macro_rules! keep {
+            ($($field:ident),*) => {
+                $(if meta.$field.is_some() { self.meta.$field.clone_from(&meta.$field); })*
+            };
+        }
+        keep!(usage_metadata, grounding_metadata, citation_metadata, finish_reason, model_version);
+        self.meta.finish_message.clone_from(&meta.finish_message);
+        self.meta.error_code.clone_from(&meta.error_code);
+        self.meta.error_message.clone_from(&meta.error_message);
+    }
+
+    fn add(&mut self, part: &mut Part, ids: &dyn Ids) {
+        let signature = part.signature().map(Box::from);
+        let Some(call) = part.as_call_mut() else { return self.add_plain(part) };
+        let streams = call.partial_args.as_ref().is_some_and(|args| !args.is_empty())
+            || call.will_continue.is_some()
+            || (self.open.is_some() && call.args.as_ref().is_none_or(|args| args.is_empty()));
+        if streams {
+            self.stream_call(call, signature, ids);
+            return;
+        }
+        self.close_text();
+        self.close_call();
+        if call.name.is_empty() {
+            return;
+        }
+        if call.id.as_ref().is_none_or(CallId::is_empty) {
+            call.id = Some(ids.call());
+        }
+        self.parts.push(Some(part.clone()));
+    }
+
+    fn add_plain(&mut self, part: &Part) {
+        match &part.payload {
+            Payload::Text(text) if !text.is_empty() => {
+                if !self.text.is_empty() && self.thought != part.thought_mark() {
+                    self.close_text();
+                }
+                if self.text.is_empty() {
+                    self.thought = part.thought_mark();
+                }
+                self.text.push_str(text);
+                if self.signature.is_none() {
+                    self.signature = part.signature().map(Box::from);
+                }
+            }
+            _ => {
+                self.close_text();
+                self.parts.push(Some(part.clone()));
+            }
+        }
+    }
+
+    fn close_text(&mut self) {
+        if self.text.is_empty() {
+            return;
+        }
+        let mut text = std::mem::take(&mut self.text);
+        text.shrink_to_fit();
+        let mut part = if self.thought == Some(true) { Part::thought(text) } else { Part::text(text) };
+        if let Some(signature) = self.signature.take() {
+            part = part.with_signature(signature);
+        }
+        self.thought = None;
+        self.parts.push(Some(part));
+    }
+
+    fn stream_call(&mut self, call: &mut FunctionCall, signature: Option<Box<str>>, ids: &dyn Ids) {
+        let other_name = |open: &OpenCall| !open.name.is_empty() && open.name != call.name;
+        if !call.name.is_empty() && self.open.as_ref().is_some_and(other_name) {
+            self.close_text();
+            self.close_call();
+        }
+        if self.open.is_none() {
+            self.close_text();
+            let id = call.id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| ids.call());
+            let place = self.parts.len();
+            self.parts.push(None);
+            let name = smol_str::SmolStr::default();
+            self.open = Some(OpenCall { place, id: Some(id), name, args: Object::new(), signature: None });
+        }
+        let Some(open) = &mut self.open else { return };
+        if !call.name.is_empty() {
+            open.name = call.name.clone();
+        }
+        if call.id.as_ref().is_none_or(CallId::is_empty) {
+            call.id.clone_from(&open.id);
+        }
+        if open.signature.is_none() {
+            open.signature = signature;
+        }
+        for arg in call.partial_args.iter().flatten() {
+            set_arg(&mut open.args, arg);
+        }
+        if call.will_continue != Some(true) {
+            self.close_text();
+            self.close_call();
+        }
+    }
+
+    fn close_call(&mut self) {
+        let Some(open) = self.open.take().filter(|open| !open.name.is_empty()) else { return };
+        let mut call = FunctionCall::new(open.name, open.args);
+        call.id = open.id;
+        let mut part = Part::call(call);
+        if let Some(signature) = open.signature {
+            part = part.with_signature(signature);
+        }
+        if let Some(place) = self.parts.get_mut(open.place) {
+            *place = Some(part);
+        }
+    }
+}
+
+/// The parts without calls that repeat an id of the model.
+fn without_repeats(parts: impl Iterator<Item = Part>) -> umbel_core::Parts {
+    let mut seen: Vec<CallId> = Vec::new();
+    let first = |part: &Part| {
+        let id = part.as_call().and_then(|call| call.id.as_ref()).filter(|id| !id.is_client());
+        let repeats = id.is_some_and(|id| seen.contains(id));
+        seen.extend(id.filter(|_| !repeats).cloned());
+        !repeats
+    };
+    parts.filter(first).collect()
+}
+
+/// One step of a path such as `$.a.b[0]['k']`.
+#[derive(Debug, PartialEq)]
+enum Step {
+    Key(String),
+    Index(usize),
+}
+
+/// Longest array that a path may make.
+const MAX_INDEX: usize = 10_000;
+
+fn set_arg(args: &mut Object, arg: &PartialArg) {
+    let Some(path) = arg.json_path.as_deref().filter(|path| !path.is_empty()).map(parse_path) else { return };
+    let value = if let Some(text) = &arg.string_value {
+        Value::String(text.clone())
+    } else if let Some(number) = &arg.number_value {
+        Value::Number(number.clone())
+    } else if let Some(flag) = arg.bool_value {
+        Value::Bool(flag)
+    } else if arg.null_value.is_some() {
+        Value::Null
+    } else {
+        return;
+    };
+    let (Some(Step::Key(first)), rest) = (path.first(), path.get(1..).unwrap_or_default()) else { return };
+    let slot = args.entry(first.clone()).or_insert_with(|| container_for(rest.first()));
+    let Some(slot) = rest.iter().enumerate().try_fold(slot, |slot, (i, step)| enter(slot, step, rest.get(i + 1)))
+    else {
+        return;
+    };
+    match (slot, value) {
+        (Value::String(present), Value::String(more)) => present.push_str(&more),
+        (slot, value) => *slot = value,
+    }
+}
+
+/// What a place must be so that the next step can be taken from it.
+fn container_for(next: Option<&Step>) -> Value {
+    match next {
+        Some(Step::Key(_)) => Value::Object(Object::new()),
+        Some(Step::Index(_)) => Value::Array(Vec::new()),
+        None => Value::Null,
+    }
+}
+
+fn enter<'a>(slot: &'a mut Value, step: &Step, next: Option<&Step>) -> Option<&'a mut Value> {
+    match (slot, step) {
+        (Value::Object(object), Step::Key(key)) => {
+            Some(object.entry(key.clone()).or_insert_with(|| container_for(next)))
+        }
+        (Value::Array(array), Step::Index(index)) if *index <= MAX_INDEX => {
+            if array.len() <= *index {
+                array.resize(index + 1, Value::Null);
+            }
+            let slot = array.get_mut(*index)?;
+            if slot.is_null() {
+                *slot = container_for(next);
+            }
+            Some(slot)
+        }
+        _ => None,
+    }
+}
+
+/// Reads a path. What is no step is skipped.
+fn parse_path(path: &str) -> Vec<Step> {
+    let mut rest = path.strip_prefix("$.").or_else(|| path.strip_prefix('$')).unwrap_or(path);
+    let mut steps = Vec::new();
+    while let Some(first) = rest.chars().next() {
+        if first == '.' || first == ']' {
+            rest = rest.get(1..).unwrap_or_default();
+        } else if first == '[' {
+            rest = bracket(rest.get(1..).unwrap_or_default(), &mut steps);
+        } else {
+            let end = rest.find(['.', '[']).unwrap_or(rest.len());
+            let (key, behind) = rest.split_at(end);
+            steps.push(Step::Key(key.to_owned()));
+            rest = behind;
+        }
+    }
+    steps
+}
+
+/// Reads what stands in brackets, and returns what stands behind them.
+fn bracket<'a>(inner: &'a str, steps: &mut Vec<Step>) -> &'a str {
+    let quote = inner.chars().next().filter(|c| matches!(c, '\'' | '"'));
+    let Some(quote) = quote else {
+        let (index, behind) = inner.split_once(']').unwrap_or((inner, ""));
+        steps.extend(index.parse().ok().map(Step::Index));
+        return behind;
+    };
+    let mut key = String::new();
+    let mut chars = inner.char_indices().skip(1);
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\\' => key.extend(chars.next().map(|(_, c)| match c {
+                'n' => '\n',
+                'r' => '\r',
+                't' => '\t',
+                'b' => '\u{8}',
+                'f' => '\u{c}',
+                other => other,
+            })),
+            c if c == quote => {
+                steps.push(Step::Key(key));
+                return inner.get(at + 1..).unwrap_or_default();
+            }
+            c => key.push(c),
+        }
+    }
+    ""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read_with_keys_indexes_and_quotes() {
+        let key = |key: &str| Step::Key(key.to_owned());
+        assert_eq!(parse_path("$.a.b[0]"), [key("a"), key("b"), Step::Index(0)]);
+        assert_eq!(parse_path(r"$['x.y'][2].z"), [key("x.y"), Step::Index(2), key("z")]);
+        assert_eq!(parse_path(r#"$["it\'s"]"#), [key("it's")]);
+        assert_eq!(parse_path("plain"), [key("plain")]);
+        assert_eq!(parse_path("$[x]['open"), []);
+    }
+
+    #[test]
+    fn a_path_that_does_not_fit_or_goes_too_far_changes_nothing() {
+        let mut args = Object::new();
+        let mut put = |path: &str, text: &str| {
+            let arg = PartialArg {
+                json_path: Some(path.into()),
+                string_value: Some(text.into()),
+                ..PartialArg::default()
+            };
+            set_arg(&mut args, &arg);
+        };
+        put("$.a", "x");
+        put("$.a.b", "y");
+        put("$.list[99999999]", "z");
+        put("$", "nothing");
+        assert_eq!(Value::Object(args), serde_json::json!({"a": "x", "list": []}));
+    }
+}

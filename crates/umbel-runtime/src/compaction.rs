@@ -1,0 +1,252 @@
+//! Summaries of old turns: when they are due, what they cover, and who writes them.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use umbel_core::{
+    Actions, CallId, Chunk, Compaction, Content, Event, Model, ModelRequest, Part, Response, Result, Role, Run, Source,
+};
+
+use crate::aggregator::Aggregator;
+use crate::contents::visible::apply_rewinds;
+use crate::text;
+
+/// Writes summaries.
+pub trait Summariser: Send + Sync {
+    /// Sums up these events. `None` if there is nothing to say.
+    fn summarise<'a>(
+        &'a self,
+        run: &'a Run,
+        events: &'a [Arc<Event>],
+    ) -> umbel_core::BoxFuture<'a, Result<Option<Content>>>;
+}
+
+/// Sums up old turns, so that what a model is sent does not grow without end.
+///
+/// The log keeps everything: a summary is an event of its own that takes the place of what it covers when messages are
+/// made.
+pub struct Compactor {
+    runs: Option<Runs>,
+    tokens: Option<Tokens>,
+    summariser: Option<Arc<dyn Summariser>>,
+}
+
+#[derive(Clone, Copy)]
+struct Runs {
+    interval: usize,
+    overlap: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Tokens {
+    threshold: u64,
+    keep: usize,
+}
+
+impl Compactor {
+    /// Sums up after every `interval` runs. Each summary goes `overlap` runs further back, to keep the thread.
+    pub fn every(interval: usize, overlap: usize) -> Self {
+        Self { runs: Some(Runs { interval: interval.max(1), overlap }), tokens: None, summariser: None }
+    }
+
+    /// Sums up before a request if the last prompt had at least `threshold` tokens, and keeps the newest `keep` events as
+    /// they are.
+    pub fn above(threshold: u64, keep: usize) -> Self {
+        Self { runs: None, tokens: Some(Tokens { threshold, keep }), summariser: None }
+    }
+
+    /// Also sums up before a request if the last prompt had at least `threshold` tokens.
+    pub fn or_above(mut self, threshold: u64, keep: usize) -> Self {
+        self.tokens = Some(Tokens { threshold, keep });
+        self
+    }
+
+    /// Who writes the summaries; the agent's own model unless said otherwise.
+    pub fn summariser(mut self, summariser: impl Summariser + 'static) -> Self {
+        self.summariser = Some(Arc::new(summariser));
+        self
+    }
+
+    pub(crate) fn watches_tokens(&self) -> bool {
+        self.tokens.is_some()
+    }
+
+    /// After a run: sums up if enough runs have passed.
+    pub(crate) async fn compact_by_runs(&self, run: &Run) -> Result<()> {
+        let Some(runs) = self.runs else { return Ok(()) };
+        let events = live(run);
+        let Some(window) = due(&events, runs) else { return Ok(()) };
+        let model = run.node()?.agent.model().cloned();
+        self.sum_up(run, model.as_ref(), None, &window).await
+    }
+
+    /// Before a request: sums up if the last prompt was too long.
+    pub(crate) async fn compact_by_tokens(&self, run: &Run, model: &Arc<dyn Model>) -> Result<()> {
+        let Some(tokens) = self.tokens else { return Ok(()) };
+        let scope = &run.source().isolation_scope;
+        let events: Vec<_> = live(run).into_iter().filter(|event| event.source.isolation_scope == *scope).collect();
+        let used = events.iter().rev().find_map(|event| {
+            event.meta.as_ref()?.usage_metadata.as_ref()?.prompt_token_count
+        });
+        if used.is_none_or(|used| used < tokens.threshold) {
+            return Ok(());
+        }
+        let after = covered_until(&events);
+        let old: Vec<_> = events.iter().filter(|event| is_open_ended(event, after)).cloned().collect();
+        let cut = safe_cut(&old, tokens.keep);
+        let window = self_contained(old.get(..cut).unwrap_or_default());
+        if window.is_empty() {
+            return Ok(());
+        }
+        let earlier = events.iter().rev().find_map(|event| event.compaction().cloned());
+        self.sum_up(run, Some(model), earlier, &window).await
+    }
+
+    async fn sum_up(
+        &self,
+        run: &Run,
+        model: Option<&Arc<dyn Model>>,
+        earlier: Option<Compaction>,
+        window: &[Arc<Event>],
+    ) -> Result<()> {
+        let (Some(first), Some(last)) = (window.first(), window.last()) else { return Ok(()) };
+        let mut told: Vec<Arc<Event>> = Vec::new();
+        let mut start = first.timestamp;
+        if let Some(earlier) = earlier
+            && let (Some(content), Some(from)) = (earlier.compacted_content, earlier.start_timestamp)
+        {
+            // The new summary takes in the old one, so that it can take its place.
+            told.push(Arc::new(Event::new(run.id().clone(), Arc::new(Source::new("model"))).with_content(content)));
+            start = from;
+        }
+        told.extend(window.iter().cloned());
+        let content = match (&self.summariser, model) {
+            (Some(summariser), _) => summariser.summarise(run, &told).await?,
+            (None, Some(model)) => summarise_with(model.as_ref(), run, &told).await?,
+            (None, None) => None,
+        };
+        let Some(mut content) = content else { return Ok(()) };
+        content.role = Some(Role::Model);
+        let compaction = Compaction {
+            start_timestamp: Some(start),
+            end_timestamp: Some(last.timestamp),
+            compacted_content: Some(Arc::new(content)),
+            ..Compaction::default()
+        };
+        let actions = Actions { compaction: Some(Box::new(compaction)), ..Actions::default() };
+        let source = Source { author: umbel_core::event::USER.into(), ..(**run.source()).clone() };
+        run.emit(Event::new(run.id().clone(), Arc::new(source)).with_actions(actions)).await?;
+        Ok(())
+    }
+}
+
+fn live(run: &Run) -> Vec<Arc<Event>> {
+    let events: Vec<Arc<Event>> = run.events().iter().cloned().collect();
+    apply_rewinds(&events)
+}
+
+/// The last moment that a summary covers.
+fn covered_until(events: &[Arc<Event>]) -> f64 {
+    let ends = events.iter().filter_map(|event| event.compaction()?.end_timestamp);
+    ends.fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn is_open_ended(event: &Event, after: f64) -> bool {
+    event.compaction().is_none() && event.timestamp > after
+}
+
+/// The events of the runs that a summary is due for.
+fn due(events: &[Arc<Event>], runs: Runs) -> Option<Vec<Arc<Event>>> {
+    let after = covered_until(events);
+    let said: Vec<&Arc<Event>> = events.iter().filter(|event| event.compaction().is_none()).collect();
+    let mut ids: Vec<&umbel_core::RunId> = Vec::new();
+    for event in &said {
+        if !ids.contains(&&event.run) {
+            ids.push(&event.run);
+        }
+    }
+    let is_new = |id: &&&umbel_core::RunId| {
+        said.iter().rev().find(|event| event.run == ***id).is_some_and(|event| event.timestamp > after)
+    };
+    let new = ids.iter().filter(is_new).count();
+    if new < runs.interval {
+        return None;
+    }
+    let first = ids.len().saturating_sub(new + runs.overlap);
+    let wanted: HashSet<_> = ids.get(first..)?.iter().copied().collect();
+    let window: Vec<_> = said.into_iter().filter(|event| wanted.contains(&event.run)).cloned().collect();
+    let window = self_contained(&window);
+    (!window.is_empty()).then_some(window)
+}
+
+/// Where to cut so that the newest `keep` events stay, and no answer stays without its call.
+fn safe_cut(events: &[Arc<Event>], keep: usize) -> usize {
+    let wanted = events.len().saturating_sub(keep);
+    let mut unmatched: HashSet<&CallId> = HashSet::new();
+    for (index, event) in events.iter().enumerate().rev() {
+        unmatched.extend(event.responses().filter_map(|response| response.id.as_ref()));
+        for id in event.calls().filter_map(|call| call.id.as_ref()) {
+            unmatched.remove(id);
+        }
+        if unmatched.is_empty() && index <= wanted {
+            return index;
+        }
+    }
+    0
+}
+
+/// The longest beginning that leaves no call and no question unanswered.
+fn self_contained(events: &[Arc<Event>]) -> Vec<Arc<Event>> {
+    let mut open: HashSet<&CallId> = HashSet::new();
+    let mut safe = 0;
+    for (index, event) in events.iter().enumerate() {
+        for id in event.responses().filter_map(|response| response.id.as_ref()) {
+            open.remove(id);
+        }
+        open.extend(event.calls().filter_map(|call| call.id.as_ref()));
+        let asked = event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.as_ref());
+        open.extend(asked.into_iter().flat_map(|asked| asked.keys()));
+        if open.is_empty() {
+            safe = index + 1;
+        }
+    }
+    events.get(..safe).unwrap_or_default().to_vec()
+}
+
+/// Has a model write a summary.
+async fn summarise_with(model: &dyn Model, run: &Run, events: &[Arc<Event>]) -> Result<Option<Content>> {
+    let mut talk = String::new();
+    for event in events {
+        for part in event.content.iter().flat_map(|content| content.parts.iter()).filter(|part| !part.is_thought()) {
+            let line = match (part.as_text(), part.as_call(), part.as_response()) {
+                (Some(said), _, _) => said.to_owned(),
+                (_, Some(call), _) => text::called(event.author(), &call.name, call.args.as_deref()),
+                (_, _, Some(response)) => text::returned(event.author(), &response.name, response.response.as_ref()),
+                _ => continue,
+            };
+            talk.push_str(&format!("{}: {line}\n", event.author()));
+        }
+    }
+    let mut request = ModelRequest::new(model.name());
+    request.contents.push(Content::user(Part::text(format!("{}\n\n{talk}", text::SUMMARISE))));
+    run.count_model_call()?;
+    let mut chunks = model.generate(&request);
+    let (mut fold, mut whole): (Aggregator, Option<Response>) = (Aggregator::new(), None);
+    while let Some(chunk) = run.cancel_token().guard(chunks.next()).await? {
+        match chunk? {
+            Chunk::Delta(mut piece) => fold.fold(&mut piece, run.services().ids.as_ref()),
+            Chunk::Complete(response) => whole = Some(response),
+            _ => fold = Aggregator::new(),
+        }
+    }
+    let content = whole.or_else(|| fold.close()).and_then(|response| response.content);
+    Ok(content.map(Arc::unwrap_or_clone).filter(|content| !content.text().trim().is_empty()))
+}
+
+impl fmt::Debug for Compactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Compactor")
+    }
+}

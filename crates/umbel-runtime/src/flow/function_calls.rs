@@ -1,0 +1,404 @@
+//! Making the calls that a model asks for: all at once, each guarded, results in call order.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use serde_json::{Value, json};
+use tracing::Instrument;
+use umbel_core::{
+    Actions, CallFinished, CallId, Confirmation, Content, Error, ErrorKind, Event, FunctionCall, FunctionResponse,
+    Object, Part, Parts, Result, Role, Run, RunStep, ToolContext, ToolErrors, ToolItem, ToolMeta, ToolOutput, ToolSet,
+    ToolValue,
+};
+
+use super::Turn;
+use crate::agents::LlmAgent;
+use crate::contents::visible::REQUEST_CONFIRMATION;
+use crate::team::{Team, resolve_transfer};
+use crate::{spans, text};
+
+/// Calls to be made together.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// The calls, in order.
+    pub calls: Vec<FunctionCall>,
+    /// What people said to those that asked for it.
+    pub confirmations: BTreeMap<CallId, Confirmation>,
+}
+
+impl Batch {
+    /// The calls of an event.
+    pub fn of_event(event: &Event) -> Self {
+        Self { calls: event.calls().cloned().collect(), confirmations: BTreeMap::new() }
+    }
+}
+
+/// What one call gave.
+struct Done {
+    /// Absent if the answer comes later.
+    part: Option<Part>,
+    actions: Actions,
+}
+
+/// Makes the calls, emits what they gave, and sees to what that asks for. Gives the last event.
+pub(super) async fn follow(turn: &mut Turn<'_>, tools: &Arc<ToolSet>, batch: Batch) -> Result<Option<Arc<Event>>> {
+    let run = turn.run;
+    let calls = batch.calls.clone();
+    let Some(mut event) = execute(turn.agent, run, &turn.team, tools, batch).await? else { return Ok(None) };
+    let direct = calls.iter().rev().find(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly));
+    if direct.is_some() {
+        event.actions_mut().skip_summarization = Some(true);
+    }
+    let actions = event.actions.as_deref().cloned().unwrap_or_default();
+    let mut last = emit_with_questions(run, &calls, event).await?;
+    if let Some(value) = &actions.set_model_response {
+        let answer = Content::model(Part::text(value.to_string()));
+        let mut event = run.event().with_content(answer);
+        turn.answer.save(turn.agent, &mut event)?;
+        last = run.emit(event).await?;
+    }
+    if let Some(name) = actions.transfer_to_agent {
+        resolve_transfer(run.tree(), run.node_id(), &name)?;
+        run.transfer_to(name);
+        run.end();
+    }
+    Ok(Some(last))
+}
+
+/// Emits the responses, and the questions to people that some of them raise.
+async fn emit_with_questions(run: &Run, calls: &[FunctionCall], mut event: Event) -> Result<Arc<Event>> {
+    let asked = event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.clone());
+    let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return run.emit(event).await };
+    let question = question(run, calls, &asked);
+    let settled = event.responses().any(|response| response.id.as_ref().is_none_or(|id| !asked.contains_key(id)));
+    if settled {
+        // Some calls have their results: the model shall see those once the others have theirs too.
+        event.actions_mut().skip_summarization = None;
+        run.emit(event).await?;
+        run.emit(question).await
+    } else {
+        run.emit(question).await?;
+        run.emit(event).await
+    }
+}
+
+/// The event that asks people about calls.
+fn question(run: &Run, calls: &[FunctionCall], asked: &BTreeMap<CallId, Confirmation>) -> Event {
+    let mut ids = Vec::new();
+    let parts = calls.iter().filter_map(|call| {
+        let confirmation = asked.get(call.id.as_ref()?)?;
+        let args = json!({"originalFunctionCall": call, "toolConfirmation": confirmation});
+        let id = run.services().ids.call();
+        ids.push(id.clone());
+        let args = args.as_object().cloned().unwrap_or_default();
+        Some(Part::call(FunctionCall::new(REQUEST_CONFIRMATION, args).with_id(id)))
+    });
+    let content = Content::new(Role::Model, parts.collect::<Parts>());
+    let mut event = run.event().with_content(content);
+    event.meta_mut().long_running_tool_ids = Some(ids);
+    event
+}
+
+/// Makes the calls and merges what they gave into one event, not yet emitted.
+///
+/// If one fails and the policy is to fail the run, the results of the others are emitted first.
+pub(crate) async fn execute(
+    agent: &LlmAgent,
+    run: &Run,
+    team: &Team,
+    tools: &ToolSet,
+    batch: Batch,
+) -> Result<Option<Event>> {
+    let caller = Caller { agent, run, team, tools, batch: &batch, turns: exclusive(&batch, tools) };
+    let results = match batch.calls.as_slice() {
+        [only] => vec![caller.make(only).await],
+        several => caller.make_all(several).await,
+    };
+    let (mut done, mut failure) = (Vec::new(), None);
+    for result in results {
+        match result {
+            Ok(one) => done.push(one),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    let Some(error) = failure else { return Ok(merge(run, done)) };
+    done.retain(|one| one.actions.is_plain());
+    if let Some(event) = merge(run, done).filter(|_| !error.is_control()) {
+        run.emit(event).await?;
+    }
+    Err(error)
+}
+
+/// A lock by which a call that tolerates no other beside it waits its turn; `None` if no call is such.
+fn exclusive(batch: &Batch, tools: &ToolSet) -> Option<tokio::sync::RwLock<()>> {
+    let alone = |call: &FunctionCall| tools.get(&call.name).is_some_and(|meta| meta.tool.spec().exclusive);
+    (batch.calls.len() > 1 && batch.calls.iter().any(alone)).then(tokio::sync::RwLock::default)
+}
+
+/// The results as one event: parts in call order, actions merged in call order.
+fn merge(run: &Run, done: Vec<Done>) -> Option<Event> {
+    let mut parts = Parts::new();
+    let mut actions: Option<Actions> = None;
+    let mut any = false;
+    for one in done {
+        let Some(part) = one.part else { continue };
+        any = true;
+        parts.push(part);
+        match &mut actions {
+            None => actions = Some(one.actions),
+            Some(all) => all.merge(one.actions),
+        }
+    }
+    any.then(|| {
+        let content = Content { role: Some(Role::User), parts };
+        run.event().with_content(content).with_actions(actions.unwrap_or_default())
+    })
+}
+
+struct Caller<'a> {
+    agent: &'a LlmAgent,
+    run: &'a Run,
+    team: &'a Team,
+    tools: &'a ToolSet,
+    batch: &'a Batch,
+    turns: Option<tokio::sync::RwLock<()>>,
+}
+
+impl Caller<'_> {
+    /// Makes several calls at once, so many and no more. Results are in call order.
+    async fn make_all(&self, calls: &[FunctionCall]) -> Vec<Result<Done>> {
+        let limit = self.run.config().limits.calls_at_once.max(1);
+        let mut waiting = calls.iter().enumerate();
+        let mut running = FuturesUnordered::new();
+        let mut results: Vec<(usize, Result<Done>)> = Vec::with_capacity(calls.len());
+        loop {
+            while running.len() < limit
+                && let Some((index, call)) = waiting.next()
+            {
+                running.push(self.make_one_of_several(index, call));
+            }
+            match running.next().await {
+                Some(result) => results.push(result),
+                None => break,
+            }
+        }
+        results.sort_by_key(|(index, _)| *index);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
+    /// Makes a call and notes its result, so that it is not made again should its siblings be cut short.
+    async fn make_one_of_several(&self, index: usize, call: &FunctionCall) -> (usize, Result<Done>) {
+        let mut result = self.make(call).await;
+        if let (Ok(done), Some(call)) = (&result, call.id.clone()) {
+            let response = done.part.as_ref().and_then(|part| serde_json::to_value(part).ok());
+            let finished = Box::new(CallFinished { call, response });
+            if let Err(error) = self.run.record(vec![RunStep::CallFinished { finished }]).await {
+                result = Err(error);
+            }
+        }
+        (index, result)
+    }
+
+    /// Makes one call, callbacks and all.
+    async fn make(&self, call: &FunctionCall) -> Result<Done> {
+        let span = spans::tool_call(call);
+        let meta = self.tools.get(&call.name);
+        let confirmation = call.id.as_ref().and_then(|id| self.batch.confirmations.get(id)).cloned();
+        let cx = ToolContext::new(self.run.clone(), call.name.clone(), call.id.clone(), confirmation);
+        let value = self.value(&cx, call, meta).instrument(span).await?;
+        let spec = meta.map(|meta| meta.tool.spec());
+        let later = spec.is_some_and(|spec| spec.long_running);
+        let nothing = value.value.is_null() || value.value.as_object().is_some_and(Object::is_empty);
+        let part = (!(later && nothing)).then(|| response_part(call, value));
+        Ok(Done { part, actions: cx.take_actions() })
+    }
+
+    async fn value(&self, cx: &ToolContext, call: &FunctionCall, meta: Option<&ToolMeta>) -> Result<ToolValue> {
+        let mut args = call.args.clone().unwrap_or_default();
+        if let Some(answer) = self.before_tool(cx, meta, &mut args).await? {
+            return self.after_tool(cx, &args, Value::Object(answer).into()).await;
+        }
+        let Some(meta) = meta else {
+            let error = self.unknown(call);
+            return match self.on_tool_error(cx, &args, &error).await? {
+                Some(answer) => Ok(Value::Object(answer).into()),
+                None => Ok(error_value(error.message())),
+            };
+        };
+        let given = match self.gate(cx, meta, &args)? {
+            Some(answer) => Ok(answer),
+            None => self.guarded(cx, meta, args.clone()).await,
+        };
+        let value = match given {
+            Ok(value) => value,
+            Err(error) if error.is_control() => return Err(error),
+            Err(error) => match self.on_tool_error(cx, &args, &error).await? {
+                Some(answer) => Value::Object(answer).into(),
+                None => self.by_policy(error)?,
+            },
+        };
+        self.after_tool(cx, &args, value).await
+    }
+
+    /// What is left of an error that nobody took care of.
+    fn by_policy(&self, error: Error) -> Result<ToolValue> {
+        // Arguments that do not fit are the model's to correct, whatever the policy.
+        let correctable = error.kind() == ErrorKind::InvalidInput;
+        match self.run.config().tool_errors {
+            ToolErrors::Fail if !correctable => Err(error),
+            _ => Ok(error_value(error.message())),
+        }
+    }
+
+    fn unknown(&self, call: &FunctionCall) -> Error {
+        let known: Vec<&str> = self.tools.specs().map(|spec| spec.name.as_str()).collect();
+        Error::new(ErrorKind::Tool, text::tool_not_found(&call.name, &known))
+    }
+
+    /// Stops a call that a person must agree to.
+    fn gate(&self, cx: &ToolContext, meta: &ToolMeta, args: &Object) -> Result<Option<ToolValue>> {
+        let spec = meta.tool.spec();
+        if !spec.confirm.needed(args) {
+            return Ok(None);
+        }
+        match cx.confirmation() {
+            Some(answer) if answer.confirmed => Ok(None),
+            Some(_) => Ok(Some(error_value(text::REJECTED))),
+            None => {
+                cx.request_confirmation(text::confirm_hint(&spec.name), None)?;
+                cx.skip_summarization();
+                Ok(Some(error_value(text::NEEDS_CONFIRMATION)))
+            }
+        }
+    }
+
+    /// Calls the tool so that neither a panic nor endless work does harm.
+    async fn guarded(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<ToolValue> {
+        let spec = meta.tool.spec();
+        let _turn = match &self.turns {
+            None => None,
+            Some(turns) if spec.exclusive => Some((Some(turns.write().await), None)),
+            Some(turns) => Some((None, Some(turns.read().await))),
+        };
+        let limit = spec.timeout.unwrap_or(self.run.config().limits.tool_time);
+        let work = AssertUnwindSafe(self.finish(cx, meta.tool.call(cx, args))).catch_unwind();
+        let timed = tokio::time::timeout(limit, work);
+        match self.run.cancel_token().guard(timed).await? {
+            Err(_) => {
+                let message = format!("tool `{}` took longer than {} s and was stopped", spec.name, limit.as_secs_f64());
+                Err(Error::new(ErrorKind::Timeout, message))
+            }
+            Ok(Err(panic)) => Err(Error::from_panic(&format!("tool `{}`", spec.name), panic.as_ref())),
+            Ok(Ok(result)) => result,
+        }
+    }
+
+    /// Waits for the result. News on the way are shown as they come.
+    async fn finish(
+        &self,
+        cx: &ToolContext,
+        call: impl Future<Output = Result<ToolOutput, umbel_core::ToolError>>,
+    ) -> Result<ToolValue> {
+        let mut items = match call.await.map_err(umbel_core::ToolError::into_error)? {
+            ToolOutput::Value(value) => return Ok(value),
+            ToolOutput::Stream(items) => items,
+        };
+        while let Some(item) = items.next().await {
+            match item.map_err(umbel_core::ToolError::into_error)? {
+                ToolItem::Done(value) => return Ok(value),
+                ToolItem::Progress(value) => {
+                    let response = FunctionResponse::new(cx.call_id().cloned(), cx.tool_name(), as_object(value));
+                    let content = Content::new(Role::User, [Part::response(response)]);
+                    let mut event = self.run.event().with_content(content);
+                    event.partial = Some(true);
+                    self.run.emit(event).await?;
+                }
+            }
+        }
+        Err(Error::new(ErrorKind::Tool, format!("tool `{}` ended without a result", cx.tool_name())))
+    }
+
+    async fn before_tool(&self, cx: &ToolContext, meta: Option<&ToolMeta>, args: &mut Arc<Object>) -> Result<Option<Object>> {
+        let tool = meta.map(|meta| meta.tool.as_ref());
+        for plugin in &self.team.extras.plugins {
+            for callback in &plugin.callbacks.before_tool {
+                let given = callback(cx, tool, Arc::make_mut(args)).await;
+                if let Some(answer) = given.map_err(|e| plugin.named("before_tool", e))? {
+                    return Ok(Some(answer));
+                }
+            }
+        }
+        for callback in &self.agent.callbacks.before_tool {
+            if let Some(answer) = callback(cx, tool, Arc::make_mut(args)).await? {
+                return Ok(Some(answer));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn after_tool(&self, cx: &ToolContext, args: &Object, value: ToolValue) -> Result<ToolValue> {
+        let plugins = &self.team.extras.plugins;
+        let nobody = self.agent.callbacks.after_tool.is_empty()
+            && plugins.iter().all(|plugin| plugin.callbacks.after_tool.is_empty());
+        if nobody {
+            return Ok(value);
+        }
+        let result = as_object(value.value.clone());
+        for plugin in plugins {
+            for callback in &plugin.callbacks.after_tool {
+                let given = callback(cx, args, &result).await;
+                if let Some(answer) = given.map_err(|e| plugin.named("after_tool", e))? {
+                    return Ok(Value::Object(answer).into());
+                }
+            }
+        }
+        for callback in &self.agent.callbacks.after_tool {
+            if let Some(answer) = callback(cx, args, &result).await? {
+                return Ok(Value::Object(answer).into());
+            }
+        }
+        Ok(value)
+    }
+
+    async fn on_tool_error(&self, cx: &ToolContext, args: &Object, error: &Error) -> Result<Option<Object>> {
+        for plugin in &self.team.extras.plugins {
+            for callback in &plugin.callbacks.on_tool_error {
+                let given = callback(cx, args, error).await;
+                if let Some(answer) = given.map_err(|e| plugin.named("on_tool_error", e))? {
+                    return Ok(Some(answer));
+                }
+            }
+        }
+        for callback in &self.agent.callbacks.on_tool_error {
+            if let Some(answer) = callback(cx, args, error).await? {
+                return Ok(Some(answer));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn error_value(message: &str) -> ToolValue {
+    ToolValue { value: json!({"error": message}), is_error: true, ..ToolValue::default() }
+}
+
+/// A result as the object that a response must be.
+fn as_object(value: Value) -> Object {
+    match value {
+        Value::Object(object) => object,
+        other => Object::from_iter([("result".to_owned(), other)]),
+    }
+}
+
+fn response_part(call: &FunctionCall, value: ToolValue) -> Part {
+    let mut response = FunctionResponse::new(call.id.clone(), call.name.clone(), as_object(value.value));
+    if !value.parts.is_empty()
+        && let Ok(parts) = serde_json::to_value(&value.parts)
+    {
+        response.unknown.insert("parts".to_owned(), parts);
+    }
+    Part::response(response)
+}

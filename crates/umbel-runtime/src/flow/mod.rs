@@ -1,0 +1,66 @@
+//! The flow of an agent that thinks with a model: make a request, ask, act on the answer, until there is nothing
+//! more to do.
+
+mod answer;
+mod function_calls;
+mod model_call;
+mod processors;
+mod step;
+
+use std::sync::Arc;
+
+use umbel_core::{Event, Result, Run};
+
+pub use self::function_calls::Batch;
+pub use self::processors::{Processors, RequestProcessor, ResponseProcessor};
+pub use self::step::Step;
+
+use self::answer::Answer;
+use crate::agents::LlmAgent;
+use crate::team::Team;
+use crate::tools::delegate::resume_task;
+
+/// What lasts over the steps of one agent's turn.
+pub(crate) struct Turn<'a> {
+    pub(crate) agent: &'a LlmAgent,
+    pub(crate) run: &'a Run,
+    pub(crate) team: Arc<Team>,
+    pub(crate) answer: Answer,
+}
+
+/// Runs an agent until it has said its last word.
+pub(crate) async fn run(agent: &LlmAgent, run: &Run) -> Result<()> {
+    let mut turn = Turn { agent, run, team: Team::of(run)?, answer: Answer::default() };
+    if turn.team.has_tasks() && resume_task(run, &turn.team.place(run.node_id())?.delegates).await? {
+        return Ok(());
+    }
+    loop {
+        run.cancel_token().check()?;
+        let last = one_step(&mut turn).await?;
+        if run.is_ended() || last.is_none_or(|event| event.is_final() || event.is_partial()) {
+            return Ok(());
+        }
+    }
+}
+
+/// Makes calls with an agent's tools and emits what follows from them: responses, questions to people, an answer. Gives
+/// the last event. For agents of your own.
+pub async fn make_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Option<Arc<Event>>> {
+    let mut turn = Turn { agent, run, team: Team::of(run)?, answer: Answer::default() };
+    function_calls::follow(&mut turn, &agent.tools, batch).await
+}
+
+/// One request with all that follows from its answer. Gives the last event.
+async fn one_step(turn: &mut Turn<'_>) -> Result<Option<Arc<Event>>> {
+    let mut step = Step::new(turn.agent, turn.run, turn.team.clone()).await?;
+    for processor in turn.agent.processors.request() {
+        if processor.applies(turn.agent) {
+            processor.process(&mut step).await?;
+        }
+        if step.is_stopped() || turn.run.is_ended() {
+            return Ok(step.take_last());
+        }
+    }
+    step.finish_tools().await?;
+    model_call::call_model(turn, step).await
+}

@@ -1,0 +1,291 @@
+//! Asking the model, and what follows from its answer.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use tracing::Instrument;
+use umbel_core::{
+    CallId, Chunk, Context, Error, Event, EventId, ModelRequest, Part, Payload, Response, Result, RunStep,
+};
+
+use super::function_calls::{self, Batch};
+use super::step::Step;
+use super::Turn;
+use crate::aggregator::Aggregator;
+use crate::{spans, text};
+
+/// The error code of a model that ended its turn without an answer.
+const NO_CONTENT: &str = "MODEL_RETURNED_NO_CONTENT";
+
+/// One answer in the making.
+struct Call<'t, 'a> {
+    turn: &'t mut Turn<'a>,
+    request: ModelRequest,
+    /// Made only if someone is called back.
+    cx: Option<Context>,
+    /// Shared by the pieces of one answer.
+    event_id: EventId,
+    last: Option<Arc<Event>>,
+}
+
+/// Asks the model and acts on its answer. Gives the last event.
+pub(super) async fn call_model(turn: &mut Turn<'_>, step: Step<'_>) -> Result<Option<Arc<Event>>> {
+    let model = step.model.clone();
+    let has_callbacks = turn.has_model_callbacks();
+    let mut call = Call {
+        cx: has_callbacks.then(|| Context::new(turn.run.clone())),
+        event_id: turn.run.services().ids.event(),
+        request: step.request,
+        last: None,
+        turn,
+    };
+    if let Some(response) = call.before_model().await? {
+        call.act(response).await?;
+        return Ok(call.last);
+    }
+    call.turn.run.count_model_call()?;
+    let span = spans::model_call(call.turn.run, &call.request);
+    let chunks = model.generate(&call.request);
+    call.read(chunks).instrument(span).await?;
+    Ok(call.last)
+}
+
+impl Call<'_, '_> {
+    /// Reads the answer piece by piece: shows the pieces, folds them, and acts on the whole.
+    async fn read(&mut self, mut chunks: umbel_core::BoxStream<'static, Result<Chunk>>) -> Result<()> {
+        let run = self.turn.run;
+        let mut fold = Aggregator::new();
+        loop {
+            match run.cancel_token().guard(chunks.next()).await? {
+                None => break,
+                Some(Ok(Chunk::Delta(mut piece))) => {
+                    fold.fold(&mut piece, run.services().ids.as_ref());
+                    if run.config().streaming {
+                        piece.partial = Some(true);
+                        self.show(piece).await?;
+                    }
+                }
+                Some(Ok(Chunk::Complete(whole))) => {
+                    fold = Aggregator::new();
+                    self.answer(whole).await?;
+                }
+                Some(Ok(Chunk::Restart)) => {
+                    fold = Aggregator::new();
+                    self.event_id = run.services().ids.event();
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    let response = self.on_model_error(error).await?;
+                    return self.answer(response).await;
+                }
+            }
+        }
+        match fold.close() {
+            Some(whole) => self.answer(whole).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Shows a piece of an answer. It is never stored and never acted on.
+    async fn show(&mut self, piece: Response) -> Result<()> {
+        let piece = self.after_model(piece).await?;
+        if is_nothing(&piece) {
+            return Ok(());
+        }
+        let event = self.event(piece);
+        self.last = Some(self.turn.run.emit(event).await?);
+        Ok(())
+    }
+
+    /// Acts on a whole answer of the model.
+    async fn answer(&mut self, response: Response) -> Result<()> {
+        let whole = response.partial != Some(true);
+        let response = self.after_model(response).await?;
+        if whole { self.act(response).await } else { self.show(response).await }
+    }
+
+    async fn act(&mut self, mut response: Response) -> Result<()> {
+        spans::record_response(&response);
+        self.mark_empty(&mut response);
+        let run = self.turn.run;
+        for processor in self.turn.agent.processors.response() {
+            processor.process(self.turn.agent, run, &mut response).await?;
+        }
+        if is_nothing(&response) {
+            return Ok(());
+        }
+        let mut event = self.event(response);
+        if let Some(cx) = &self.cx {
+            let actions = cx.take_actions();
+            if !actions.is_empty() {
+                event.actions_mut().merge(actions);
+            }
+        }
+        let calls = self.name_calls(&mut event);
+        self.turn.answer.save(self.turn.agent, &mut event)?;
+        let Some(calls) = calls else {
+            self.last = Some(run.emit(event).await?);
+            self.next_id();
+            return Ok(());
+        };
+        let steps = vec![RunStep::CallsStarted { calls: Box::new(calls) }];
+        let event = run.emit_with(event, steps).await?;
+        self.next_id();
+        self.last = Some(event.clone());
+        let batch = Batch::of_event(&event);
+        if let Some(last) = function_calls::follow(self.turn, &self.request.tools, batch).await? {
+            self.last = Some(last);
+        }
+        Ok(())
+    }
+
+    fn next_id(&mut self) {
+        self.event_id = self.turn.run.services().ids.event();
+    }
+
+    fn event(&self, response: Response) -> Event {
+        Event {
+            id: self.event_id.clone(),
+            content: response.content,
+            partial: response.partial,
+            turn_complete: response.turn_complete,
+            meta: response.meta,
+            ..self.turn.run.event()
+        }
+    }
+
+    /// Gives calls without an id one, and says which of them are answered later. `None` if there are no calls.
+    fn name_calls(&self, event: &mut Event) -> Option<Vec<CallId>> {
+        let content = event.content.as_mut().filter(|content| content.has_calls())?;
+        let nameless = |part: &Part| {
+            part.as_call().is_some_and(|call| call.id.as_ref().is_none_or(CallId::is_empty))
+        };
+        if content.parts.iter().any(nameless) {
+            for part in &mut Arc::make_mut(content).parts {
+                if let Payload::Call(call) = &mut part.payload
+                    && call.id.as_ref().is_none_or(CallId::is_empty)
+                {
+                    call.id = Some(self.turn.run.services().ids.call());
+                }
+            }
+        }
+        let tools = &self.request.tools;
+        let later = |name: &str| tools.get(name).is_some_and(|meta| meta.tool.spec().long_running);
+        let waiting = content.calls().filter(|call| later(&call.name)).filter_map(|call| call.id.clone()).collect();
+        let ids = content.calls().filter_map(|call| call.id.clone()).collect();
+        event.meta_mut().long_running_tool_ids = Some(waiting);
+        Some(ids)
+    }
+
+    /// A model that stops as it should but says nothing has failed: an answer is due.
+    fn mark_empty(&self, response: &mut Response) {
+        let stopped = response.finish_reason() == Some("STOP") && response.error_code().is_none();
+        if !stopped || response.partial == Some(true) || has_substance(response) {
+            return;
+        }
+        let has_parts = response.content.as_ref().is_some_and(|content| !content.parts.is_empty());
+        if self.turn.run.config().streaming && !has_parts {
+            // The end mark of a stream whose message came before.
+            return;
+        }
+        let meta = response.meta_mut();
+        meta.error_code = Some(NO_CONTENT.into());
+        meta.error_message.get_or_insert_with(|| text::NO_CONTENT.to_owned());
+    }
+
+    async fn before_model(&mut self) -> Result<Option<Response>> {
+        let Some(cx) = &self.cx else { return Ok(None) };
+        for plugin in &self.turn.team.extras.plugins {
+            for callback in &plugin.callbacks.before_model {
+                let given = callback(cx, &mut self.request).await;
+                if let Some(response) = given.map_err(|e| plugin.named("before_model", e))? {
+                    return Ok(Some(response));
+                }
+            }
+        }
+        for callback in &self.turn.agent.callbacks.before_model {
+            if let Some(response) = callback(cx, &mut self.request).await? {
+                return Ok(Some(response));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn after_model(&self, response: Response) -> Result<Response> {
+        let Some(cx) = &self.cx else { return Ok(response) };
+        for plugin in &self.turn.team.extras.plugins {
+            for callback in &plugin.callbacks.after_model {
+                let given = callback(cx, &response).await;
+                if let Some(given) = given.map_err(|e| plugin.named("after_model", e))? {
+                    return Ok(inherit(given, &response));
+                }
+            }
+        }
+        for callback in &self.turn.agent.callbacks.after_model {
+            if let Some(given) = callback(cx, &response).await? {
+                return Ok(inherit(given, &response));
+            }
+        }
+        Ok(response)
+    }
+
+    async fn on_model_error(&self, error: Error) -> Result<Response> {
+        let Some(cx) = self.cx.as_ref().filter(|_| !error.is_control()) else { return Err(error) };
+        for plugin in &self.turn.team.extras.plugins {
+            for callback in &plugin.callbacks.on_model_error {
+                let given = callback(cx, &self.request, &error).await;
+                if let Some(response) = given.map_err(|e| plugin.named("on_model_error", e))? {
+                    return Ok(response);
+                }
+            }
+        }
+        for callback in &self.turn.agent.callbacks.on_model_error {
+            if let Some(response) = callback(cx, &self.request, &error).await? {
+                return Ok(response);
+            }
+        }
+        Err(error)
+    }
+}
+
+impl Turn<'_> {
+    fn has_model_callbacks(&self) -> bool {
+        let any = |callbacks: &crate::callbacks::Callbacks| {
+            !callbacks.before_model.is_empty()
+                || !callbacks.after_model.is_empty()
+                || !callbacks.on_model_error.is_empty()
+        };
+        any(&self.agent.callbacks) || self.team.extras.plugins.iter().any(|plugin| any(&plugin.callbacks))
+    }
+}
+
+/// A response that takes the place of another keeps what only the other knows.
+fn inherit(mut given: Response, replaced: &Response) -> Response {
+    given.partial = given.partial.or(replaced.partial);
+    given.turn_complete = given.turn_complete.or(replaced.turn_complete);
+    if given.usage().is_none()
+        && let Some(usage) = replaced.usage()
+    {
+        given.meta_mut().usage_metadata = Some(usage.clone());
+    }
+    given
+}
+
+/// Whether there is nothing to make an event of.
+fn is_nothing(response: &Response) -> bool {
+    let told = response.meta.as_ref().is_some_and(|meta| {
+        meta.error_code.is_some() || meta.interrupted == Some(true) || meta.grounding_metadata.is_some()
+    });
+    response.content.is_none() && !told
+}
+
+/// Whether a response has anything but thoughts and white space.
+fn has_substance(response: &Response) -> bool {
+    response.content.as_ref().is_some_and(|content| {
+        content.parts.iter().any(|part| match &part.payload {
+            Payload::Text(text) => !part.is_thought() && !text.trim().is_empty(),
+            Payload::Empty => false,
+            _ => true,
+        })
+    })
+}

@@ -1,0 +1,23 @@
+//! Sums up old turns before a request grows too long.
+
+use umbel_core::{Result, Work};
+
+use super::RequestProcessor;
+use crate::flow::Step;
+
+pub(super) struct Compaction;
+
+impl RequestProcessor for Compaction {
+    fn name(&self) -> &str {
+        "compaction"
+    }
+
+    fn process<'a>(&'a self, step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
+        let Some(compactor) = step.team.extras.compaction.clone() else { return Work::done(Ok(())) };
+        if !compactor.watches_tokens() {
+            return Work::done(Ok(()));
+        }
+        let (run, model) = (step.run, step.model.clone());
+        Work::later(async move { compactor.compact_by_tokens(run, &model).await })
+    }
+}

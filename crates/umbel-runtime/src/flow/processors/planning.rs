@@ -1,0 +1,56 @@
+//! Lets a planner have its say.
+
+use std::sync::Arc;
+
+use umbel_core::{Content, ContentsView, Response, Result, Run, Work};
+
+use super::{RequestProcessor, ResponseProcessor};
+use crate::agents::LlmAgent;
+use crate::flow::Step;
+
+pub(super) struct Planning;
+
+impl RequestProcessor for Planning {
+    fn name(&self) -> &str {
+        "planning"
+    }
+
+    fn applies(&self, agent: &LlmAgent) -> bool {
+        agent.planner.is_some()
+    }
+
+    fn see(&self, step: &Step<'_>, view: &mut ContentsView) {
+        view.plain_thoughts = step.agent.planner.as_ref().is_some_and(|planner| planner.marks_thoughts());
+    }
+
+    fn process<'a>(&'a self, step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
+        let Some(planner) = &step.agent.planner else { return Work::done(Ok(())) };
+        if let Some(thinking) = planner.thinking() {
+            Arc::make_mut(&mut step.request.config).thinking = Some(thinking);
+        }
+        if let Some(instruction) = planner.instruction() {
+            step.request.instruction.push("planner", instruction);
+        }
+        Work::done(Ok(()))
+    }
+}
+
+impl ResponseProcessor for Planning {
+    fn name(&self) -> &str {
+        "planning"
+    }
+
+    fn process<'a>(
+        &'a self,
+        agent: &'a LlmAgent,
+        _run: &'a Run,
+        response: &'a mut Response,
+    ) -> Work<'a, Result<()>> {
+        if let (Some(planner), Some(content)) = (&agent.planner, &response.content)
+            && let Some(parts) = planner.rewrite(&content.parts)
+        {
+            response.content = Some(Arc::new(Content { role: content.role.clone(), parts }));
+        }
+        Work::done(Ok(()))
+    }
+}

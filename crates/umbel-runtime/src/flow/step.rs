@@ -1,0 +1,156 @@
+//! One request in the making.
+
+use std::sync::Arc;
+
+use umbel_core::{
+    Agent, Content, ContentsView, Event, Mode, Model, ModelRequest, Result, Run, Tool, ToolMeta, ToolSet,
+};
+
+use crate::agents::{IncludeContents, LlmAgent};
+use crate::team::Team;
+
+/// One request in the making: what the processors work on.
+pub struct Step<'a> {
+    /// The agent.
+    pub agent: &'a LlmAgent,
+    /// The run, seen from the agent's place.
+    pub run: &'a Run,
+    /// The model that will be asked.
+    pub model: Arc<dyn Model>,
+    /// What it will be asked.
+    pub request: ModelRequest,
+    /// Words for this turn that travel among the messages. The contents processor finds their place.
+    pub turn_contents: Vec<Arc<Content>>,
+    /// The agent's own tools at this moment, those of its toolsets included.
+    pub tools: Arc<ToolSet>,
+    pub(crate) team: Arc<Team>,
+    /// Declared before the agent's own tools.
+    first_tools: Vec<ToolMeta>,
+    /// What toolsets tell the model.
+    notes: Vec<(smol_str::SmolStr, Arc<str>)>,
+    stopped: bool,
+    last: Option<Arc<Event>>,
+}
+
+impl<'a> Step<'a> {
+    pub(crate) async fn new(agent: &'a LlmAgent, run: &'a Run, team: Arc<Team>) -> Result<Self> {
+        let model = agent.model_in(run.tree(), run.node_id())?.clone();
+        let mut request = ModelRequest::new(model.name());
+        request.stream = run.config().streaming;
+        let mut step = Self {
+            agent,
+            run,
+            model,
+            request,
+            turn_contents: Vec::new(),
+            tools: agent.tools.clone(),
+            team,
+            first_tools: Vec::new(),
+            notes: Vec::new(),
+            stopped: false,
+            last: None,
+        };
+        step.ask_toolsets().await?;
+        Ok(step)
+    }
+
+    /// Asks each toolset once; what they say now holds for the whole step.
+    async fn ask_toolsets(&mut self) -> Result<()> {
+        for toolset in &self.agent.toolsets {
+            let tools = self.run.cancel_token().guard(toolset.tools(self.run)).await??;
+            let all = Arc::make_mut(&mut self.tools);
+            for tool in tools {
+                all.add(tool);
+            }
+            self.notes.extend(toolset.instruction().map(|text| (toolset.name().into(), text)));
+        }
+        Ok(())
+    }
+
+    /// Declares a tool before the agent's own.
+    pub fn add_tool(&mut self, tool: Arc<dyn Tool>) {
+        self.first_tools.push(ToolMeta { tool, return_directly: false });
+    }
+
+    /// A tool that the answer to this request may call.
+    pub fn tool(&self, name: &str) -> Option<&ToolMeta> {
+        let first = self.first_tools.iter().find(|meta| meta.tool.spec().name == name);
+        first.or_else(|| self.tools.get(name))
+    }
+
+    /// Emits an event before the model is asked. A final answer to calls ends the step.
+    pub async fn emit(&mut self, event: Event) -> Result<()> {
+        let event = self.run.emit(event).await?;
+        self.stopped |= event.is_final() && event.responses().next().is_some();
+        self.last = Some(event);
+        Ok(())
+    }
+
+    /// Ends the step without asking the model.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Whether the model will not be asked.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    pub(crate) fn take_last(&mut self) -> Option<Arc<Event>> {
+        self.last.take()
+    }
+
+    /// How the agent works for others.
+    pub fn mode(&self) -> Mode {
+        self.agent.transfer().mode
+    }
+
+    /// How the agent sees the log; processors have a say in it.
+    pub fn view(&self) -> ContentsView {
+        let source = self.run.source();
+        let mut view = ContentsView {
+            agent: source.author.clone(),
+            branch: source.branch.clone(),
+            isolation_scope: source.isolation_scope.clone(),
+            single_turn: self.mode() == Mode::SingleTurn,
+            current_turn_only: self.agent.include_contents == IncludeContents::None,
+            keep_client_ids: self.model.capabilities().pairs_calls_by_id,
+            foreign_thoughts: self.run.config().include_thoughts_from_other_agents,
+            ..ContentsView::default()
+        };
+        for processor in self.agent.processors.request() {
+            processor.see(self, &mut view);
+        }
+        view
+    }
+
+    /// Declares all tools, and lets each have its say.
+    pub(crate) async fn finish_tools(&mut self) -> Result<()> {
+        if self.first_tools.is_empty() {
+            self.request.tools = self.tools.clone();
+        } else {
+            let mut all = ToolSet::new();
+            let own = self.tools.iter().cloned();
+            for meta in std::mem::take(&mut self.first_tools).into_iter().chain(own) {
+                all.add_meta(meta);
+            }
+            self.request.tools = Arc::new(all);
+        }
+        for (source, text) in std::mem::take(&mut self.notes) {
+            self.request.instruction.push(source, text);
+        }
+        let tools = self.request.tools.clone();
+        for meta in tools.iter() {
+            if let Some(say) = meta.tool.prepare(self.run, &mut self.request) {
+                say.await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Step<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Step({}, {} messages)", self.agent.name, self.request.contents.len())
+    }
+}

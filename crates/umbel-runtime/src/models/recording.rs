@@ -1,0 +1,186 @@
+//! Writing down what a model answers, and answering from what was written down.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::StreamExt;
+use serde::{Deserialize, Serialize};
+use umbel_core::{
+    BoxStream, Capabilities, Chunk, Error, ErrorKind, Model, ModelErrorKind, ModelRequest, Response, Result,
+};
+
+/// One answer of a model, as it is written down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Take {
+    /// A digest of the request.
+    pub request: String,
+    /// The chunks, in order.
+    pub chunks: Vec<TakeChunk>,
+}
+
+/// One chunk, as it is written down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum TakeChunk {
+    /// More of the message.
+    Delta(Response),
+    /// The whole message.
+    Complete(Response),
+    /// What came so far is void.
+    Restart,
+    /// The model failed.
+    Failed(String),
+}
+
+impl TakeChunk {
+    fn of(chunk: &Result<Chunk>) -> Self {
+        match chunk {
+            Ok(Chunk::Delta(response)) => Self::Delta(response.clone()),
+            Ok(Chunk::Complete(response)) => Self::Complete(response.clone()),
+            Ok(_) => Self::Restart,
+            Err(error) => Self::Failed(error.message().to_owned()),
+        }
+    }
+
+    fn play(self) -> Result<Chunk> {
+        match self {
+            Self::Delta(response) => Ok(Chunk::Delta(response)),
+            Self::Complete(response) => Ok(Chunk::Complete(response)),
+            Self::Restart => Ok(Chunk::Restart),
+            Self::Failed(message) => Err(Error::new(ErrorKind::Model(ModelErrorKind::Other), message)),
+        }
+    }
+}
+
+/// A digest of what a model is asked, so that the same question gets the same answer.
+fn digest(request: &ModelRequest) -> String {
+    let mut digest = DefaultHasher::new();
+    request.instruction.text().hash(&mut digest);
+    for content in &request.contents {
+        serde_json::to_string(content).unwrap_or_default().hash(&mut digest);
+    }
+    for spec in request.tools.specs() {
+        spec.name.hash(&mut digest);
+    }
+    format!("{:016x}", digest.finish())
+}
+
+/// Writes down what another model answers.
+#[derive(Clone)]
+pub struct RecordingModel {
+    model: Arc<dyn Model>,
+    takes: Arc<Mutex<Vec<Take>>>,
+}
+
+impl RecordingModel {
+    /// Listens to a model.
+    pub fn new(model: impl Model + 'static) -> Self {
+        Self { model: Arc::new(model), takes: Arc::default() }
+    }
+
+    /// What was written down, one answer a line, as JSON.
+    pub fn to_json_lines(&self) -> Result<String> {
+        let takes = self.takes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = String::new();
+        for take in takes.iter() {
+            let line = serde_json::to_string(take)
+                .map_err(|e| Error::new(ErrorKind::Other, "an answer cannot be written down").with_source(e))?;
+            lines.push_str(&line);
+            lines.push('\n');
+        }
+        Ok(lines)
+    }
+}
+
+impl Model for RecordingModel {
+    fn name(&self) -> &str {
+        self.model.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.model.capabilities()
+    }
+
+    fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {
+        let take = Take { request: digest(request), chunks: Vec::new() };
+        let takes = self.takes.clone();
+        let place = {
+            let mut takes = takes.lock().unwrap_or_else(PoisonError::into_inner);
+            takes.push(take);
+            takes.len() - 1
+        };
+        Box::pin(self.model.generate(request).inspect(move |chunk| {
+            let mut takes = takes.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(take) = takes.get_mut(place) {
+                take.chunks.push(TakeChunk::of(chunk));
+            }
+        }))
+    }
+}
+
+impl fmt::Debug for RecordingModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordingModel({:?})", self.model)
+    }
+}
+
+/// Answers from what was written down. A question that was not asked then is an error.
+#[derive(Clone)]
+pub struct ReplayModel {
+    name: String,
+    capabilities: Capabilities,
+    takes: Arc<Mutex<HashMap<String, VecDeque<Take>>>>,
+}
+
+impl ReplayModel {
+    /// Reads what a [`RecordingModel`] wrote down.
+    pub fn from_json_lines(name: impl Into<String>, lines: &str) -> Result<Self> {
+        let mut takes: HashMap<String, VecDeque<Take>> = HashMap::new();
+        for (number, line) in lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let take: Take = serde_json::from_str(line).map_err(|e| {
+                let message = format!("line {} of the recording cannot be read: {e}", number + 1);
+                Error::new(ErrorKind::Corrupt, message)
+            })?;
+            takes.entry(take.request.clone()).or_default().push_back(take);
+        }
+        Ok(Self { name: name.into(), capabilities: Capabilities::default(), takes: Arc::new(Mutex::new(takes)) })
+    }
+
+    /// What the recorded model could do.
+    pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
+        self.capabilities = capabilities;
+        self
+    }
+}
+
+impl Model for ReplayModel {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {
+        let digest = digest(request);
+        let mut takes = self.takes.lock().unwrap_or_else(PoisonError::into_inner);
+        let chunks = match takes.get_mut(&digest).and_then(VecDeque::pop_front) {
+            Some(take) => take.chunks.into_iter().map(TakeChunk::play).collect(),
+            None => {
+                let message = format!("the recording has no answer to this request ({digest}): record it again");
+                vec![Err(Error::new(ErrorKind::Model(ModelErrorKind::Other), message))]
+            }
+        };
+        Box::pin(futures::stream::iter(chunks))
+    }
+}
+
+impl fmt::Debug for ReplayModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReplayModel({})", self.name)
+    }
+}

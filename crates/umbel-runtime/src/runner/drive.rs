@@ -1,0 +1,327 @@
+//! One run from its first write to its last.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::task::Poll;
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use tokio::time::Instant;
+use tracing::Instrument;
+use umbel_core::store::Acquire;
+use umbel_core::{
+    CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Outcome, Part, Payload, Result, Role,
+    Run, RunConfig, RunId, RunParts, RunRecord, RunStep, SessionKey, Source,
+};
+
+use super::Shared;
+use super::journal::Recorder;
+use super::outlet::Outlet;
+use super::pick::pick_agent;
+use crate::agents::run_agent;
+use crate::team::Team;
+use crate::tools::delegate::open_task;
+use crate::{spans, text};
+
+/// How long a lease holds without a heartbeat.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// What a run is to do.
+pub(crate) struct Task {
+    pub(crate) key: SessionKey,
+    pub(crate) id: RunId,
+    pub(crate) input: Content,
+    pub(crate) config: Arc<RunConfig>,
+    pub(crate) cancel: CancelToken,
+    pub(crate) outlet: Arc<Outlet>,
+    /// Shared with the run that started this one, if one did.
+    pub(crate) model_calls: Arc<AtomicU32>,
+    pub(crate) depth: u32,
+}
+
+/// How a run ended, and the error it ended with.
+pub(crate) struct Ended {
+    pub(crate) outcome: Outcome,
+    pub(crate) error: Option<Error>,
+}
+
+/// Does a run, whatever comes.
+pub(crate) async fn drive(shared: Arc<Shared>, task: Task) -> Ended {
+    let result = match start(&shared, task).await {
+        Ok(started) => started,
+        Err(error) => return Ended { outcome: Outcome::from_error(&error), error: Some(error) },
+    };
+    let (run, recorder, outlet) = result;
+    let started = Instant::now();
+    let span = spans::invocation(&run);
+    let work = work(&shared, &run, &recorder).instrument(span);
+    let result = watched(work, &run, &recorder, &outlet, started).await;
+    finish(&shared, &run, &recorder, result).await
+}
+
+/// Takes the session and writes the user's message.
+async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, Arc<Outlet>)> {
+    let input = checked(task.input)?;
+    let services = &shared.services;
+    let extras = &shared.team.extras;
+    let hot = shared.hot.take(&task.key);
+    let recorder = Arc::new(Recorder::new(
+        task.id.clone(),
+        services.clone(),
+        extras.clone(),
+        task.config.custom_metadata.clone(),
+        task.outlet.clone(),
+        hot,
+    ));
+    let mut extensions = umbel_core::Extensions::new();
+    extensions.insert_arc(shared.team.clone());
+    extensions.insert_arc(shared.clone());
+    let mut parts = RunParts {
+        key: task.key.clone(),
+        id: task.id.clone(),
+        input: None,
+        config: task.config,
+        services: services.clone(),
+        cancel: task.cancel,
+        journal: recorder.clone(),
+        tree: shared.team.tree.clone(),
+        model_calls: task.model_calls,
+        depth: task.depth,
+        extensions,
+    };
+    let mut input = Arc::new(input);
+    if !extras.handlers.is_empty() || input.has_responses() || shared.team.has_tasks() {
+        // Handlers may look at the session, and an answer belongs where its question stands.
+        if let Some(news) = services.sessions.news(&task.key, recorder.versions()).await? {
+            recorder.take_in(news);
+        }
+    }
+    if !extras.handlers.is_empty() {
+        let early = Run::new(parts.clone(), shared.team.tree.root())?;
+        for handler in &extras.handlers {
+            input = handler.on_input(&early, input).await?;
+        }
+    }
+    let mut delta = parts.config.state_delta.clone();
+    let mut artifacts = None;
+    if parts.config.save_input_blobs {
+        (input, artifacts) = store_blobs(&parts, input).await?;
+    }
+    parts.input = Some(input.clone());
+    let source = source_of(&shared.team, &umbel_core::Journal::events(&*recorder), &input)?;
+    let mut event = Event::new(task.id.clone(), source).with_content(input);
+    event.id = services.ids.event();
+    event.timestamp = services.clock.now();
+    if !delta.is_empty() {
+        event.actions_mut().state_delta = Some(std::mem::take(&mut delta));
+    }
+    if artifacts.is_some() {
+        event.actions_mut().artifact_delta = artifacts;
+    }
+    if !parts.config.custom_metadata.is_empty() {
+        event.meta_mut().custom_metadata = Some(parts.config.custom_metadata.clone());
+    }
+    let started = RunStep::Started { fingerprint: shared.team.tree.fingerprint() };
+    let record = RunRecord { run: task.id.clone(), step: started };
+    let entries = vec![LogEntry::Event(Arc::new(event)), record.into()];
+    take_session(shared, &recorder, &parts, entries).await?;
+    let run = Run::new(parts, shared.team.tree.root())?;
+    Ok((run, recorder, task.outlet))
+}
+
+/// Takes the lease. If another run has it, waits as long as it may.
+async fn take_session(shared: &Shared, recorder: &Recorder, parts: &RunParts, entries: Vec<LogEntry>) -> Result<()> {
+    let patience = Instant::now() + parts.config.wait_for_session;
+    loop {
+        let acquire = Acquire {
+            key: parts.key.clone(),
+            owner: shared.owner.clone(),
+            ttl: LEASE,
+            known: recorder.versions(),
+            entries: entries.clone(),
+        };
+        match recorder.begin(acquire).await {
+            Err(error) if error.kind() == ErrorKind::SessionBusy && Instant::now() < patience => {
+                parts.cancel.guard(tokio::time::sleep(Duration::from_millis(20))).await?;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// What the user said, in the user's role. A call is no message of a user.
+fn checked(mut input: Content) -> Result<Content> {
+    let refuse = |message: &str| Err(Error::new(ErrorKind::InvalidInput, message));
+    if input.parts.is_empty() {
+        return refuse("the message has no parts: say something");
+    }
+    if input.has_calls() {
+        return refuse("a user's message cannot call functions: only the model can");
+    }
+    input.role = Some(Role::User);
+    Ok(input)
+}
+
+/// Where the user speaks: an answer stands where its call stands, and what is said while a task is open is said to
+/// the agent that works on it. Anything else is said on the trunk.
+fn source_of(team: &Team, events: &List<Arc<Event>>, input: &Content) -> Result<Arc<Source>> {
+    let author = SmolStr::new_static(umbel_core::event::USER);
+    if let Some(id) = input.responses().next().and_then(|response| response.id.as_ref()) {
+        let call = events.iter().rev().find(|event| event.calls().any(|call| call.id.as_ref() == Some(id)));
+        let placed = call.filter(|call| call.source.branch.is_some() || call.source.isolation_scope.is_some());
+        return Ok(placed.map_or_else(Source::user, |call| Arc::new(Source { author, ..(*call.source).clone() })));
+    }
+    if team.has_tasks() {
+        let agent = &team.tree.node(pick_agent(&team.tree, events)?)?.source.author;
+        if let Some((call, name)) = open_task(events, agent)
+            && team.tree.find(&name).is_some()
+        {
+            let isolation_scope = Some(call.as_str().into());
+            return Ok(Arc::new(Source { author, branch: None, isolation_scope }));
+        }
+    }
+    Ok(Source::user())
+}
+
+/// Stores the files of a message as artifacts and names them in their place.
+async fn store_blobs(
+    parts: &RunParts,
+    input: Arc<Content>,
+) -> Result<(Arc<Content>, Option<std::collections::BTreeMap<String, u64>>)> {
+    let store = parts.services.artifacts.as_ref().ok_or_else(|| {
+        let message = "files of the user are to be stored, but no artifact store is configured";
+        Error::new(ErrorKind::NoArtifactStore, message)
+    })?;
+    let mut input = Arc::unwrap_or_clone(input);
+    let mut stored = std::collections::BTreeMap::new();
+    for (index, part) in input.parts.iter_mut().enumerate() {
+        if let Payload::InlineData(_) = &part.payload {
+            let name = format!("artifact_{}_{index}", parts.id);
+            let file = std::mem::replace(part, Part::text(text::uploaded(&name)));
+            let version = store.save(&parts.key, &name, file).await?;
+            stored.insert(name, version);
+        }
+    }
+    Ok((Arc::new(input), (!stored.is_empty()).then_some(stored)))
+}
+
+/// The run itself: handlers, then the agent that has the conversation and those it hands over to.
+async fn work(shared: &Shared, run: &Run, recorder: &Recorder) -> Result<()> {
+    for handler in &shared.team.extras.handlers {
+        if let Some(content) = handler.before_run(run).await? {
+            let source = Arc::new(Source::new("model"));
+            run.emit(Event::new(run.id().clone(), source).with_content(content)).await?;
+            return Ok(());
+        }
+    }
+    let node = pick_agent(run.tree(), &umbel_core::Journal::events(recorder))?;
+    let here = if node == run.node_id() { run.clone() } else { run.hand_over(node)? };
+    let result = run_agent(&here).await;
+    if let Err((error, failed)) = result {
+        report(run, failed, &error).await?;
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// Leaves a trace of a failure in the log, under the name of the agent that failed.
+async fn report(run: &Run, failed: NodeId, error: &Error) -> Result<()> {
+    let root = run.tree().node(run.tree().root())?;
+    if error.is_control() || !root.agent.transfer().by_model {
+        return Ok(());
+    }
+    let mut event = run.hand_over(failed)?.event();
+    let meta = event.meta_mut();
+    meta.error_code = Some(error.kind().code().into());
+    meta.error_message = Some(error.message().to_owned());
+    run.emit(event).await?;
+    Ok(())
+}
+
+/// Does the work while keeping an eye on time, the lease, and whether it is still wanted.
+///
+/// Nothing of that costs anything as long as the work only waits for its reader.
+async fn watched<T>(
+    work: impl Future<Output = Result<T>>,
+    run: &Run,
+    recorder: &Recorder,
+    outlet: &Outlet,
+    started: Instant,
+) -> Result<T> {
+    let mut work = pin!(work);
+    let mut watch = None;
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = work.as_mut().poll(cx) {
+            return Poll::Ready(result);
+        }
+        if outlet.is_full() && !run.cancel_token().is_cancelled() {
+            return Poll::Pending;
+        }
+        let watch = watch.get_or_insert_with(|| Box::pin(keep_watch(run, recorder, started)));
+        watch.as_mut().poll(cx).map(Err)
+    })
+    .await
+}
+
+/// Ends when the run must: the lease is lost, or it was cancelled and did not unwind in time.
+async fn keep_watch(run: &Run, recorder: &Recorder, started: Instant) -> Error {
+    let limits = run.config().limits;
+    let deadline = started + limits.run_time;
+    let mut beat = Instant::now() + LEASE / 3;
+    loop {
+        let next = if run.cancel_token().is_cancelled() { beat } else { beat.min(deadline) };
+        if tokio::time::timeout_at(next, run.cancel_token().cancelled()).await.is_ok() {
+            tokio::time::sleep(limits.grace).await;
+            return run.cancel_token().reason().unwrap_or(CancelReason::Asked).error();
+        }
+        if Instant::now() >= deadline {
+            run.cancel_token().cancel(CancelReason::Deadline);
+            continue;
+        }
+        beat = Instant::now() + LEASE / 3;
+        if let Some(lease) = recorder.lease().await
+            && let Err(error) = run.services().sessions.heartbeat(&lease, LEASE).await
+            && error.kind() == ErrorKind::Fenced
+        {
+            return error;
+        }
+    }
+}
+
+/// Writes the outcome, tells the handlers, and puts the session back.
+async fn finish(shared: &Shared, run: &Run, recorder: &Recorder, result: Result<()>) -> Ended {
+    let interrupts = recorder.interrupts();
+    let (mut outcome, mut error) = match result {
+        Ok(()) if interrupts.is_empty() => (Outcome::Finished, None),
+        Ok(()) => (Outcome::Interrupted { interrupts: Box::new(interrupts) }, None),
+        Err(error) => (Outcome::from_error(&error), Some(error)),
+    };
+    if error.is_none()
+        && let Err(failure) = wind_up(shared, run, &outcome).await
+    {
+        outcome = Outcome::from_error(&failure);
+        error = Some(failure);
+    }
+    let (written, hot) = recorder.end(&outcome).await;
+    if let Some(hot) = hot {
+        shared.hot.put(run.session_key(), hot);
+    }
+    if let (Err(failure), None) = (written, &error) {
+        outcome = Outcome::from_error(&failure);
+        error = Some(failure);
+    }
+    Ended { outcome, error }
+}
+
+/// What comes after the last event: handlers, and a summary if one is due.
+async fn wind_up(shared: &Shared, run: &Run, outcome: &Outcome) -> Result<()> {
+    for handler in &shared.team.extras.handlers {
+        handler.after_run(run, outcome).await?;
+    }
+    if let Some(compactor) = &shared.team.extras.compaction {
+        compactor.compact_by_runs(run).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Sessions kept at hand, so that a turn reads only what is new.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use umbel_core::store::News;
+use umbel_core::{
+    Content, ContentsView, Event, History, List, LogEntry, SessionKey, State, StateScope, Versions,
+};
+
+use crate::contents::projection::Projection;
+use crate::contents::build;
+
+/// A session as far as it was read.
+#[derive(Debug, Default)]
+pub(crate) struct HotSession {
+    pub(crate) versions: Versions,
+    pub(crate) state: State,
+    pub(crate) events: List<Arc<Event>>,
+    /// What models were sent, by view.
+    projections: Vec<Projection>,
+}
+
+/// Views of one session that are kept; a team is seldom larger.
+const KEPT_VIEWS: usize = 16;
+
+impl HotSession {
+    /// Takes in what is newer.
+    pub(crate) fn take_in(&mut self, news: News) {
+        if news.whole {
+            *self = Self::default();
+            self.state.replace_scope(StateScope::Session, news.session_state.unwrap_or_default());
+        }
+        for entry in news.entries {
+            if let LogEntry::Event(event) = entry {
+                self.take_in_event(&event);
+                self.events.push(event);
+            }
+        }
+        // The keys of user and app include what this session wrote, so they come last.
+        if let Some(user) = news.user_state {
+            self.state.replace_scope(StateScope::User, user);
+        }
+        if let Some(app) = news.app_state {
+            self.state.replace_scope(StateScope::App, app);
+        }
+        self.versions = news.versions;
+    }
+
+    /// Takes in what is newer, and the events that a run begins with.
+    pub(crate) fn begin(&mut self, news: News, events: Vec<Arc<Event>>) {
+        self.take_in(news);
+        for event in events {
+            self.take_in_event(&event);
+            self.events.push(event);
+        }
+    }
+
+    fn take_in_event(&mut self, event: &Event) {
+        if let Some(delta) = event.state_delta() {
+            self.state.apply(delta);
+        }
+    }
+
+    /// What a model is sent.
+    pub(crate) fn contents(&mut self, view: &ContentsView, input: Option<&Arc<Content>>) -> History {
+        if view.current_turn_only {
+            return build(view, &self.events, input).into_iter().collect();
+        }
+        let kept = self.projections.iter_mut().find(|projection| projection.view() == view);
+        if let Some(projection) = kept {
+            return projection.contents(&self.events, input);
+        }
+        if self.projections.len() == KEPT_VIEWS {
+            self.projections.remove(0);
+        }
+        let mut projection = Projection::new(Arc::new(view.clone()));
+        let contents = projection.contents(&self.events, input);
+        self.projections.push(projection);
+        contents
+    }
+}
+
+/// Sessions kept at hand while nobody uses them, so many and no more.
+#[derive(Debug)]
+pub(crate) struct HotSessions {
+    sessions: Mutex<HashMap<SessionKey, Box<HotSession>>>,
+    limit: usize,
+}
+
+impl HotSessions {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { sessions: Mutex::default(), limit }
+    }
+
+    /// Takes a session out, for one run.
+    pub(crate) fn take(&self, key: &SessionKey) -> Box<HotSession> {
+        self.lock().remove(key).unwrap_or_default()
+    }
+
+    /// Puts it back.
+    pub(crate) fn put(&self, key: &SessionKey, mut session: Box<HotSession>) {
+        if self.limit == 0 {
+            return;
+        }
+        session.state.replace_scope(StateScope::Temp, Arc::default());
+        let mut sessions = self.lock();
+        if sessions.len() >= self.limit {
+            // Any will do: what is dropped is read again when it is needed.
+            if let Some(victim) = sessions.keys().next().cloned() {
+                sessions.remove(&victim);
+            }
+        }
+        sessions.insert(key.clone(), session);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionKey, Box<HotSession>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

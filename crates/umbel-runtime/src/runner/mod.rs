@@ -1,0 +1,328 @@
+//! The runner: agents, stores and settings put together, ready to answer.
+
+mod drive;
+mod hot;
+mod journal;
+mod outlet;
+mod pick;
+mod rewind;
+mod stream;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use smol_str::SmolStr;
+use umbel_core::{
+    Agent, AgentTree, ArtifactStore, CancelToken, Clock, Content, CredentialStore, Extensions, Handler, IdKind, Ids,
+    InMemorySessions, MemoryStore, NewSession, Object, RandomIds, Result, Run, RunConfig, Services, Session, SessionKey,
+    SessionStore, SystemClock,
+};
+
+pub use self::stream::RunStream;
+
+use self::drive::{Ended, Task, drive};
+use self::hot::HotSessions;
+use self::outlet::Outlet;
+use crate::compaction::Compactor;
+use crate::plugin::Plugin;
+use crate::team::{Extras, Team};
+
+/// How many idle sessions a runner keeps at hand unless told otherwise.
+const HOT_SESSIONS: usize = 1_024;
+
+/// Runs agents on sessions. Cloning it is cheap.
+#[derive(Clone)]
+pub struct Runner {
+    shared: Arc<Shared>,
+}
+
+/// What all runs of a runner share.
+pub(crate) struct Shared {
+    pub(crate) app: SmolStr,
+    pub(crate) owner: SmolStr,
+    pub(crate) team: Arc<Team>,
+    pub(crate) services: Arc<Services>,
+    pub(crate) config: Arc<RunConfig>,
+    pub(crate) hot: HotSessions,
+}
+
+impl Shared {
+    /// The same for other agents.
+    pub(crate) fn with_team(&self, team: Arc<Team>) -> Self {
+        Self {
+            app: self.app.clone(),
+            owner: self.owner.clone(),
+            team,
+            services: self.services.clone(),
+            config: self.config.clone(),
+            // Sessions of calls are not come back to.
+            hot: HotSessions::new(0),
+        }
+    }
+}
+
+impl Runner {
+    /// Begins a runner for an app with its root agent.
+    pub fn builder(app: impl Into<SmolStr>, agent: impl Agent + 'static) -> RunnerBuilder {
+        RunnerBuilder::new(app.into(), Arc::new(agent))
+    }
+
+    /// A runner with everything in memory.
+    pub fn new(app: impl Into<SmolStr>, agent: impl Agent + 'static) -> Result<Self> {
+        Self::builder(app, agent).build()
+    }
+
+    /// The app's name.
+    pub fn app(&self) -> &str {
+        &self.shared.app
+    }
+
+    /// The agents.
+    pub fn tree(&self) -> &Arc<AgentTree> {
+        &self.shared.team.tree
+    }
+
+    /// The store of its sessions.
+    pub fn sessions(&self) -> &Arc<dyn SessionStore> {
+        &self.shared.services.sessions
+    }
+
+    /// What its runs are lent.
+    pub fn services(&self) -> &Arc<Services> {
+        &self.shared.services
+    }
+
+    /// Makes a session for a user, with an id of its own.
+    pub async fn create_session(&self, user: impl AsRef<str>) -> Result<Session> {
+        let id = self.shared.services.ids.mint(IdKind::Session);
+        let key = SessionKey::new(&self.shared.app, user, id)?;
+        self.sessions().create(NewSession::new(key)).await
+    }
+
+    /// Makes a session with that id and state.
+    pub async fn create_session_with(
+        &self,
+        user: impl AsRef<str>,
+        id: impl AsRef<str>,
+        state: Object,
+    ) -> Result<Session> {
+        let key = SessionKey::new(&self.shared.app, user, id)?;
+        self.sessions().create(NewSession::new(key).state(state)).await
+    }
+
+    /// Deletes a session.
+    pub async fn delete_session(&self, key: &SessionKey) -> Result<()> {
+        self.shared.hot.take(key);
+        self.sessions().delete(key).await
+    }
+
+    /// Answers a message. The run goes on as the stream is read.
+    pub fn run(&self, key: &SessionKey, message: impl Into<Content>) -> RunStream {
+        self.run_with(key, message, self.shared.config.clone())
+    }
+
+    /// Answers a message with settings of its own.
+    pub fn run_with(
+        &self,
+        key: &SessionKey,
+        message: impl Into<Content>,
+        config: impl Into<Arc<RunConfig>>,
+    ) -> RunStream {
+        let (outlet, cancel) = (Arc::new(Outlet::default()), CancelToken::new());
+        let id = self.shared.services.ids.run();
+        let task = Task {
+            key: key.clone(),
+            id: id.clone(),
+            input: message.into(),
+            config: config.into(),
+            cancel: cancel.clone(),
+            outlet: outlet.clone(),
+            model_calls: Arc::new(AtomicU32::new(0)),
+            depth: 0,
+        };
+        RunStream::new(id, Box::pin(drive(self.shared.clone(), task)), outlet, cancel)
+    }
+
+    /// Closes the runner's handlers. Runs that are under way are not affected.
+    pub async fn close(&self) -> Result<()> {
+        for handler in &self.shared.team.extras.handlers {
+            handler.close().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs another tree of agents on a session of its own, for a run that waits for it.
+pub(crate) async fn run_child(
+    shared: Arc<Shared>,
+    parent: &Run,
+    key: SessionKey,
+    input: Content,
+    mut read: impl FnMut(&umbel_core::Event),
+) -> Result<umbel_core::Outcome> {
+    let outlet = Arc::new(Outlet::default());
+    let mut config = (**parent.config()).clone();
+    config.streaming = false;
+    config.state_delta = Object::new();
+    let id = shared.services.ids.run();
+    let task = Task {
+        key,
+        id: id.clone(),
+        input,
+        config: Arc::new(config),
+        cancel: parent.cancel_token().clone(),
+        outlet: outlet.clone(),
+        model_calls: parent.model_calls().clone(),
+        depth: parent.depth() + 1,
+    };
+    let mut work: umbel_core::BoxFuture<'static, Ended> = Box::pin(drive(shared, task));
+    let ended = std::future::poll_fn(|cx| {
+        loop {
+            if let Some(event) = outlet.take() {
+                read(&event);
+            }
+            match work.as_mut().poll(cx) {
+                std::task::Poll::Ready(ended) => return std::task::Poll::Ready(ended),
+                std::task::Poll::Pending if outlet.is_full() => {}
+                std::task::Poll::Pending => return std::task::Poll::Pending,
+            }
+        }
+    })
+    .await;
+    while let Some(event) = outlet.take() {
+        read(&event);
+    }
+    match ended.error {
+        Some(error) => Err(error),
+        None => Ok(ended.outcome),
+    }
+}
+
+/// Puts a [`Runner`] together.
+pub struct RunnerBuilder {
+    app: SmolStr,
+    agent: Arc<dyn Agent>,
+    services: Services,
+    config: RunConfig,
+    extras: Extras,
+    hot_sessions: usize,
+}
+
+impl RunnerBuilder {
+    fn new(app: SmolStr, agent: Arc<dyn Agent>) -> Self {
+        let services = Services {
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(RandomIds),
+            sessions: Arc::new(InMemorySessions::new()),
+            artifacts: None,
+            memory: None,
+            credentials: None,
+            dependencies: Extensions::new(),
+        };
+        let (config, extras) = (RunConfig::default(), Extras::default());
+        Self { app, agent, services, config, extras, hot_sessions: HOT_SESSIONS }
+    }
+
+    /// Where sessions are kept; in memory unless said otherwise.
+    pub fn sessions(mut self, store: impl SessionStore + 'static) -> Self {
+        self.services.sessions = Arc::new(store);
+        self
+    }
+
+    /// Where artifacts are kept.
+    pub fn artifacts(mut self, store: impl ArtifactStore + 'static) -> Self {
+        self.services.artifacts = Some(Arc::new(store));
+        self
+    }
+
+    /// Where memories are kept.
+    pub fn memory(mut self, store: impl MemoryStore + 'static) -> Self {
+        self.services.memory = Some(Arc::new(store));
+        self
+    }
+
+    /// Where credentials are kept.
+    pub fn credentials(mut self, store: impl CredentialStore + 'static) -> Self {
+        self.services.credentials = Some(Arc::new(store));
+        self
+    }
+
+    /// A value for tools that ask for its type.
+    pub fn dependency<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.services.dependencies.insert(value);
+        self
+    }
+
+    /// How runs are done unless they say otherwise.
+    pub fn config(mut self, config: RunConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Extends every run.
+    pub fn handler(mut self, handler: impl Handler + 'static) -> Self {
+        self.extras.handlers.push(Arc::new(handler));
+        self
+    }
+
+    /// Calls back around every run, agent, model call and tool call.
+    pub fn plugin(mut self, plugin: Plugin) -> Self {
+        let plugin = Arc::new(plugin);
+        self.extras.handlers.push(plugin.clone());
+        self.extras.plugins.push(plugin);
+        self
+    }
+
+    /// Sums up old turns.
+    pub fn compaction(mut self, compactor: Compactor) -> Self {
+        self.extras.compaction = Some(Arc::new(compactor));
+        self
+    }
+
+    /// Where the time comes from.
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.services.clock = Arc::new(clock);
+        self
+    }
+
+    /// Where ids come from.
+    pub fn ids(mut self, ids: impl Ids + 'static) -> Self {
+        self.services.ids = Arc::new(ids);
+        self
+    }
+
+    /// How many idle sessions are kept at hand.
+    pub fn hot_sessions(mut self, limit: usize) -> Self {
+        self.hot_sessions = limit;
+        self
+    }
+
+    /// Checks everything and makes the runner.
+    pub fn build(self) -> Result<Runner> {
+        let tree = Arc::new(AgentTree::new(self.agent)?);
+        let team = Team::new(tree, Arc::new(self.extras))?;
+        let owner = self.services.ids.mint(IdKind::Session);
+        let shared = Shared {
+            app: self.app,
+            owner,
+            team,
+            services: Arc::new(self.services),
+            config: Arc::new(self.config),
+            hot: HotSessions::new(self.hot_sessions),
+        };
+        Ok(Runner { shared: Arc::new(shared) })
+    }
+}
+
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Runner({}, {:?})", self.shared.app, self.shared.team.tree)
+    }
+}
+
+impl fmt::Debug for RunnerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunnerBuilder({})", self.app)
+    }
+}

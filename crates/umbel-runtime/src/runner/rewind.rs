@@ -1,0 +1,94 @@
+//! Taking back what was said.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use umbel_core::{
+    Actions, Error, ErrorKind, Event, LogEntry, Object, Result, RunId, SessionKey, Source, StateScope, Versions,
+};
+
+use super::Runner;
+
+impl Runner {
+    /// Makes a run and everything after it void: models do not see it any more, and the session's state and artifacts
+    /// are as they were before it. The log keeps what was said.
+    ///
+    /// Keys of user and app are shared with other sessions and stay.
+    pub async fn rewind(&self, key: &SessionKey, before: &RunId) -> Result<Arc<Event>> {
+        let Some(log) = self.sessions().news(key, Versions::default()).await? else {
+            return Err(Error::new(ErrorKind::SessionNotFound, format!("there is no session {key}")));
+        };
+        let events: Vec<Arc<Event>> = log.entries.iter().filter_map(event_of).collect();
+        let Some(start) = events.iter().position(|event| event.run == *before) else {
+            let message = format!("session {key} has no run {before}: look for its id in the events");
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        };
+        let (kept, void) = events.split_at(start);
+        let first = log.session_state.unwrap_or_default();
+        let mut actions = Actions { rewind_before_invocation_id: Some(before.clone()), ..Actions::default() };
+        actions.state_delta = Some(restored_state(&first, kept, void));
+        actions.artifact_delta = self.restore_artifacts(key, kept, void).await?;
+        let services = &self.shared.services;
+        let mut event = Event::new(services.ids.run(), Source::user()).with_actions(actions);
+        event.id = services.ids.event();
+        event.timestamp = services.clock.now();
+        let event = Arc::new(event);
+        self.sessions().commit(key, Some(log.versions), vec![LogEntry::Event(event.clone())]).await?;
+        Ok(event)
+    }
+
+    /// Stores the version from before as the newest, for each artifact that was written since.
+    async fn restore_artifacts(
+        &self,
+        key: &SessionKey,
+        kept: &[Arc<Event>],
+        void: &[Arc<Event>],
+    ) -> Result<Option<std::collections::BTreeMap<String, u64>>> {
+        let deltas = |events: &[Arc<Event>]| {
+            let mut all = std::collections::BTreeMap::new();
+            for delta in events.iter().filter_map(|event| event.actions.as_ref()?.artifact_delta.clone()) {
+                all.extend(delta);
+            }
+            all
+        };
+        let (before, since) = (deltas(kept), deltas(void));
+        let Some(store) = self.shared.services.artifacts.as_ref().filter(|_| !since.is_empty()) else {
+            return Ok(None);
+        };
+        let mut restored = std::collections::BTreeMap::new();
+        for name in since.keys().filter(|name| !name.starts_with("user:")) {
+            // One that did not exist then becomes an empty file: versions are never taken back.
+            let old = match before.get(name) {
+                Some(version) => store.load(key, name, Some(*version)).await?,
+                None => None,
+            };
+            let part = old.map_or_else(|| umbel_core::Part::text(""), Arc::unwrap_or_clone);
+            restored.insert(name.clone(), store.save(key, name, part).await?);
+        }
+        Ok((!restored.is_empty()).then_some(restored))
+    }
+}
+
+fn event_of(entry: &LogEntry) -> Option<Arc<Event>> {
+    match entry {
+        LogEntry::Event(event) => Some(event.clone()),
+        LogEntry::Record(_) => None,
+    }
+}
+
+/// The keys to set so that the session's state is as it was. What was not set then becomes null.
+fn restored_state(first: &Object, kept: &[Arc<Event>], void: &[Arc<Event>]) -> Object {
+    let of_session = |key: &str| StateScope::split(key).0 == StateScope::Session;
+    let mut before = first.clone();
+    for delta in kept.iter().filter_map(|event| event.state_delta()) {
+        before.extend(delta.iter().map(|(key, value)| (key.clone(), value.clone())));
+    }
+    let mut restored = Object::new();
+    for delta in void.iter().filter_map(|event| event.state_delta()) {
+        for key in delta.keys().filter(|key| of_session(key)) {
+            let value = before.get(key).cloned().unwrap_or(Value::Null);
+            restored.insert(key.clone(), value);
+        }
+    }
+    restored
+}

@@ -1,0 +1,123 @@
+//! The events of a run, as its reader gets them.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::{Stream, StreamExt};
+use serde::de::DeserializeOwned;
+use umbel_core::{
+    BoxFuture, CancelReason, CancelToken, Error, ErrorKind, Event, Outcome, Result, RunId,
+};
+
+use super::drive::Ended;
+use super::outlet::Outlet;
+
+/// The events of a run. The run goes on as they are read.
+///
+/// If it fails, the last item is the error. Afterwards [`outcome`](Self::outcome) tells how it ended. Dropping the
+/// stream early cancels the run, which then unwinds on its own.
+pub struct RunStream {
+    id: RunId,
+    work: Option<BoxFuture<'static, Ended>>,
+    outlet: Arc<Outlet>,
+    cancel: CancelToken,
+    ended: Option<Ended>,
+}
+
+impl RunStream {
+    pub(crate) fn new(id: RunId, work: BoxFuture<'static, Ended>, outlet: Arc<Outlet>, cancel: CancelToken) -> Self {
+        Self { id, work: Some(work), outlet, cancel, ended: None }
+    }
+
+    /// The run's id.
+    pub fn id(&self) -> &RunId {
+        &self.id
+    }
+
+    /// How the run ended, once the stream is at its end.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.ended.as_ref().map(|ended| &ended.outcome)
+    }
+
+    /// Tells the run to stop.
+    pub fn cancel(&self) {
+        self.cancel.cancel(CancelReason::Asked);
+    }
+
+    /// The token by which it is told to stop, to be kept elsewhere.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.cancel.clone()
+    }
+
+    /// Reads to the end and gives all whole events, or the error.
+    pub async fn collect_events(mut self) -> Result<Vec<Arc<Event>>> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            let event = event?;
+            if !event.is_partial() {
+                events.push(event);
+            }
+        }
+        Ok(events)
+    }
+
+    /// Reads to the end and gives the text of the last answer.
+    pub async fn text(self) -> Result<String> {
+        let events = self.collect_events().await?;
+        let last = events.iter().rev().find(|event| event.is_final() && event.content.is_some());
+        Ok(last.map(|event| event.text()).unwrap_or_default())
+    }
+
+    /// Reads to the end and gives the structured answer as a value of that type.
+    pub async fn output<T: DeserializeOwned>(self) -> Result<T> {
+        let text = self.text().await?;
+        serde_json::from_str(&text).map_err(|e| {
+            let message = format!("the answer cannot be read as the wanted type: {e}");
+            Error::new(ErrorKind::InvalidOutput, message).with_source(e)
+        })
+    }
+}
+
+impl Stream for RunStream {
+    type Item = Result<Arc<Event>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        loop {
+            if let Some(event) = this.outlet.take() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            let Some(work) = &mut this.work else { return Poll::Ready(None) };
+            match work.as_mut().poll(cx) {
+                Poll::Ready(mut ended) => {
+                    this.work = None;
+                    let error = ended.error.take();
+                    this.ended = Some(ended);
+                    return Poll::Ready(error.map(Err));
+                }
+                Poll::Pending if this.outlet.is_full() => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl Drop for RunStream {
+    fn drop(&mut self) {
+        let Some(work) = self.work.take() else { return };
+        self.cancel.cancel(CancelReason::Asked);
+        self.outlet.close();
+        // Without a runtime nobody can finish the run; its lease then expires and recovery closes it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(work);
+        }
+    }
+}
+
+impl fmt::Debug for RunStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunStream({})", self.id)
+    }
+}

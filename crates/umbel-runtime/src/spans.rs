@@ -1,0 +1,91 @@
+//! Spans of a run: invocation, agent, model call, tool call. Field names are those of the GenAI conventions, and
+//! they stand here and nowhere else.
+
+use tracing::{Span, field};
+use umbel_core::{FunctionCall, ModelRequest, Response, Run};
+
+/// A run.
+pub(crate) fn invocation(run: &Run) -> Span {
+    tracing::info_span!(
+        "invocation",
+        "gen_ai.conversation.id" = run.session_key().id(),
+        "umbel.run.id" = run.id().as_str(),
+    )
+}
+
+/// An agent at work.
+pub(crate) fn agent(run: &Run) -> Span {
+    tracing::info_span!(
+        "invoke_agent",
+        "otel.name" = field::Empty,
+        "gen_ai.operation.name" = "invoke_agent",
+        "gen_ai.agent.name" = run.agent_name().as_str(),
+        "gen_ai.conversation.id" = run.session_key().id(),
+        "error.type" = field::Empty,
+    )
+}
+
+/// A model call.
+pub(crate) fn model_call(run: &Run, request: &ModelRequest) -> Span {
+    tracing::info_span!(
+        "chat",
+        "gen_ai.operation.name" = "chat",
+        "gen_ai.request.model" = request.model.as_str(),
+        "gen_ai.request.stream" = request.stream,
+        "gen_ai.agent.name" = run.agent_name().as_str(),
+        "gen_ai.conversation.id" = run.session_key().id(),
+        "gen_ai.response.model" = field::Empty,
+        "gen_ai.response.finish_reasons" = field::Empty,
+        "gen_ai.usage.input_tokens" = field::Empty,
+        "gen_ai.usage.output_tokens" = field::Empty,
+        "gen_ai.usage.cache_read.input_tokens" = field::Empty,
+        "gen_ai.usage.reasoning.output_tokens" = field::Empty,
+        "error.type" = field::Empty,
+    )
+}
+
+/// Notes what a model told about its answer in the span of its call.
+pub(crate) fn record_response(response: &Response) {
+    let Some(meta) = &response.meta else { return };
+    let span = Span::current();
+    if span.is_disabled() {
+        return;
+    }
+    if let Some(model) = &meta.model_version {
+        span.record("gen_ai.response.model", model.as_str());
+    }
+    if let Some(reason) = &meta.finish_reason {
+        span.record("gen_ai.response.finish_reasons", reason.as_str());
+    }
+    if let Some(code) = &meta.error_code {
+        span.record("error.type", code.as_str());
+    }
+    let Some(usage) = &meta.usage_metadata else { return };
+    for (name, count) in [
+        ("gen_ai.usage.input_tokens", usage.prompt_token_count),
+        ("gen_ai.usage.output_tokens", usage.candidates_token_count),
+        ("gen_ai.usage.cache_read.input_tokens", usage.cached_content_token_count),
+        ("gen_ai.usage.reasoning.output_tokens", usage.thoughts_token_count),
+    ] {
+        if let Some(count) = count {
+            span.record(name, count);
+        }
+    }
+}
+
+/// A tool call. Arguments and results are content, and content stays out of spans.
+pub(crate) fn tool_call(call: &FunctionCall) -> Span {
+    tracing::info_span!(
+        "execute_tool",
+        "gen_ai.operation.name" = "execute_tool",
+        "gen_ai.tool.name" = call.name.as_str(),
+        "gen_ai.tool.call.id" = call.id.as_ref().map_or("", |id| id.as_str()),
+        "gen_ai.tool.type" = "function",
+        "error.type" = field::Empty,
+    )
+}
+
+/// Notes a failure in the current span.
+pub(crate) fn record_error(code: &str) {
+    Span::current().record("error.type", code);
+}

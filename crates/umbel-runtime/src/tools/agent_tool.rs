@@ -1,0 +1,151 @@
+//! An agent as a tool: it works on a session of its own and its last words are the result.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use serde_json::{Value, json};
+use umbel_core::{
+    Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, NewSession, Object, Outcome, Part, Result, Run,
+    SessionKey, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue,
+};
+
+use crate::runner::{Shared, run_child};
+use crate::team::Team;
+
+/// An agent as a tool.
+///
+/// Each call gives it a session of its own, which begins with the caller's state, is not listed, and goes when the
+/// caller's session goes. What it writes to the state is written to the caller's too.
+pub struct AgentTool {
+    agent: Arc<dyn Agent>,
+    spec: ToolSpec,
+    skip_summarization: bool,
+    tree: OnceLock<Arc<AgentTree>>,
+}
+
+impl AgentTool {
+    /// The agent, to be called by its name.
+    pub fn new(agent: impl Agent + 'static) -> Self {
+        let parameters = match agent.input_schema() {
+            Some(schema) => (**schema).clone(),
+            None => json!({
+                "type": "object",
+                "properties": {"request": {"type": "string", "description": "What the agent is asked to do."}},
+                "required": ["request"],
+            }),
+        };
+        let spec = ToolSpec::new(agent.name(), agent.description(), parameters);
+        Self { agent: Arc::new(agent), spec, skip_summarization: false, tree: OnceLock::new() }
+    }
+
+    /// Its answer is the caller's answer: the caller's model does not put it in words again.
+    pub fn skip_summarization(mut self) -> Self {
+        self.skip_summarization = true;
+        self
+    }
+
+    async fn ask(&self, cx: &ToolContext, args: &Object) -> Result<ToolValue> {
+        let run = cx.run();
+        let shared = self.shared(run)?;
+        let key = self.session(cx, &shared).await?;
+        let input = self.input(args);
+        let mut said = Said::default();
+        let outcome = run_child(shared, run, key, input, |event| said.hear(cx, event)).await?;
+        if self.skip_summarization {
+            cx.skip_summarization();
+        }
+        if let Outcome::Interrupted { interrupts } = outcome {
+            let ids: Vec<&str> = interrupts.iter().map(|interrupt| interrupt.id.as_str()).collect();
+            let message = format!(
+                "agent `{}` waits for an answer to {}, which an agent that is called as a tool cannot get",
+                self.spec.name,
+                ids.join(", ")
+            );
+            return Err(Error::new(ErrorKind::Tool, message));
+        }
+        said.result()
+    }
+
+    /// What a runner of this agent would be, with the caller's stores, plugins and settings.
+    fn shared(&self, run: &Run) -> Result<Arc<Shared>> {
+        let caller = run
+            .extension::<Shared>()
+            .ok_or_else(|| Error::new(ErrorKind::Build, "the run was not started by a runner"))?;
+        let tree = match self.tree.get() {
+            Some(tree) => tree.clone(),
+            None => {
+                let tree = Arc::new(AgentTree::new(self.agent.clone())?);
+                self.tree.get_or_init(|| tree).clone()
+            }
+        };
+        let team = Team::new(tree, caller.team.extras.clone())?;
+        Ok(Arc::new(caller.with_team(team)))
+    }
+
+    async fn session(&self, cx: &ToolContext, shared: &Shared) -> Result<SessionKey> {
+        let parent = cx.run().session_key();
+        let call = cx.call_id().map_or_else(|| shared.services.ids.call(), Clone::clone);
+        // A call may be made again, and ids may repeat: the run and a new id keep its sessions apart.
+        let id = format!("{}/{}/{call}/{}", parent.id(), cx.run().id(), shared.services.ids.event());
+        let key = SessionKey::new(parent.app(), parent.user(), id)?;
+        let state = cx.run().state().to_object().into_iter().filter(|(key, _)| !key.starts_with("_adk"));
+        let new = NewSession::new(key.clone()).state(state.collect()).parent(parent.clone());
+        shared.services.sessions.create(new).await?;
+        Ok(key)
+    }
+
+    fn input(&self, args: &Object) -> Content {
+        let text = match args.get("request") {
+            Some(Value::String(request)) if self.agent.input_schema().is_none() => request.clone(),
+            _ => Value::Object(args.clone()).to_string(),
+        };
+        Content::user(Part::text(text))
+    }
+}
+
+/// What the agent said so far.
+#[derive(Default)]
+struct Said {
+    last: Option<Arc<Content>>,
+    error: Option<String>,
+}
+
+impl Said {
+    fn hear(&mut self, cx: &ToolContext, event: &Event) {
+        for (key, value) in event.state_delta().into_iter().flatten() {
+            cx.set_state(key, value.clone());
+        }
+        if let Some(message) = event.error_message() {
+            self.error = Some(message.to_owned());
+        }
+        if let Some(content) = &event.content {
+            self.last = Some(content.clone());
+        }
+    }
+
+    fn result(self) -> Result<ToolValue> {
+        let parts = self.last.iter().flat_map(|content| content.parts.iter());
+        let texts = parts.filter(|part| !part.is_thought()).filter_map(Part::as_text);
+        let text = texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
+        match (text.is_empty(), self.error) {
+            (true, Some(error)) => Err(Error::new(ErrorKind::Tool, error)),
+            _ => Ok(Value::String(text).into()),
+        }
+    }
+}
+
+impl Tool for AgentTool {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn call<'a>(&'a self, cx: &'a ToolContext, args: Arc<Object>) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async move { Ok(ToolOutput::Value(self.ask(cx, &args).await?)) })
+    }
+}
+
+impl fmt::Debug for AgentTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AgentTool({})", self.spec.name)
+    }
+}
