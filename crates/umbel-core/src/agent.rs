@@ -39,8 +39,8 @@ pub trait Agent: Send + Sync {
     }
 
     /// What all agents of the tree are told, if this one is its root.
-    fn global_instruction<'a>(&'a self, _run: &'a Run) -> Work<'a, Result<Arc<str>>> {
-        Work::done(Ok("".into()))
+    fn global_instruction<'a>(&'a self, _run: &'a Run) -> Work<'a, Result<Option<Arc<str>>>> {
+        Work::done(Ok(None))
     }
 
     /// How it takes part in handing over.
@@ -88,7 +88,7 @@ impl<A: Agent + ?Sized> Agent for Arc<A> {
         (**self).callbacks()
     }
 
-    fn global_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Arc<str>>> {
+    fn global_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Option<Arc<str>>>> {
         (**self).global_instruction(run)
     }
 

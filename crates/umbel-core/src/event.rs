@@ -285,6 +285,13 @@ impl Event {
 }
 
 impl Meta {
+    /// Forgets what went wrong.
+    pub fn clear_error(&mut self) {
+        self.finish_message = None;
+        self.error_code = None;
+        self.error_message = None;
+    }
+
     /// Read key by key, so that an explicit null is as good as an absent key. `None` if nothing is left.
     pub(crate) fn from_json(rest: Object) -> crate::Result<Option<Box<Self>>> {
         let mut fields = Fields::new("an event", Value::Object(rest))?;

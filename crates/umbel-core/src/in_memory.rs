@@ -9,12 +9,12 @@ use smol_str::SmolStr;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::json::Object;
+use crate::json::{Object, empty_object};
 use crate::list::List;
 use crate::log::LogEntry;
-use crate::session::{Session, SessionKey, without_temp};
+use crate::session::{Session, SessionKey, SessionMap, without_temp};
 use crate::state::{State, StateScope};
-use crate::store::{Acquire, Acquired, EventFilter, Lease, NewSession, News, SessionStore, Versions};
+use crate::store::{Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News, SessionStore, Versions};
 use crate::work::Work;
 
 /// Keeps sessions in memory. They end with the process.
@@ -25,16 +25,22 @@ pub struct InMemorySessions {
 
 #[derive(Default)]
 struct Inner {
-    sessions: HashMap<SessionKey, Slot>,
-    users: HashMap<(SmolStr, SmolStr), Scoped>,
-    apps: HashMap<SmolStr, Scoped>,
+    sessions: SessionMap<Slot>,
+    shared: SharedState,
     /// Sessions that work for another one, by that one.
-    children: HashMap<SessionKey, Vec<SessionKey>>,
+    children: SessionMap<Vec<SessionKey>>,
     created: u64,
 }
 
+/// State that sessions share.
+#[derive(Default)]
+struct SharedState {
+    users: HashMap<(SmolStr, SmolStr), Scoped>,
+    apps: HashMap<SmolStr, Scoped>,
+}
+
 /// The state of a user or an app.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Scoped {
     version: u64,
     keys: Arc<Object>,
@@ -63,13 +69,34 @@ impl InMemorySessions {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Does something with a session, found once.
+    fn with<T>(
+        &self,
+        key: &SessionKey,
+        work: impl FnOnce(&mut Slot, &mut SharedState) -> Result<T>,
+    ) -> Work<'static, Result<T>> {
+        let inner = &mut *self.lock();
+        Work::done(match inner.sessions.get_mut(key) {
+            Some(slot) => work(slot, &mut inner.shared),
+            None => Err(not_found(key)),
+        })
+    }
 }
 
 impl Inner {
-    fn slot(&mut self, key: &SessionKey) -> Result<&mut Slot> {
-        self.sessions.get_mut(key).ok_or_else(|| not_found(key))
+    fn remove(&mut self, key: &SessionKey) {
+        self.sessions.remove(key);
+        if self.children.is_empty() {
+            return;
+        }
+        for child in self.children.remove(key).unwrap_or_default() {
+            self.remove(&child);
+        }
     }
+}
 
+impl SharedState {
     fn user(&self, app: &str, user: &str) -> Scoped {
         if self.users.is_empty() {
             return Scoped::default();
@@ -84,40 +111,8 @@ impl Inner {
         self.apps.get(app).cloned().unwrap_or_default()
     }
 
-    fn versions(&self, key: &SessionKey, slot: &Slot) -> Versions {
-        Versions {
-            incarnation: slot.incarnation,
-            session: slot.log.len() as u64,
-            user: self.user(key.app(), key.user()).version,
-            app: self.app(key.app()).version,
-        }
-    }
-
-    fn session(&self, key: &SessionKey, slot: &Slot, events: List<Arc<Event>>) -> Session {
-        let user = self.user(key.app(), key.user()).keys;
-        let state = State::new(slot.state.clone(), user, self.app(key.app()).keys);
-        let versions = self.versions(key, slot);
-        Session { key: key.clone(), state, events, updated_at: slot.updated_at, versions }
-    }
-
-    fn news(&self, key: &SessionKey, slot: &Slot, known: Versions) -> News {
-        let whole = known.incarnation != slot.incarnation || known.session > slot.log.len() as u64;
-        let known = if whole { Versions::default() } else { known };
-        let versions = self.versions(key, slot);
-        let start = usize::try_from(known.session).unwrap_or(usize::MAX);
-        News {
-            versions,
-            whole,
-            entries: slot.log.iter_from(start).cloned().collect(),
-            session_state: whole.then(|| slot.first.clone()),
-            user_state: (whole || known.user != versions.user)
-                .then(|| self.user(key.app(), key.user()).keys),
-            app_state: (whole || known.app != versions.app).then(|| self.app(key.app()).keys),
-        }
-    }
-
     /// Sets keys where their prefix says; `temp:` keys are nobody's.
-    fn set_scoped(&mut self, key: &SessionKey, delta: &Object, state: &mut Arc<Object>) {
+    fn set(&mut self, key: &SessionKey, delta: &Object, state: &mut Arc<Object>) {
         for (name, value) in delta {
             let (scope, name) = StateScope::split(name);
             let keys = match scope {
@@ -129,70 +124,78 @@ impl Inner {
             Arc::make_mut(keys).insert(name.to_owned(), value.clone());
         }
     }
+}
 
-    fn write(&mut self, key: &SessionKey, entries: Vec<LogEntry>) -> Result<Versions> {
-        let slot = self.slot(key)?;
-        let mut deltas: Vec<Arc<Event>> = Vec::new();
+impl Slot {
+    fn versions(&self, key: &SessionKey, shared: &SharedState) -> Versions {
+        Versions {
+            incarnation: self.incarnation,
+            session: self.log.len() as u64,
+            user: shared.user(key.app(), key.user()).version,
+            app: shared.app(key.app()).version,
+        }
+    }
+
+    fn session(&self, key: &SessionKey, shared: &SharedState, events: List<Arc<Event>>) -> Session {
+        let user = shared.user(key.app(), key.user()).keys;
+        let state = State::new(self.state.clone(), user, shared.app(key.app()).keys);
+        let versions = self.versions(key, shared);
+        Session { key: key.clone(), state, events, updated_at: self.updated_at, versions }
+    }
+
+    fn news(&self, key: &SessionKey, shared: &SharedState, known: Versions) -> News {
+        let whole = known.incarnation != self.incarnation || known.session > self.log.len() as u64;
+        let known = if whole { Versions::default() } else { known };
+        let versions = self.versions(key, shared);
+        let start = usize::try_from(known.session).unwrap_or(usize::MAX);
+        News {
+            versions,
+            whole,
+            entries: self.log.iter_from(start).cloned().collect(),
+            session_state: whole.then(|| self.first.clone()),
+            user_state: (whole || known.user != versions.user)
+                .then(|| shared.user(key.app(), key.user()).keys),
+            app_state: (whole || known.app != versions.app).then(|| shared.app(key.app()).keys),
+        }
+    }
+
+    fn write(&mut self, key: &SessionKey, shared: &mut SharedState, entries: Entries) -> Versions {
         for entry in entries {
-            let LogEntry::Event(event) = entry else {
-                slot.log.push(entry);
+            let LogEntry::Event(mut event) = entry else {
+                self.log.push(entry);
                 continue;
             };
             if event.is_partial() {
                 continue;
             }
-            slot.updated_at = event.timestamp;
-            let event = match event.state_delta() {
-                Some(delta) if delta.keys().any(|key| key.starts_with("temp:")) => {
-                    Arc::new(without_temp(Arc::unwrap_or_clone(event)))
+            self.updated_at = event.timestamp;
+            if let Some(delta) = event.state_delta().filter(|delta| !delta.is_empty()) {
+                shared.set(key, delta, &mut self.state);
+                if delta.keys().any(|key| key.starts_with("temp:")) {
+                    event = Arc::new(without_temp(Arc::unwrap_or_clone(event)));
                 }
-                _ => event,
-            };
-            if event.state_delta().is_some_and(|delta| !delta.is_empty()) {
-                deltas.push(event.clone());
             }
-            slot.log.push(LogEntry::Event(event));
+            self.log.push(LogEntry::Event(event));
         }
-        if !deltas.is_empty() {
-            let mut state = std::mem::take(&mut slot.state);
-            for delta in deltas.iter().filter_map(|event| event.state_delta()) {
-                self.set_scoped(key, delta, &mut state);
-            }
-            self.slot(key)?.state = state;
-        }
-        let slot = self.sessions.get(key).ok_or_else(|| not_found(key))?;
-        Ok(self.versions(key, slot))
+        self.versions(key, shared)
     }
 
-    /// The slot, if the lease still holds and the log is as long as the writer thinks.
-    fn checked(&mut self, lease: &Lease, expected: Versions) -> Result<&mut Slot> {
-        let slot = self.slot(&lease.key)?;
-        if slot.epoch != lease.epoch || slot.incarnation != expected.incarnation {
-            return Err(Error::new(
-                ErrorKind::Fenced,
-                format!("session {} was taken over by another run; nothing was written", lease.key),
-            ));
+    /// Whether the lease still holds and the log is as long as the writer thinks.
+    fn check(&self, lease: &Lease, expected: Versions) -> Result<()> {
+        if self.epoch != lease.epoch || self.incarnation != expected.incarnation {
+            return Err(fenced(&lease.key));
         }
-        check_version(&lease.key, slot, expected)?;
-        Ok(slot)
+        self.check_version(&lease.key, expected)
     }
 
-    fn remove(&mut self, key: &SessionKey) {
-        self.sessions.remove(key);
-        for child in self.children.remove(key).unwrap_or_default() {
-            self.remove(&child);
+    fn check_version(&self, key: &SessionKey, expected: Versions) -> Result<()> {
+        if self.log.len() as u64 == expected.session && self.incarnation == expected.incarnation {
+            return Ok(());
         }
+        let message = format!("session {key} has changed since it was read: read it again");
+        Err(Error::new(ErrorKind::StaleSession, message))
     }
-}
 
-impl Scoped {
-    fn touch(&mut self) -> &mut Arc<Object> {
-        self.version += 1;
-        &mut self.keys
-    }
-}
-
-impl Slot {
     fn is_held(&self) -> bool {
         self.held_until.is_some_and(|until| until > Instant::now())
     }
@@ -215,6 +218,19 @@ impl Slot {
     }
 }
 
+impl Default for Scoped {
+    fn default() -> Self {
+        Self { version: 0, keys: empty_object() }
+    }
+}
+
+impl Scoped {
+    fn touch(&mut self) -> &mut Arc<Object> {
+        self.version += 1;
+        &mut self.keys
+    }
+}
+
 fn not_found(key: &SessionKey) -> Error {
     Error::new(ErrorKind::SessionNotFound, format!("there is no session {key}: create it first"))
 }
@@ -224,27 +240,24 @@ fn busy(key: &SessionKey) -> Error {
     Error::new(ErrorKind::SessionBusy, message)
 }
 
-fn check_version(key: &SessionKey, slot: &Slot, expected: Versions) -> Result<()> {
-    if slot.log.len() as u64 == expected.session && slot.incarnation == expected.incarnation {
-        return Ok(());
-    }
-    let message = format!("session {key} has changed since it was read: read it again");
-    Err(Error::new(ErrorKind::StaleSession, message))
+fn fenced(key: &SessionKey) -> Error {
+    let message = format!("session {key} was taken over by another run; nothing was written");
+    Error::new(ErrorKind::Fenced, message)
 }
 
 impl SessionStore for InMemorySessions {
     fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
-        let mut inner = self.lock();
-        if inner.sessions.contains_key(&new.key) {
+        let inner = &mut *self.lock();
+        let mut state = empty_object();
+        if !new.state.is_empty() && !inner.sessions.contains_key(&new.key) {
+            inner.shared.set(&new.key, &new.state, &mut state);
+        }
+        let std::collections::hash_map::Entry::Vacant(place) = inner.sessions.entry(new.key.clone()) else {
             let message = format!("session {} exists already: choose another id or use that one", new.key);
             return Work::done(Err(Error::new(ErrorKind::AlreadyExists, message)));
-        }
-        let mut state = Arc::default();
-        if !new.state.is_empty() {
-            inner.set_scoped(&new.key, &new.state, &mut state);
-        }
+        };
         inner.created += 1;
-        let slot = Slot {
+        let slot = place.insert(Slot {
             incarnation: inner.created,
             hidden: new.parent.is_some(),
             first: state.clone(),
@@ -253,19 +266,18 @@ impl SessionStore for InMemorySessions {
             updated_at: 0.0,
             epoch: 0,
             held_until: None,
-        };
-        let session = inner.session(&new.key, &slot, List::new());
+        });
+        let session = slot.session(&new.key, &inner.shared, List::new());
         if let Some(parent) = new.parent {
-            inner.children.entry(parent).or_default().push(new.key.clone());
+            inner.children.entry(parent).or_default().push(new.key);
         }
-        inner.sessions.insert(new.key, slot);
         Work::done(Ok(session))
     }
 
     fn get<'a>(&'a self, key: &'a SessionKey, filter: EventFilter) -> Work<'a, Result<Option<Session>>> {
         let inner = self.lock();
-        let session = inner.sessions.get(key).map(|slot| inner.session(key, slot, slot.events(filter)));
-        Work::done(Ok(session))
+        let slot = inner.sessions.get(key);
+        Work::done(Ok(slot.map(|slot| slot.session(key, &inner.shared, slot.events(filter)))))
     }
 
     fn list<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Vec<Session>>> {
@@ -274,7 +286,8 @@ impl SessionStore for InMemorySessions {
         let mut found = BTreeMap::new();
         for (key, slot) in &inner.sessions {
             if key.app() == app && key.user() == user && !slot.hidden {
-                found.insert((slot.updated_at.to_bits(), key.clone()), inner.session(key, slot, List::new()));
+                let session = slot.session(key, &inner.shared, List::new());
+                found.insert((slot.updated_at.to_bits(), key.clone()), session);
             }
         }
         Work::done(Ok(found.into_values().collect()))
@@ -286,82 +299,68 @@ impl SessionStore for InMemorySessions {
     }
 
     fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
-        Work::done(Ok(self.lock().user(app, user).keys))
+        Work::done(Ok(self.lock().shared.user(app, user).keys))
     }
 
     fn news<'a>(&'a self, key: &'a SessionKey, known: Versions) -> Work<'a, Result<Option<News>>> {
         let inner = self.lock();
-        Work::done(Ok(inner.sessions.get(key).map(|slot| inner.news(key, slot, known))))
+        Work::done(Ok(inner.sessions.get(key).map(|slot| slot.news(key, &inner.shared, known))))
     }
 
     fn acquire(&self, acquire: Acquire) -> Work<'_, Result<Acquired>> {
-        let mut inner = self.lock();
         let key = acquire.key;
-        let Some(slot) = inner.sessions.get(&key) else { return Work::done(Err(not_found(&key))) };
-        if slot.is_held() {
-            return Work::done(Err(busy(&key)));
-        }
-        let news = inner.news(&key, slot, acquire.known);
-        let take = |inner: &mut Inner| {
-            let slot = inner.slot(&key)?;
+        self.with(&key.clone(), |slot, shared| {
+            if slot.is_held() {
+                return Err(busy(&key));
+            }
+            let news = slot.news(&key, shared, acquire.known);
             slot.epoch += 1;
             slot.held_until = Some(Instant::now() + acquire.ttl);
-            let lease = Lease { key: key.clone(), epoch: slot.epoch };
-            let versions = inner.write(&key, acquire.entries)?;
-            Ok(Acquired { lease, news, versions })
-        };
-        Work::done(take(&mut inner))
+            let versions = slot.write(&key, shared, acquire.entries);
+            Ok(Acquired { lease: Lease { epoch: slot.epoch, key }, news, versions })
+        })
     }
 
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
-        let mut inner = self.lock();
-        let beat = inner.slot(&lease.key).and_then(|slot| {
+        self.with(&lease.key, |slot, _| {
             if slot.epoch != lease.epoch {
-                let message = format!("session {} was taken over by another run", lease.key);
-                return Err(Error::new(ErrorKind::Fenced, message));
+                return Err(fenced(&lease.key));
             }
             slot.held_until = Some(Instant::now() + ttl);
             Ok(())
-        });
-        Work::done(beat)
+        })
     }
 
-    fn append<'a>(
-        &'a self,
-        lease: &'a Lease,
-        expected: Versions,
-        entries: Vec<LogEntry>,
-    ) -> Work<'a, Result<Versions>> {
-        let mut inner = self.lock();
-        let checked = inner.checked(lease, expected).map(|_| ());
-        Work::done(checked.and_then(|()| inner.write(&lease.key, entries)))
+    fn append<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+        self.with(&lease.key, |slot, shared| {
+            slot.check(lease, expected)?;
+            Ok(slot.write(&lease.key, shared, entries))
+        })
     }
 
-    fn release<'a>(
-        &'a self,
-        lease: &'a Lease,
-        expected: Versions,
-        entries: Vec<LogEntry>,
-    ) -> Work<'a, Result<Versions>> {
-        let mut inner = self.lock();
-        let checked = inner.checked(lease, expected).map(|slot| slot.held_until = None);
-        Work::done(checked.and_then(|()| inner.write(&lease.key, entries)))
+    fn release<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+        self.with(&lease.key, |slot, shared| {
+            slot.check(lease, expected)?;
+            slot.held_until = None;
+            Ok(slot.write(&lease.key, shared, entries))
+        })
     }
 
     fn commit<'a>(
         &'a self,
         key: &'a SessionKey,
         expected: Option<Versions>,
-        entries: Vec<LogEntry>,
+        entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        let mut inner = self.lock();
-        let checked = inner.slot(key).and_then(|slot| {
+        self.with(key, |slot, shared| {
             if slot.is_held() {
                 return Err(busy(key));
             }
-            expected.map_or(Ok(()), |expected| check_version(key, slot, expected))
-        });
-        Work::done(checked.and_then(|()| inner.write(key, entries)))
+            if let Some(expected) = expected {
+                slot.check_version(key, expected)?;
+            }
+            Ok(slot.write(key, shared, entries))
+        })
     }
 }
 

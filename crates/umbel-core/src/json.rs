@@ -1,5 +1,7 @@
 //! Reading objects whose unknown keys must survive.
 
+use std::sync::{Arc, LazyLock};
+
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -7,6 +9,12 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A JSON object, keys in the order they came.
 pub type Object = Map<String, Value>;
+
+/// The empty object, shared: most sessions have no state.
+pub fn empty_object() -> Arc<Object> {
+    static EMPTY: LazyLock<Arc<Object>> = LazyLock::new(Arc::default);
+    EMPTY.clone()
+}
 
 /// Takes known keys out of an object; what is left is kept as it came.
 pub(crate) struct Fields {

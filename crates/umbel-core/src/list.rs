@@ -23,14 +23,15 @@ pub struct List<T> {
     root: Option<Node<T>>,
     /// Levels of branches above the leaves of `root`.
     height: u32,
-    tail: Arc<Vec<T>>,
+    /// Absent while there is nothing, so that an empty list costs nothing.
+    tail: Option<Arc<Vec<T>>>,
     len: usize,
 }
 
 impl<T: Clone> List<T> {
     /// An empty sequence.
     pub fn new() -> Self {
-        Self { root: None, height: 0, tail: Arc::new(Vec::new()), len: 0 }
+        Self { root: None, height: 0, tail: None, len: 0 }
     }
 
     /// How many items there are.
@@ -55,11 +56,17 @@ impl<T: Clone> List<T> {
 
     /// Adds an item at the end.
     pub fn push(&mut self, item: T) {
-        if self.tail.len() == WIDTH {
-            let full = std::mem::replace(&mut self.tail, Arc::new(Vec::with_capacity(4)));
+        if let Some(full) = self.tail.take_if(|tail| tail.len() == WIDTH) {
             self.push_leaf(full);
         }
-        Arc::make_mut(&mut self.tail).push(item);
+        match &mut self.tail {
+            Some(tail) => Arc::make_mut(tail).push(item),
+            None => {
+                let mut tail = Vec::with_capacity(4);
+                tail.push(item);
+                self.tail = Some(Arc::new(tail));
+            }
+        }
         self.len += 1;
     }
 
@@ -67,11 +74,13 @@ impl<T: Clone> List<T> {
     pub fn truncate(&mut self, len: usize) {
         while len < self.tail_start() {
             self.len = self.tail_start();
-            self.tail = self.pop_leaf();
+            self.tail = Some(self.pop_leaf());
         }
-        if len < self.len {
-            let start = self.tail_start();
-            Arc::make_mut(&mut self.tail).truncate(len - start);
+        let start = self.tail_start();
+        if len < self.len
+            && let Some(tail) = &mut self.tail
+        {
+            Arc::make_mut(tail).truncate(len - start);
             self.len = len;
         }
     }
@@ -93,7 +102,7 @@ impl<T: Clone> List<T> {
         }
         let start = self.tail_start();
         let leaf = if index >= start {
-            Some(&mut self.tail)
+            self.tail.as_mut()
         } else {
             self.root.as_mut().and_then(|root| leaf_mut(root, self.height, index))
         };
@@ -112,13 +121,13 @@ impl<T: Clone> List<T> {
     }
 
     fn tail_start(&self) -> usize {
-        self.len - self.tail.len()
+        self.len - self.tail.as_ref().map_or(0, |tail| tail.len())
     }
 
     /// The leaf that holds `index`, whole.
     fn leaf(&self, index: usize) -> Option<&[T]> {
         if index >= self.tail_start() {
-            return (index < self.len).then_some(self.tail.as_slice());
+            return self.tail.as_deref().map(Vec::as_slice).filter(|_| index < self.len);
         }
         let mut node = self.root.as_ref()?;
         let mut level = self.height;
@@ -134,6 +143,7 @@ impl<T: Clone> List<T> {
     }
 
     fn push_leaf(&mut self, leaf: Arc<Vec<T>>) {
+        // `len` still counts the leaf.
         let leaves = (self.len - leaf.len()) / WIDTH;
         let Some(root) = &mut self.root else {
             self.root = Some(Node::Leaf(leaf));

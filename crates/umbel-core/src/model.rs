@@ -1,7 +1,7 @@
 //! The contract of a model: a request in, a stream of chunks out.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -112,12 +112,14 @@ pub struct ModelRequest {
 impl ModelRequest {
     /// An empty request.
     pub fn new(model: impl Into<SmolStr>) -> Self {
+        static NOTHING: LazyLock<(Arc<ToolSet>, Arc<GenerateConfig>)> = LazyLock::new(Default::default);
+        let (tools, config) = NOTHING.clone();
         Self {
             model: model.into(),
             instruction: Instruction::new(),
             contents: History::new(),
-            tools: Arc::default(),
-            config: Arc::default(),
+            tools,
+            config,
             output_schema: None,
             stream: false,
         }

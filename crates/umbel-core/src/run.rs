@@ -93,7 +93,7 @@ pub struct RunParts {
     /// How many runs stand above it.
     pub depth: u32,
     /// Values of the runtime and of handlers, by type.
-    pub extensions: Extensions,
+    pub extensions: Arc<Extensions>,
 }
 
 /// A run, seen from the place of one agent. Cloning it is cheap.

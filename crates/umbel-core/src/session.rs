@@ -1,8 +1,11 @@
 //! A session: one conversation of one user with one app.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
+use smallvec::smallvec;
 use smol_str::SmolStr;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -13,14 +16,45 @@ use crate::state::State;
 use crate::store::{SessionStore, Versions};
 
 /// The address of a session. Nothing is ever addressed by less.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionKey(Arc<Inner>);
 
-#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Inner {
+    /// Hashed once: a session is looked up several times in each turn.
+    hash: u64,
     app: SmolStr,
     user: SmolStr,
     id: SmolStr,
+}
+
+/// A map from sessions to something. Keys bring their hash along, which is keyed by a secret of this process.
+pub type SessionMap<T> = HashMap<SessionKey, T, BuildHasherDefault<KeyHasher>>;
+
+/// Takes the hash that a [`SessionKey`] brings along.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+impl Hash for SessionKey {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write_u64(self.0.hash);
+    }
 }
 
 impl SessionKey {
@@ -37,11 +71,12 @@ impl SessionKey {
             }
             Ok(SmolStr::new(text))
         };
-        Ok(Self(Arc::new(Inner {
-            app: part("app", app.as_ref())?,
-            user: part("user", user.as_ref())?,
-            id: part("id", id.as_ref().trim())?,
-        })))
+        static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let app = part("app", app.as_ref())?;
+        let user = part("user", user.as_ref())?;
+        let id = part("id", id.as_ref().trim())?;
+        let hash = SECRET.hash_one((&app, &user, &id));
+        Ok(Self(Arc::new(Inner { hash, app, user, id })))
     }
 
     /// The app.
@@ -100,7 +135,7 @@ impl Session {
             self.state.apply(delta);
         }
         let event = Arc::new(without_temp(event));
-        let entries = vec![LogEntry::Event(event.clone())];
+        let entries = smallvec![LogEntry::Event(event.clone())];
         self.versions = store.commit(&self.key, Some(self.versions), entries).await?;
         self.updated_at = event.timestamp;
         self.events.push(event.clone());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::json::Object;
+use crate::json::{Object, empty_object};
 
 /// How far a state key reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +42,7 @@ impl StateScope {
 }
 
 /// The state as one session sees it. Clones share.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct State {
     session: Arc<Object>,
     user: Arc<Object>,
@@ -50,10 +50,16 @@ pub struct State {
     temp: Arc<Object>,
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self::new(empty_object(), empty_object(), empty_object())
+    }
+}
+
 impl State {
     /// The state of a session with the keys of its user and app, without prefixes.
     pub fn new(session: Arc<Object>, user: Arc<Object>, app: Arc<Object>) -> Self {
-        Self { session, user, app, temp: Arc::default() }
+        Self { session, user, app, temp: empty_object() }
     }
 
     /// The value of a key, its prefix included.

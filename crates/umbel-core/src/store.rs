@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::error::Result;
@@ -28,6 +29,9 @@ pub struct Versions {
     /// Writes to the app's state.
     pub app: u64,
 }
+
+/// Entries to be appended together. A turn seldom appends more than four at once.
+pub type Entries = SmallVec<[LogEntry; 4]>;
 
 /// The right to write to a session, until it expires or is given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +110,7 @@ pub struct Acquire {
     /// What the caller has of this session already.
     pub known: Versions,
     /// What to append at once.
-    pub entries: Vec<LogEntry>,
+    pub entries: Entries,
 }
 
 /// What taking a lease gives.
@@ -155,7 +159,7 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
         &'a self,
         lease: &'a Lease,
         expected: Versions,
-        entries: Vec<LogEntry>,
+        entries: Entries,
     ) -> Work<'a, Result<Versions>>;
 
     /// Appends and gives the lease back, in one write.
@@ -163,7 +167,7 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
         &'a self,
         lease: &'a Lease,
         expected: Versions,
-        entries: Vec<LogEntry>,
+        entries: Entries,
     ) -> Work<'a, Result<Versions>>;
 
     /// Appends without a lease of one's own, in one write; refused while someone holds one.
@@ -171,6 +175,6 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
         &'a self,
         key: &'a SessionKey,
         expected: Option<Versions>,
-        entries: Vec<LogEntry>,
+        entries: Entries,
     ) -> Work<'a, Result<Versions>>;
 }

@@ -19,7 +19,7 @@ pub struct Aggregator {
     thought: Option<bool>,
     signature: Option<Box<str>>,
     open: Option<OpenCall>,
-    meta: Meta,
+    meta: Option<Box<Meta>>,
     started: bool,
 }
 
@@ -41,8 +41,10 @@ impl Aggregator {
     /// Adds a chunk. Calls that came without an id get one, in the chunk too.
     pub fn fold(&mut self, chunk: &mut Response, ids: &dyn Ids) {
         self.started = true;
-        if let Some(meta) = &chunk.meta {
-            self.note(meta);
+        match &chunk.meta {
+            Some(meta) => self.note(meta),
+            // What went wrong before is no longer what went wrong last.
+            None => self.meta.iter_mut().for_each(|meta| meta.clear_error()),
         }
         let Some(content) = &mut chunk.content else { return };
         if content.parts.iter().any(|part| part.as_call().is_some()) {
@@ -73,26 +75,29 @@ impl Aggregator {
         let parts = without_repeats(whole.parts.drain(..).flatten());
         let content = (!parts.is_empty()).then(|| Arc::new(Content { role: Some(Role::Model), parts }));
         let mut meta = whole.meta;
-        if let Some(reason) = meta.finish_reason.clone().filter(|reason| reason != "STOP") {
-            meta.error_code = Some(reason);
-            meta.error_message = meta.finish_message.take();
+        if let Some(meta) = &mut meta {
+            if let Some(reason) = meta.finish_reason.clone().filter(|reason| reason != "STOP") {
+                meta.error_code = Some(reason);
+                meta.error_message = meta.finish_message.take();
+            }
+            meta.finish_message = None;
         }
-        meta.finish_message = None;
-        let meta = (meta != Meta::default()).then(|| Box::new(meta));
+        let meta = meta.filter(|meta| **meta != Meta::default());
         Some(Response { content, partial: Some(false), turn_complete: None, meta })
     }
 
     /// What the last chunk says counts; what it does not mention stays.
     fn note(&mut self, meta: &Meta) {
+        let known = self.meta.get_or_insert_default();
         macro_rules! keep {
             ($($field:ident),*) => {
-                $(if meta.$field.is_some() { self.meta.$field.clone_from(&meta.$field); })*
+                $(if meta.$field.is_some() { known.$field.clone_from(&meta.$field); })*
             };
         }
         keep!(usage_metadata, grounding_metadata, citation_metadata, finish_reason, model_version);
-        self.meta.finish_message.clone_from(&meta.finish_message);
-        self.meta.error_code.clone_from(&meta.error_code);
-        self.meta.error_message.clone_from(&meta.error_message);
+        known.finish_message.clone_from(&meta.finish_message);
+        known.error_code.clone_from(&meta.error_code);
+        known.error_message.clone_from(&meta.error_message);
     }
 
     fn add(&mut self, part: &mut Part, ids: &dyn Ids) {

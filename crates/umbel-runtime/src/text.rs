@@ -87,10 +87,12 @@ pub fn thought(agent: &str, text: &str) -> String {
 
 /// Which tool another agent called. Arguments are sorted, so that the words do not change from run to run.
 pub fn called(agent: &str, tool: &str, args: Option<&Object>) -> String {
-    let mut sorted: Vec<_> = args.into_iter().flatten().collect();
-    sorted.sort_by_key(|(key, _)| *key);
-    let args: Object = sorted.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-    format!("{agent} called the tool `{}` with:\n{}", tool_name(tool), quote(&Value::Object(args).to_string()))
+    let args = args.map_or(Value::Null, |args| {
+        let mut sorted: Vec<_> = args.iter().collect();
+        sorted.sort_by_key(|(key, _)| *key);
+        Value::Object(sorted.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect())
+    });
+    format!("{agent} called the tool `{}` with:\n{}", tool_name(tool), quote(&json::render(&args)))
 }
 
 /// What a tool answered another agent.

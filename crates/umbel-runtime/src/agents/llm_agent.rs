@@ -354,7 +354,7 @@ impl LlmAgent {
     }
 
     /// What it is told, holes filled.
-    pub(crate) fn own_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Arc<str>>> {
+    pub(crate) fn own_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Option<Arc<str>>>> {
         render(self.instruction.as_ref(), run)
     }
 
@@ -385,12 +385,16 @@ impl LlmAgent {
 }
 
 /// An instruction, holes filled. Without holes there is nothing to wait for.
-fn render<'a>(source: Option<&'a InstructionSource>, run: &'a Run) -> Work<'a, Result<Arc<str>>> {
+fn render<'a>(source: Option<&'a InstructionSource>, run: &'a Run) -> Work<'a, Result<Option<Arc<str>>>> {
     match source {
-        None => Work::done(Ok("".into())),
-        Some(InstructionSource::Template(template)) if template.is_plain() => Work::done(Ok(template.source().clone())),
-        Some(InstructionSource::Template(template)) => Work::later(template.render(run)),
-        Some(InstructionSource::Provider(provider)) => Work::later(async move { Ok(provider(run).await?.into()) }),
+        None => Work::done(Ok(None)),
+        Some(InstructionSource::Template(template)) if template.is_plain() => {
+            Work::done(Ok(Some(template.source().clone())))
+        }
+        Some(InstructionSource::Template(template)) => Work::later(async move { template.render(run).await.map(Some) }),
+        Some(InstructionSource::Provider(provider)) => {
+            Work::later(async move { Ok(Some(provider(run).await?.into())) })
+        }
     }
 }
 
@@ -415,7 +419,7 @@ impl Agent for LlmAgent {
         Some(&self.agent_callbacks)
     }
 
-    fn global_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Arc<str>>> {
+    fn global_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Option<Arc<str>>>> {
         render(self.global_instruction.as_ref(), run)
     }
 

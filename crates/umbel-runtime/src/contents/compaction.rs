@@ -5,36 +5,9 @@ use std::sync::Arc;
 
 use umbel_core::{CallId, Event};
 
-use super::item::{Item, Kind};
+use super::item::{Item, Kind, known};
 
-/// The stretches of time that summaries cover, merged and sorted.
-#[derive(Debug, Default)]
-pub(crate) struct Coverage(Vec<(f64, f64)>);
-
-impl Coverage {
-    fn new(ranges: &[Range]) -> Self {
-        let mut sorted: Vec<_> = ranges.iter().filter(|r| r.start <= r.end).map(|r| (r.start, r.end)).collect();
-        sorted.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let mut merged: Vec<(f64, f64)> = Vec::new();
-        for (start, end) in sorted {
-            match merged.last_mut() {
-                Some(last) if start <= last.1 => last.1 = last.1.max(end),
-                _ => merged.push((start, end)),
-            }
-        }
-        Self(merged)
-    }
-
-    fn covers(&self, time: f64) -> bool {
-        self.0.iter().any(|(start, end)| *start <= time && time <= *end)
-    }
-
-    /// The last covered moment.
-    pub(crate) fn end(&self) -> f64 {
-        self.0.last().map_or(f64::NEG_INFINITY, |(_, end)| *end)
-    }
-}
-
+/// A summary: the stretch of time that it covers, and the place of its event.
 #[derive(Clone, Copy)]
 struct Range {
     index: usize,
@@ -42,34 +15,61 @@ struct Range {
     end: f64,
 }
 
-/// The summaries that no other one contains; of equal ones the latest.
+/// The summaries that no other one contains, by time; of equal ones the latest.
 fn surviving(events: &[Arc<Event>]) -> Vec<Range> {
     let ranges = events.iter().enumerate().filter_map(|(index, event)| {
         let compaction = event.compaction()?;
         compaction.compacted_content.as_ref()?;
         Some(Range { index, start: compaction.start_timestamp?, end: compaction.end_timestamp? })
     });
-    let (mut ranges, odd): (Vec<_>, Vec<_>) = ranges.partition(|r| !r.start.is_nan() && !r.end.is_nan());
+    let mut ranges: Vec<_> = ranges.collect();
     // A containing range sorts before what it contains, so one running maximum is enough.
     ranges.sort_by(|a, b| {
         a.start.total_cmp(&b.start).then(b.end.total_cmp(&a.end)).then(b.index.cmp(&a.index))
     });
-    let mut furthest = None;
+    let mut furthest = f64::NEG_INFINITY;
     ranges.retain(|range| {
-        let survives = furthest.is_none_or(|end| range.end > end);
-        if survives {
-            furthest = Some(range.end);
-        }
+        let survives = range.end > furthest;
+        furthest = furthest.max(range.end);
         survives
     });
-    ranges.extend(odd);
     ranges
 }
 
+/// Whether one of the surviving ranges covers a moment.
+fn covers(ranges: &[Range], time: f64) -> bool {
+    // Of those that begin before it, the last one ends last.
+    let begun = ranges.partition_point(|range| range.start <= time);
+    begun.checked_sub(1).and_then(|last| ranges.get(last)).is_some_and(|range| time <= range.end)
+}
+
+/// From where on an event just adds to a log with summaries.
+#[derive(Debug)]
+pub(crate) struct Frontier {
+    /// The last covered moment.
+    covered: f64,
+    /// When the last item took place.
+    last: f64,
+    /// Calls that no item shows any more; an answer would bring them back.
+    lost: HashSet<CallId>,
+}
+
+impl Frontier {
+    /// Whether the event stands behind everything else and brings nothing back.
+    pub(crate) fn admits(&mut self, event: &Event) -> bool {
+        let is_behind = event.timestamp > self.covered && event.timestamp >= self.last;
+        self.last = event.timestamp;
+        for id in event.calls().filter_map(|call| known(&call.id)) {
+            self.lost.remove(id);
+        }
+        is_behind
+            && !event.responses().filter_map(|response| response.id.as_ref()).any(|id| self.lost.contains(id))
+    }
+}
+
 /// Puts summaries in place of what they cover, in order of time, and brings back calls that are still needed.
-pub(crate) fn apply(events: &[Arc<Event>]) -> (Vec<Item>, Coverage) {
+pub(crate) fn apply(events: &[Arc<Event>]) -> (Vec<Item>, Frontier) {
     let ranges = surviving(events);
-    let coverage = Coverage::new(&ranges);
     let mut placed: Vec<(f64, usize, Item)> = Vec::with_capacity(events.len());
     for range in &ranges {
         let Some(event) = events.get(range.index) else { continue };
@@ -77,13 +77,21 @@ pub(crate) fn apply(events: &[Arc<Event>]) -> (Vec<Item>, Coverage) {
         placed.push((range.end, range.index, Item { event: event.clone(), content, kind: Kind::Summary }));
     }
     for (index, event) in events.iter().enumerate() {
-        if event.compaction().is_none() && !coverage.covers(event.timestamp) {
+        if event.compaction().is_none() && !covers(&ranges, event.timestamp) {
             placed.push((event.timestamp, index, Item::plain(event.clone())));
         }
     }
     placed.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let items = placed.into_iter().map(|(_, _, item)| item).collect();
-    (recover(items, events), coverage)
+    let end = |last: Option<f64>| last.unwrap_or(f64::NEG_INFINITY);
+    let covered = end(ranges.last().map(|range| range.end));
+    let last = end(placed.last().map(|(time, _, _)| *time));
+    let items: Vec<Item> = placed.into_iter().map(|(_, _, item)| item).collect();
+    let present: HashSet<_> =
+        items.iter().filter(|item| item.kind == Kind::Plain).map(|i| address(&i.event)).collect();
+    let owners = owners(events, &present);
+    let lost = owners.latest.iter().filter(|(_, call)| !present.contains(&address(call)));
+    let lost = lost.map(|(id, _)| id.clone()).collect();
+    (recover(items, &owners, &present), Frontier { covered, last, lost })
 }
 
 /// Identity of an event: ids may be missing or repeat.
@@ -94,6 +102,8 @@ fn address(event: &Arc<Event>) -> *const Event {
 /// Which call each response answers, by the order of the log.
 #[derive(Default)]
 struct Owners {
+    /// The last call event of an id.
+    latest: HashMap<CallId, Arc<Event>>,
     /// The call event of a response event and id.
     of_response: HashMap<(*const Event, CallId), Arc<Event>>,
     /// The newest response to a call event and id.
@@ -104,15 +114,14 @@ struct Owners {
 
 fn owners(source: &[Arc<Event>], present: &HashSet<*const Event>) -> Owners {
     let mut owners = Owners::default();
-    let mut latest: HashMap<CallId, Arc<Event>> = HashMap::new();
     for event in source {
-        for id in event.calls().filter_map(|call| call.id.clone()) {
-            latest.insert(id, event.clone());
+        for id in event.calls().filter_map(|call| known(&call.id)) {
+            owners.latest.insert(id.clone(), event.clone());
         }
-        for id in event.responses().filter_map(|response| response.id.clone()) {
-            let Some(call) = latest.get(&id) else { continue };
+        for id in event.responses().filter_map(|response| known(&response.id)) {
+            let Some(call) = owners.latest.get(id) else { continue };
             owners.of_response.insert((address(event), id.clone()), call.clone());
-            let key = (address(call), id);
+            let key = (address(call), id.clone());
             if present.contains(&address(event)) {
                 owners.answered.insert(key.clone());
             }
@@ -126,32 +135,23 @@ fn owners(source: &[Arc<Event>], present: &HashSet<*const Event>) -> Owners {
 }
 
 /// A response outside a summary needs its call: the call event comes back, with lost answers to its siblings.
-fn recover(items: Vec<Item>, source: &[Arc<Event>]) -> Vec<Item> {
-    if !items.iter().any(Item::has_responses) {
-        return items;
-    }
-    let present: HashSet<_> = items.iter().filter(|i| i.kind == Kind::Plain).map(|i| address(&i.event)).collect();
-    let owners = owners(source, &present);
+fn recover(items: Vec<Item>, owners: &Owners, present: &HashSet<*const Event>) -> Vec<Item> {
     let mut result = Vec::with_capacity(items.len());
-    let mut back: HashSet<*const Event> = HashSet::new();
+    let mut calls: HashSet<*const Event> = HashSet::new();
+    let mut answers: HashSet<*const Event> = HashSet::new();
     for item in items {
-        let ids: Vec<CallId> = item.responses().filter_map(|response| response.id.clone()).collect();
-        for id in ids {
-            let Some(call) = owners.of_response.get(&(address(&item.event), id)) else { continue };
-            if present.contains(&address(call)) || !back.insert(address(call)) {
+        let responses = item.responses().filter(|_| item.kind == Kind::Plain);
+        for id in responses.filter_map(|response| known(&response.id)) {
+            let Some(call) = owners.of_response.get(&(address(&item.event), id.clone())) else { continue };
+            if present.contains(&address(call)) || !calls.insert(address(call)) {
                 continue;
             }
             result.push(Item::plain(call.clone()));
-            for sibling in call.calls().filter_map(|call| call.id.clone()) {
-                let key = (address(call), sibling);
-                if owners.answered.contains(&key) {
-                    continue;
-                }
-                if let Some(answer) = owners.newest.get(&key)
-                    && back.insert(address(answer))
-                {
-                    result.push(Item::plain(answer.clone()));
-                }
+            for sibling in call.calls().filter_map(|call| known(&call.id)) {
+                let key = (address(call), sibling.clone());
+                let lost = owners.newest.get(&key).filter(|_| !owners.answered.contains(&key));
+                result
+                    .extend(lost.filter(|answer| answers.insert(address(answer))).cloned().map(Item::plain));
             }
         }
         result.push(item);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use umbel_core::event::USER;
-use umbel_core::{Content, Event, FunctionCall, FunctionResponse, Part};
+use umbel_core::event::{Meta, Transcription, USER};
+use umbel_core::{CallId, Content, Event, FunctionCall, FunctionResponse, Part};
 
 /// An event on its way to a message: the event it comes from, and what is left of its content.
 #[derive(Clone, Debug)]
@@ -34,6 +34,16 @@ impl Item {
         Self { content: Some(Arc::new(content)), ..self.clone() }
     }
 
+    /// The item with the parts that `keep` says yes to; `None` if it had some and none is left.
+    pub(crate) fn keep_parts(&self, keep: impl Fn(&Part) -> bool) -> Option<Self> {
+        let parts = self.parts();
+        if parts.iter().all(&keep) {
+            return Some(self.clone());
+        }
+        let kept: Vec<Part> = parts.iter().filter(|part| keep(part)).cloned().collect();
+        (!kept.is_empty()).then(|| self.with_parts(kept))
+    }
+
     pub(crate) fn parts(&self) -> &[Part] {
         self.content.as_ref().map(|content| content.parts.as_slice()).unwrap_or_default()
     }
@@ -59,7 +69,19 @@ impl Item {
         match self.kind {
             Kind::Plain => self.event.author(),
             Kind::Quoted => USER,
+            Kind::Summary if agent.is_empty() => "model",
             Kind::Summary => agent,
         }
     }
+
+    /// The words that one side spoke. A summary has none, even if the event that brings it does.
+    pub(crate) fn spoken(&self, side: fn(&Meta) -> Option<&Transcription>) -> Option<&str> {
+        let meta = self.event.meta.as_deref().filter(|_| self.kind == Kind::Plain)?;
+        side(meta)?.text.as_deref().filter(|words| !words.is_empty())
+    }
+}
+
+/// An id that names something: an empty one is as good as none.
+pub(crate) fn known(id: &Option<CallId>) -> Option<&CallId> {
+    id.as_ref().filter(|id| !id.is_empty())
 }

@@ -2,70 +2,61 @@
 //!
 //! In nearly all sessions the next event just adds a message: words, or a call with its answers right behind it.
 //! Those are added here at a cost that does not depend on the length of the log. Anything that makes a rule look back
-//! (a rewind, a summary, an answer that comes late) has the whole built anew once, by [`build`](super::build).
+//! (a rewind, a summary, an answer that comes late) has the whole built anew once.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use smol_str::SmolStr;
-use umbel_core::{CallId, Content, ContentsView, Event, FunctionCall, History, List, Part};
+use umbel_core::{CallId, Content, ContentsView, Event, FunctionCall, FunctionResponse, History, List};
 
-use super::foreign::{Quoted, answers_foreign_call, quote};
-use super::item::{Item, Kind};
-use super::visible::{has_transcription, is_foreign, is_visible, rewinds_to, sub_branch};
-use super::{arrange, asked, build, for_request, leading, seen};
+use super::compaction::Frontier;
+use super::foreign::{Authors, answers_foreign_call, call_authors, quote};
+use super::item::{Item, known};
+use super::pairing::{drop_orphan_calls, late_answers};
+use super::visible::{has_transcription, is_foreign, is_visible, rewinds_to, tool_branches};
+use super::{asked, build, contents, for_request, leading, present, seen, settle};
 
 /// The messages of one view, kept.
 #[derive(Debug)]
 pub(crate) struct Projection {
     view: Arc<ContentsView>,
-    /// Events of the log that `history` and `open` are made of.
+    /// How many events of the log are taken in.
     taken: usize,
+    /// Their messages, but for `open`.
     history: History,
-    /// The last event, if it is a call of this agent without an answer yet.
-    open: Option<Arc<Event>>,
-    /// Calls that the view has seen, by id.
-    calls: HashMap<CallId, Call>,
-    /// With summaries in the log, what comes next must be later than these.
-    compacted: Option<Times>,
-    footing: Footing,
-}
-
-#[derive(Clone, Debug)]
-struct Call {
-    author: SmolStr,
-    answered: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Times {
-    covered: f64,
-    last: f64,
-}
-
-/// Whether the next event can be added to what is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Footing {
-    /// Yes.
-    Firm,
-    /// Not this time: build anew.
-    Slipped,
-    /// Never: something in this log makes the rules look back again and again.
-    None,
+    /// The last item, if it has calls of this agent that may be answered next.
+    open: Option<Item>,
+    authors: Authors,
+    /// Ids of calls that stay: see [`settled`](super::pairing::settled).
+    settled: HashSet<CallId>,
+    /// Ids for which another call would change what stands already: it would bring back a call or a response that
+    /// was dropped, hide the branch of a tool, or be the call that this agent works under.
+    watched: HashSet<CallId>,
+    /// Present if there are summaries in the log.
+    frontier: Option<Frontier>,
+    /// What the user said, as far as the first message is made of it.
+    input: Option<Arc<Content>>,
+    /// Whether the next event can be added to what is kept.
+    firm: bool,
+    #[cfg(test)]
+    pub(super) rebuilds: usize,
 }
 
 impl Projection {
     pub(crate) fn new(view: Arc<ContentsView>) -> Self {
-        // Work under a call starts with words from elsewhere in the log: look for them once.
-        let footing = if view.isolation_scope.is_some() { Footing::Slipped } else { Footing::Firm };
         Self {
+            watched: view.isolation_scope.iter().cloned().map(CallId::from).collect(),
             view,
             taken: 0,
             history: History::new(),
             open: None,
-            calls: HashMap::new(),
-            compacted: None,
-            footing,
+            authors: Authors::new(),
+            settled: HashSet::new(),
+            frontier: None,
+            input: None,
+            firm: true,
+            #[cfg(test)]
+            rebuilds: 0,
         }
     }
 
@@ -75,253 +66,167 @@ impl Projection {
 
     /// The messages of the log as it is now.
     pub(crate) fn contents(&mut self, events: &List<Arc<Event>>, input: Option<&Arc<Content>>) -> History {
-        if self.footing == Footing::Firm {
-            for event in events.iter_from(self.taken) {
-                if !self.extend(event) {
-                    self.footing = Footing::Slipped;
-                    break;
-                }
-                self.taken += 1;
-            }
-        }
-        match self.footing {
-            Footing::Firm => {}
-            Footing::Slipped if self.taken == events.len() => {}
-            Footing::Slipped => self.rebuild(events),
-            Footing::None => return build(&self.view, events, input).into_iter().collect(),
-        }
-        if self.footing == Footing::None {
+        if self.view.current_turn_only {
             return build(&self.view, events, input).into_iter().collect();
+        }
+        if !self.extend_to(events, input) {
+            self.rebuild(events, input);
         }
         let mut history = self.history.clone();
         if let Some(content) = self.open.as_ref().and_then(|open| self.unanswered(open)) {
-            history.push(content);
+            history.push(for_request(content, &self.view));
         }
         history
     }
 
-    /// Adds one event. `false` if a rule has to look back; nothing that was kept is then of use.
+    /// Adds what is new. `false` if a rule has to look back; nothing that was kept is then of use.
+    fn extend_to(&mut self, events: &List<Arc<Event>>, input: Option<&Arc<Content>>) -> bool {
+        let scope = self.view.isolation_scope.as_deref();
+        let starts_from_input = scope.is_some_and(|scope| self.watched.contains(scope));
+        if starts_from_input && self.input.as_ref() != input {
+            return false;
+        }
+        for event in events.iter_from(self.taken) {
+            if !self.firm || !self.extend(event) {
+                return false;
+            }
+            self.taken += 1;
+        }
+        true
+    }
+
     fn extend(&mut self, event: &Arc<Event>) -> bool {
-        if rewinds_to(event).is_some() || sub_branch(&self.view, event).is_some() {
+        let mut ids = event.calls().filter_map(|call| call.id.as_ref());
+        if rewinds_to(event).is_some() || ids.any(|id| self.watched.contains(id)) {
             return false;
         }
         if !is_visible(&self.view, event) {
             return true;
         }
-        let Some(content) = event.content.as_ref().filter(|_| !has_transcription(event)) else { return false };
-        if event.compaction().is_some() || !self.is_in_time(event) {
-            return false;
+        let looks_back = event.compaction().is_some()
+            || has_transcription(event)
+            || tool_branches(&self.view, event).next().is_some()
+            || self.frontier.as_mut().is_some_and(|frontier| !frontier.admits(event))
+            || !self.note_authors(event);
+        let Some(content) = event.content.as_ref().filter(|_| !looks_back) else { return false };
+        if is_foreign(&self.view, event) || answers_foreign_call(&self.view, content, &self.authors) {
+            if let Some(content) = quote(event.author(), content, self.view.foreign_thoughts) {
+                self.close();
+                self.push(Arc::new(content));
+            }
+            return true;
         }
-        let quoted = is_foreign(&self.view, event)
-            || answers_foreign_call(&self.view, Some(content), |id| Some(self.calls.get(id)?.author.clone()));
-        if quoted {
-            return self.close_open() && self.add_quoted(event, content);
+        if !event.long_running().iter().all(|id| event.calls().any(|call| call.id.as_ref() == Some(id))) {
+            // It says of another event's calls that their answer comes later: they may have been dropped.
+            return false;
         }
         match (content.has_calls(), content.has_responses()) {
             (true, true) => false,
             (false, true) => self.answer(content),
-            (true, false) => self.close_open() && self.note_calls(event) && self.open(event),
+            (true, false) => {
+                self.close();
+                self.open(event);
+                true
+            }
             (false, false) => {
-                let added = self.close_open() && event.long_running().is_empty();
-                self.history.push(content.clone());
-                added
-            }
-        }
-    }
-
-    fn is_in_time(&mut self, event: &Event) -> bool {
-        let Some(times) = &mut self.compacted else { return true };
-        let in_time = event.timestamp > times.covered && event.timestamp >= times.last;
-        times.last = event.timestamp;
-        in_time
-    }
-
-    fn add_quoted(&mut self, event: &Event, content: &Arc<Content>) -> bool {
-        if !self.note_calls(event) {
-            return false;
-        }
-        match quote(event, Some(content), self.view.foreign_thoughts) {
-            Quoted::Empty => false,
-            Quoted::Nothing => true,
-            Quoted::Content(content) => {
-                self.history.push(content);
+                self.close();
+                self.push(content.clone());
                 true
             }
         }
     }
 
-    /// Remembers who made these calls. An id that comes again must be settled, and the same agent's.
-    fn note_calls(&mut self, event: &Event) -> bool {
-        event.calls().filter_map(|call| call.id.as_ref()).all(|id| match self.calls.get(id) {
-            Some(call) => call.answered && call.author == event.author(),
-            None => {
-                let call = Call { author: event.source.author.clone(), answered: false };
-                self.calls.insert(id.clone(), call);
-                true
-            }
+    /// Remembers who made these calls. `false` if the id was another's: then its answers change sides.
+    fn note_authors(&mut self, event: &Event) -> bool {
+        let author = &event.source.author;
+        event.calls().filter_map(|call| known(&call.id)).all(|id| match self.authors.get(id) {
+            Some(known) => known == author,
+            None => self.authors.insert(id.clone(), author.clone()).is_none(),
         })
     }
 
-    fn open(&mut self, event: &Arc<Event>) -> bool {
-        self.open = Some(event.clone());
-        names_only_own_calls(event) && has_distinct_ids(event)
+    /// Takes calls. Until they are answered they do not stay, unless their answer comes later.
+    fn open(&mut self, event: &Arc<Event>) {
+        self.settled.extend(event.long_running().iter().cloned());
+        let ids = event.calls().filter_map(|call| known(&call.id));
+        self.watched.extend(ids.filter(|id| !self.settled.contains(*id)).cloned());
+        self.open = Some(Item::plain(event.clone()));
     }
 
-    /// Takes an answer, if it answers all calls of the event right before it and nothing else.
+    /// Takes an answer, if it answers all calls of the item right before it and nothing else.
     fn answer(&mut self, content: &Arc<Content>) -> bool {
-        let Some(open) = self.open.take() else { return false };
-        if !answers_exactly(&open, content) {
-            return false;
-        }
+        let Some(open) = self.open.take().filter(|open| answers_exactly(open, content)) else { return false };
         for id in content.responses().filter_map(|response| response.id.as_ref()) {
-            if let Some(call) = self.calls.get_mut(id) {
-                call.answered = true;
-            }
+            self.watched.remove(id);
+            self.settled.insert(id.clone());
         }
-        if let Some(calls) = &open.content {
-            self.history.push(for_request(calls.clone(), &self.view));
+        for content in open.content.iter().chain([content]) {
+            self.push(content.clone());
         }
-        self.history.push(for_request(content.clone(), &self.view));
         true
     }
 
     /// Something else came behind calls that have no answer: what is left of them stays.
-    fn close_open(&mut self) -> bool {
-        if let Some(open) = self.open.take()
-            && let Some(content) = self.unanswered(&open)
-        {
-            self.history.push(content);
+    fn close(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        if let Some(content) = self.unanswered(&open) {
+            self.push(content);
         }
-        true
+    }
+
+    fn push(&mut self, content: Arc<Content>) {
+        self.history.push(for_request(content, &self.view));
     }
 
     /// What is left of a call event as long as nobody has answered it.
-    fn unanswered(&self, open: &Event) -> Option<Arc<Content>> {
-        let content = open.content.as_ref()?;
-        let kept = |part: &Part| {
-            let id = part.as_call().and_then(|call| call.id.as_ref()).filter(|id| !id.is_empty());
-            let answered = |id: &CallId| self.calls.get(id).is_some_and(|call| call.answered);
-            id.is_none_or(|id| open.long_running().contains(id) || answered(id))
-        };
-        if content.parts.iter().all(kept) {
-            return Some(for_request(content.clone(), &self.view));
-        }
-        let parts: umbel_core::Parts = content.parts.iter().filter(|part| kept(part)).cloned().collect();
-        let content = Content { role: content.role.clone(), parts };
-        (!content.parts.is_empty()).then(|| for_request(Arc::new(content), &self.view))
+    fn unanswered(&self, open: &Item) -> Option<Arc<Content>> {
+        drop_orphan_calls(open, &self.settled)?.content
     }
 
-    /// Builds everything anew, and finds out from where it can be extended.
-    fn rebuild(&mut self, events: &List<Arc<Event>>) {
+    /// Builds everything anew, and finds out whether it can be extended from there.
+    fn rebuild(&mut self, events: &List<Arc<Event>>, input: Option<&Arc<Content>>) {
         let all: Vec<Arc<Event>> = events.iter().cloned().collect();
+        let (items, frontier) = seen(&self.view, &all);
+        self.authors = call_authors(&items, &self.view.agent);
+        let answered = items.iter().flat_map(Item::responses).filter_map(|response| known(&response.id));
+        self.watched = answered.filter(|id| !self.authors.contains_key(*id)).cloned().collect();
+        let items = present(&self.view, items);
+        // Late answers rearrange what stands before them, and do so otherwise once something follows. An item with
+        // calls and responses counts as a call for some rules and not for others.
+        let mixed = items.iter().any(|item| item.has_calls() && item.has_responses());
+        self.firm = !mixed && late_answers(&items).is_none();
+        let called = call_ids(&items);
+        let (items, settled) = settle(&self.view, items);
+        self.watched.extend(called.into_iter().filter(|id| !settled.contains(id)));
+        let branches = all.iter().flat_map(|event| tool_branches(&self.view, event));
+        self.watched.extend(branches.map(CallId::from));
+        let scope = self.view.isolation_scope.iter().filter(|scope| asked(scope, &all).is_none());
+        self.watched.extend(scope.cloned().map(CallId::from));
+        self.history = contents(&self.view, leading(&self.view, &all, input), items).collect();
+        self.settled = settled;
+        self.open = None;
+        self.frontier = frontier;
+        self.input = input.cloned();
         self.taken = all.len();
-        let (mut items, coverage) = seen(&self.view, &all);
-        if self.looks_back_again(&all, &items) {
-            self.footing = Footing::None;
-            return;
+        #[cfg(test)]
+        {
+            self.rebuilds += 1;
         }
-        let last = items.last().map_or(f64::NEG_INFINITY, |item| item.event.timestamp);
-        let summarised = items.iter().any(|item| item.kind == Kind::Summary);
-        self.compacted = summarised.then_some(Times { covered: coverage.end(), last });
-        self.calls = calls_of(&items, &self.view);
-        self.open = items.pop_if(|item| is_open(&self.view, item)).map(|item| item.event);
-        // A late answer rearranges what stands before it, and does so otherwise once something follows.
-        let late = self.open.is_none() && items.last().is_some_and(|item| is_late(&self.view, &items, item));
-        self.footing = if late { Footing::Slipped } else { Footing::Firm };
-        self.history = leading(&self.view, &all, None).into_iter().chain(arrange(&self.view, items)).collect();
-    }
-
-    /// Whether there is something in this log that no extension can be sure of.
-    fn looks_back_again(&self, events: &[Arc<Event>], items: &[Item]) -> bool {
-        if self.view.isolation_scope.as_ref().is_some_and(|scope| asked(scope, events).is_none()) {
-            return true;
-        }
-        if events.iter().any(|event| sub_branch(&self.view, event).is_some()) {
-            return true;
-        }
-        let mut authors: HashMap<&CallId, &str> = HashMap::new();
-        for item in items {
-            let own = item.kind == Kind::Plain && !is_foreign(&self.view, &item.event);
-            let odd = has_transcription(&item.event)
-                || item.content.is_none()
-                || (own && !names_only_own_calls(&item.event))
-                || (own && item.has_calls() && (item.has_responses() || !has_distinct_ids(&item.event)));
-            if odd {
-                return true;
-            }
-            for id in item.calls().filter_map(|call| call.id.as_ref()) {
-                let author = item.author(&self.view.agent);
-                if *authors.entry(id).or_insert(author) != author {
-                    return true;
-                }
-            }
-            let unknown = |id: &CallId| !authors.contains_key(id);
-            if own && item.responses().any(|response| response.id.as_ref().is_none_or(unknown)) {
-                // Without an id, or without an earlier call: what it belongs to may yet change.
-                return true;
-            }
-        }
-        false
     }
 }
 
-fn calls_of(items: &[Item], view: &ContentsView) -> HashMap<CallId, Call> {
-    let mut calls: HashMap<CallId, Call> = HashMap::new();
-    for item in items {
-        for id in item.calls().filter_map(|call| call.id.clone()) {
-            let author = SmolStr::new(item.author(&view.agent));
-            calls.entry(id).or_insert(Call { author, answered: false });
-        }
-        for id in item.responses().filter_map(|response| response.id.as_ref()) {
-            if let Some(call) = calls.get_mut(id) {
-                call.answered = true;
-            }
-        }
-    }
-    calls
+fn call_ids(items: &[Item]) -> HashSet<CallId> {
+    items.iter().flat_map(Item::calls).filter_map(|call| known(&call.id)).cloned().collect()
 }
 
-/// Whether an item is a call event of this agent, or of the user.
-fn is_open(view: &ContentsView, item: &Item) -> bool {
-    item.kind == Kind::Plain && !is_foreign(view, &item.event) && item.has_calls()
-}
-
-fn is_late(view: &ContentsView, items: &[Item], item: &Item) -> bool {
-    let Some(content) = item.content.as_ref().filter(|content| content.has_responses()) else { return false };
-    if item.kind != Kind::Plain || is_foreign(view, &item.event) {
-        return false;
-    }
-    let before = items.len().checked_sub(2).and_then(|index| items.get(index));
-    !before.is_some_and(|before| is_open(view, before) && answers_exactly(&before.event, content))
-}
-
-/// Whether an event says of no other event's calls that their answer comes later.
-fn names_only_own_calls(event: &Event) -> bool {
-    event.long_running().iter().all(|id| event.calls().any(|call| call.id.as_ref() == Some(id)))
-}
-
-fn has_distinct_ids(event: &Event) -> bool {
-    let mut ids: Vec<&CallId> = event.calls().filter_map(|call| call.id.as_ref()).collect();
-    let count = ids.len();
-    ids.sort();
-    ids.dedup();
-    ids.len() == count
-}
-
-/// Whether each call has one answer and each answer its call.
-fn answers_exactly(calls: &Event, content: &Content) -> bool {
-    let same = |(call, response): (&FunctionCall, &umbel_core::FunctionResponse)| {
-        call.id == response.id && (call.id.is_some() || call.name == response.name)
-    };
-    let (count, answers) = (calls.calls().count(), content.responses().count());
-    if count != answers {
-        return false;
-    }
-    if calls.calls().zip(content.responses()).all(same) {
-        return true;
-    }
-    // Answers may stand in another order, if ids tell which is which.
-    calls.calls().all(|call| {
-        call.id.is_some() && content.responses().filter(|response| response.id == call.id).count() == 1
-    })
+/// Whether each call has one answer and each answer its call, in whatever order.
+fn answers_exactly(open: &Item, content: &Content) -> bool {
+    let key = |id: &Option<CallId>, name: &str| (id.clone(), known(id).is_none().then(|| name.to_owned()));
+    let call = |call: &FunctionCall| key(&call.id, &call.name);
+    let response = |response: &FunctionResponse| key(&response.id, &response.name);
+    let mut calls: Vec<_> = open.calls().map(call).collect();
+    let mut answers: Vec<_> = content.responses().map(response).collect();
+    calls.sort();
+    answers.sort();
+    calls == answers
 }

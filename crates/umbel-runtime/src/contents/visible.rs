@@ -1,16 +1,27 @@
 //! Rules 1 and 2: which events a view sees at all.
 
+use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::Value;
 use umbel_core::{CallId, ContentsView, Event, Part, Payload, RunId};
 
+use super::item::known;
+
 /// Names of calls by which the flow talks with the client; models never see them.
 pub(crate) const REQUEST_CREDENTIAL: &str = "adk_request_credential";
 pub(crate) const REQUEST_CONFIRMATION: &str = "adk_request_confirmation";
 pub(crate) const REQUEST_INPUT: &str = "adk_request_input";
 const FRAMEWORK: &str = "adk_framework";
+
+/// The events that the view sees: those that no rewind made void and no rule hides.
+pub(crate) fn visible(view: &ContentsView, events: &[Arc<Event>]) -> Vec<Arc<Event>> {
+    let live = apply_rewinds(events);
+    let calls = LazyCell::new(|| call_ids(&live));
+    let on_tool_branch = |event: &Event| is_on_tool_branch(view, event, |id| calls.contains(id));
+    live.iter().filter(|event| is_visible(view, event) && !on_tool_branch(event)).cloned().collect()
+}
 
 /// The events that no rewind made void.
 pub(crate) fn apply_rewinds(events: &[Arc<Event>]) -> Vec<Arc<Event>> {
@@ -19,9 +30,7 @@ pub(crate) fn apply_rewinds(events: &[Arc<Event>]) -> Vec<Arc<Event>> {
     }
     let mut first: HashMap<&RunId, usize> = HashMap::new();
     for (index, event) in events.iter().enumerate() {
-        if !event.run.is_empty() {
-            first.entry(&event.run).or_insert(index);
-        }
+        first.entry(&event.run).or_insert(index);
     }
     let mut kept = Vec::new();
     let mut end = events.len();
@@ -38,20 +47,20 @@ pub(crate) fn apply_rewinds(events: &[Arc<Event>]) -> Vec<Arc<Event>> {
 
 /// The run before which everything from here on back is void.
 pub(crate) fn rewinds_to(event: &Event) -> Option<&RunId> {
-    event.actions.as_ref()?.rewind_before_invocation_id.as_ref()
+    event.actions.as_ref()?.rewind_before_invocation_id.as_ref().filter(|run| !run.is_empty())
 }
 
 /// The ids of all calls.
 pub(crate) fn call_ids<'a>(events: impl IntoIterator<Item = &'a Arc<Event>>) -> HashSet<CallId> {
-    events.into_iter().flat_map(|event| event.calls()).filter_map(|call| call.id.clone()).collect()
+    events.into_iter().flat_map(|event| event.calls()).filter_map(|call| known(&call.id).cloned()).collect()
 }
 
-/// Whether the view sees this event. Sub-branches of tools are another matter: [`on_tool_branch`].
+/// Whether the view sees this event, as far as the event alone tells: see [`is_on_tool_branch`] for the rest.
 pub(crate) fn is_visible(view: &ContentsView, event: &Event) -> bool {
     event.source.isolation_scope == view.isolation_scope
         && !is_of_other_node(event)
         && !is_empty(event, view.foreign_thoughts && is_foreign(view, event))
-        && is_on_branch(view.branch.as_deref(), event.branch())
+        && is_on_branch(view, event)
         && !is_framework(event)
 }
 
@@ -60,8 +69,8 @@ pub(crate) fn is_foreign(view: &ContentsView, event: &Event) -> bool {
     if event.is_user() {
         return false;
     }
-    let spoken = event.meta.as_ref().is_some_and(|meta| meta.live_session_id.is_some());
-    spoken || (!view.agent.is_empty() && event.author() != view.agent)
+    let live = event.meta.as_ref().and_then(|meta| meta.live_session_id.as_ref());
+    live.is_some_and(|id| !id.is_empty()) || (!view.agent.is_empty() && event.author() != view.agent)
 }
 
 /// What a user said to one node of a workflow graph is for that node only.
@@ -107,15 +116,13 @@ fn is_part_visible(part: &Part, with_thoughts: bool) -> bool {
 }
 
 /// Whether an event stands on the view's branch or on one that it grew from, segment by segment.
-fn is_on_branch(view: Option<&str>, event: Option<&str>) -> bool {
-    match (view, event) {
+pub(crate) fn is_on_branch(view: &ContentsView, event: &Event) -> bool {
+    match (view.branch.as_deref(), event.branch()) {
         (None | Some(""), _) | (_, None | Some("")) => true,
-        (Some(view), Some(event)) => view == event || is_below(view, event),
+        (Some(view), Some(event)) => {
+            view.strip_prefix(event).is_some_and(|below| below.is_empty() || below.starts_with('.'))
+        }
     }
-}
-
-fn is_below(branch: &str, ancestor: &str) -> bool {
-    branch.strip_prefix(ancestor).is_some_and(|rest| rest.starts_with('.'))
 }
 
 fn is_framework(event: &Event) -> bool {
@@ -130,20 +137,18 @@ fn is_framework(event: &Event) -> bool {
     })
 }
 
-/// The part of an event's branch below the view's, if it has a segment of the form `name@id`.
-pub(crate) fn sub_branch<'a>(view: &ContentsView, event: &'a Event) -> Option<&'a str> {
-    let branch = event.branch().filter(|branch| branch.contains('@'))?;
-    match view.branch.as_deref() {
-        None | Some("") => Some(branch),
-        Some(base) => branch.strip_prefix(base)?.strip_prefix('.'),
-    }
+/// The calls on whose branches `tool@call` an event may stand.
+///
+/// Only a view from the trunk has to ask: any other does not see what is below its branch anyway.
+pub(crate) fn tool_branches<'a>(view: &ContentsView, event: &'a Event) -> impl Iterator<Item = &'a str> {
+    let from_trunk = view.branch.as_ref().is_none_or(|branch| branch.is_empty());
+    let segments = event.branch().filter(|_| from_trunk).into_iter().flat_map(|branch| branch.split('.'));
+    segments
+        .filter_map(|segment| segment.rsplit_once('@').filter(|(name, _)| *name != view.agent))
+        .map(|(_, id)| id)
 }
 
-/// Whether an event is news of a tool, published on a branch `tool@call` below the view's: for people only.
-pub(crate) fn on_tool_branch(view: &ContentsView, event: &Event, calls: &HashSet<CallId>) -> bool {
-    sub_branch(view, event).is_some_and(|below| {
-        below.split('.').any(|segment| {
-            segment.rsplit_once('@').is_some_and(|(name, id)| calls.contains(id) && name != view.agent)
-        })
-    })
+/// Whether an event is news of a tool, published on a branch of its own: for people only.
+pub(crate) fn is_on_tool_branch(view: &ContentsView, event: &Event, is_call: impl Fn(&str) -> bool) -> bool {
+    tool_branches(view, event).any(is_call)
 }

@@ -115,7 +115,7 @@ pub(crate) async fn execute(
     let caller = Caller { agent, run, team, tools, batch: &batch, turns: exclusive(&batch, tools) };
     let results = match batch.calls.as_slice() {
         [only] => vec![caller.make(only).await],
-        several => caller.make_all(several).await,
+        several => Box::pin(caller.make_all(several)).await,
     };
     let (mut done, mut failure) = (Vec::new(), None);
     for result in results {

@@ -50,6 +50,13 @@ pub async fn make_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Opt
     function_calls::follow(&mut turn, &agent.tools, batch).await
 }
 
+/// Makes calls with an agent's tools and merges what they gave into one event, which is not emitted: neither are
+/// people asked nor does anyone hand over. For agents of your own.
+pub async fn merge_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Option<Event>> {
+    let team = Team::of(run)?;
+    function_calls::execute(agent, run, &team, &agent.tools, batch).await
+}
+
 /// One request with all that follows from its answer. Gives the last event.
 async fn one_step(turn: &mut Turn<'_>) -> Result<Option<Arc<Event>>> {
     let mut step = Step::new(turn.agent, turn.run, turn.team.clone()).await?;

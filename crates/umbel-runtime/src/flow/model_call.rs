@@ -23,8 +23,8 @@ struct Call<'t, 'a> {
     request: ModelRequest,
     /// Made only if someone is called back.
     cx: Option<Context>,
-    /// Shared by the pieces of one answer.
-    event_id: EventId,
+    /// Shared by the pieces of one answer, once there is one.
+    event_id: Option<EventId>,
     last: Option<Arc<Event>>,
 }
 
@@ -34,7 +34,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, step: Step<'_>) -> Result<Op
     let has_callbacks = turn.has_model_callbacks();
     let mut call = Call {
         cx: has_callbacks.then(|| Context::new(turn.run.clone())),
-        event_id: turn.run.services().ids.event(),
+        event_id: None,
         request: step.request,
         last: None,
         turn,
@@ -54,24 +54,24 @@ impl Call<'_, '_> {
     /// Reads the answer piece by piece: shows the pieces, folds them, and acts on the whole.
     async fn read(&mut self, mut chunks: umbel_core::BoxStream<'static, Result<Chunk>>) -> Result<()> {
         let run = self.turn.run;
-        let mut fold = Aggregator::new();
+        let mut fold: Option<Aggregator> = None;
         loop {
             match run.cancel_token().guard(chunks.next()).await? {
                 None => break,
                 Some(Ok(Chunk::Delta(mut piece))) => {
-                    fold.fold(&mut piece, run.services().ids.as_ref());
+                    fold.get_or_insert_default().fold(&mut piece, run.services().ids.as_ref());
                     if run.config().streaming {
                         piece.partial = Some(true);
                         self.show(piece).await?;
                     }
                 }
                 Some(Ok(Chunk::Complete(whole))) => {
-                    fold = Aggregator::new();
+                    fold = None;
                     self.answer(whole).await?;
                 }
                 Some(Ok(Chunk::Restart)) => {
-                    fold = Aggregator::new();
-                    self.event_id = run.services().ids.event();
+                    fold = None;
+                    self.event_id = None;
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {
@@ -80,7 +80,7 @@ impl Call<'_, '_> {
                 }
             }
         }
-        match fold.close() {
+        match fold.and_then(|mut fold| fold.close()) {
             Some(whole) => self.answer(whole).await,
             None => Ok(()),
         }
@@ -125,27 +125,29 @@ impl Call<'_, '_> {
         self.turn.answer.save(self.turn.agent, &mut event)?;
         let Some(calls) = calls else {
             self.last = Some(run.emit(event).await?);
-            self.next_id();
             return Ok(());
         };
         let steps = vec![RunStep::CallsStarted { calls: Box::new(calls) }];
         let event = run.emit_with(event, steps).await?;
-        self.next_id();
         self.last = Some(event.clone());
         let batch = Batch::of_event(&event);
-        if let Some(last) = function_calls::follow(self.turn, &self.request.tools, batch).await? {
+        // Boxed, so that a turn without calls does not carry their state around.
+        let follow = Box::pin(function_calls::follow(self.turn, &self.request.tools, batch));
+        if let Some(last) = follow.await? {
             self.last = Some(last);
         }
         Ok(())
     }
 
-    fn next_id(&mut self) {
-        self.event_id = self.turn.run.services().ids.event();
-    }
-
-    fn event(&self, response: Response) -> Event {
+    /// An event of this response. Its pieces share the id, and the whole has it last.
+    fn event(&mut self, response: Response) -> Event {
+        let mint = || self.turn.run.services().ids.event();
+        let id = self.event_id.take().unwrap_or_else(mint);
+        if response.partial == Some(true) {
+            self.event_id = Some(id.clone());
+        }
         Event {
-            id: self.event_id.clone(),
+            id,
             content: response.content,
             partial: response.partial,
             turn_complete: response.turn_complete,

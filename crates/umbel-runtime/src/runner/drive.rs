@@ -7,10 +7,11 @@ use std::sync::atomic::AtomicU32;
 use std::task::Poll;
 use std::time::Duration;
 
+use smallvec::smallvec;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 use tracing::Instrument;
-use umbel_core::store::Acquire;
+use umbel_core::store::{Acquire, Entries};
 use umbel_core::{
     CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Outcome, Part, Payload, Result, Role,
     Run, RunConfig, RunId, RunParts, RunRecord, RunStep, SessionKey, Source,
@@ -71,13 +72,10 @@ async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, 
         task.id.clone(),
         services.clone(),
         extras.clone(),
-        task.config.custom_metadata.clone(),
+        task.config.clone(),
         task.outlet.clone(),
         hot,
     ));
-    let mut extensions = umbel_core::Extensions::new();
-    extensions.insert_arc(shared.team.clone());
-    extensions.insert_arc(shared.clone());
     let mut parts = RunParts {
         key: task.key.clone(),
         id: task.id.clone(),
@@ -89,7 +87,7 @@ async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, 
         tree: shared.team.tree.clone(),
         model_calls: task.model_calls,
         depth: task.depth,
-        extensions,
+        extensions: shared.extensions.clone(),
     };
     let mut input = Arc::new(input);
     if !extras.handlers.is_empty() || input.has_responses() || shared.team.has_tasks() {
@@ -125,24 +123,27 @@ async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, 
     }
     let started = RunStep::Started { fingerprint: shared.team.tree.fingerprint() };
     let record = RunRecord { run: task.id.clone(), step: started };
-    let entries = vec![LogEntry::Event(Arc::new(event)), record.into()];
+    let entries = smallvec![LogEntry::Event(Arc::new(event)), record.into()];
     take_session(shared, &recorder, &parts, entries).await?;
     let run = Run::new(parts, shared.team.tree.root())?;
     Ok((run, recorder, task.outlet))
 }
 
 /// Takes the lease. If another run has it, waits as long as it may.
-async fn take_session(shared: &Shared, recorder: &Recorder, parts: &RunParts, entries: Vec<LogEntry>) -> Result<()> {
+async fn take_session(shared: &Shared, recorder: &Recorder, parts: &RunParts, entries: Entries) -> Result<()> {
+    let acquire = |entries| Acquire {
+        key: parts.key.clone(),
+        owner: shared.owner.clone(),
+        ttl: LEASE,
+        known: recorder.versions(),
+        entries,
+    };
+    if parts.config.wait_for_session.is_zero() {
+        return recorder.begin(acquire(entries)).await;
+    }
     let patience = Instant::now() + parts.config.wait_for_session;
     loop {
-        let acquire = Acquire {
-            key: parts.key.clone(),
-            owner: shared.owner.clone(),
-            ttl: LEASE,
-            known: recorder.versions(),
-            entries: entries.clone(),
-        };
-        match recorder.begin(acquire).await {
+        match recorder.begin(acquire(entries.clone())).await {
             Err(error) if error.kind() == ErrorKind::SessionBusy && Instant::now() < patience => {
                 parts.cancel.guard(tokio::time::sleep(Duration::from_millis(20))).await?;
             }

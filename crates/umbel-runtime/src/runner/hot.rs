@@ -1,8 +1,9 @@
 //! Sessions kept at hand, so that a turn reads only what is new.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use umbel_core::json::empty_object;
+use umbel_core::session::SessionMap;
 use umbel_core::store::News;
 use umbel_core::{
     Content, ContentsView, Event, History, List, LogEntry, SessionKey, State, StateScope, Versions,
@@ -29,7 +30,7 @@ impl HotSession {
     pub(crate) fn take_in(&mut self, news: News) {
         if news.whole {
             *self = Self::default();
-            self.state.replace_scope(StateScope::Session, news.session_state.unwrap_or_default());
+            self.state.replace_scope(StateScope::Session, news.session_state.unwrap_or_else(empty_object));
         }
         for entry in news.entries {
             if let LogEntry::Event(event) = entry {
@@ -48,7 +49,7 @@ impl HotSession {
     }
 
     /// Takes in what is newer, and the events that a run begins with.
-    pub(crate) fn begin(&mut self, news: News, events: Vec<Arc<Event>>) {
+    pub(crate) fn begin(&mut self, news: News, events: impl IntoIterator<Item = Arc<Event>>) {
         self.take_in(news);
         for event in events {
             self.take_in_event(&event);
@@ -84,7 +85,7 @@ impl HotSession {
 /// Sessions kept at hand while nobody uses them, so many and no more.
 #[derive(Debug)]
 pub(crate) struct HotSessions {
-    sessions: Mutex<HashMap<SessionKey, Box<HotSession>>>,
+    sessions: Mutex<SessionMap<Box<HotSession>>>,
     limit: usize,
 }
 
@@ -103,7 +104,7 @@ impl HotSessions {
         if self.limit == 0 {
             return;
         }
-        session.state.replace_scope(StateScope::Temp, Arc::default());
+        session.state.replace_scope(StateScope::Temp, empty_object());
         let mut sessions = self.lock();
         if sessions.len() >= self.limit {
             // Any will do: what is dropped is read again when it is needed.
@@ -114,7 +115,7 @@ impl HotSessions {
         sessions.insert(key.clone(), session);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionKey, Box<HotSession>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, SessionMap<Box<HotSession>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use smallvec::SmallVec;
 use umbel_core::session::without_temp;
-use umbel_core::store::{Acquire, Acquired};
+use umbel_core::store::{Acquire, Acquired, Entries};
 use umbel_core::{
-    Address, Content, ContentsView, Error, ErrorKind, Event, History, Interrupt, Journal, Lease, List, LogEntry, Object,
-    Outcome, Result, Run, RunId, RunRecord, RunStep, Services, State, Versions, Work,
+    Address, Content, ContentsView, Error, ErrorKind, Event, History, Interrupt, Journal, Lease, List, LogEntry,
+    Outcome, Result, Run, RunConfig, RunId, RunRecord, RunStep, Services, State, Versions, Work,
 };
 
 use super::hot::HotSession;
@@ -19,7 +20,7 @@ pub(crate) struct Recorder {
     run: RunId,
     services: Arc<Services>,
     extras: Arc<Extras>,
-    metadata: Object,
+    config: Arc<RunConfig>,
     outlet: Arc<Outlet>,
     inner: Mutex<Inner>,
     /// Held while something is written, so that writes keep their order.
@@ -29,7 +30,7 @@ pub(crate) struct Recorder {
 struct Inner {
     hot: Box<HotSession>,
     /// Not yet written: an event that waits for the next one, and what belongs to it.
-    pending: Vec<LogEntry>,
+    pending: Entries,
     interrupts: Vec<Interrupt>,
 }
 
@@ -43,12 +44,12 @@ impl Recorder {
         run: RunId,
         services: Arc<Services>,
         extras: Arc<Extras>,
-        metadata: Object,
+        config: Arc<RunConfig>,
         outlet: Arc<Outlet>,
         hot: Box<HotSession>,
     ) -> Self {
-        let inner = Inner { hot, pending: Vec::new(), interrupts: Vec::new() };
-        Self { run, services, extras, metadata, outlet, inner: Mutex::new(inner), writer: tokio::sync::Mutex::default() }
+        let inner = Inner { hot, pending: Entries::new(), interrupts: Vec::new() };
+        Self { run, services, extras, config, outlet, inner: Mutex::new(inner), writer: tokio::sync::Mutex::default() }
     }
 
     /// What is known of the session.
@@ -63,14 +64,7 @@ impl Recorder {
 
     /// Begins the run: takes the lease and writes the user's event.
     pub(crate) async fn begin(&self, acquire: Acquire) -> Result<()> {
-        let events: Vec<Arc<Event>> = acquire
-            .entries
-            .iter()
-            .filter_map(|entry| match entry {
-                LogEntry::Event(event) => Some(event.clone()),
-                LogEntry::Record(_) => None,
-            })
-            .collect();
+        let events = events_of(&acquire.entries);
         let Acquired { lease, news, versions } = self.services.sessions.acquire(acquire).await?;
         self.lock().hot.begin(news, events);
         *self.writer.lock().await = Some(Writer { lease, versions });
@@ -124,39 +118,44 @@ impl Recorder {
         Ok(())
     }
 
-    async fn deliver(&self, events: Vec<Arc<Event>>) {
+    async fn deliver(&self, events: Events) {
         for event in events {
             self.outlet.send(event).await;
         }
     }
 
-    async fn emit_event(&self, run: &Run, mut event: Event, steps: Vec<RunStep>) -> Result<Arc<Event>> {
+    fn stamp(&self, event: &mut Event) {
         if event.timestamp == 0.0 {
             event.timestamp = self.services.clock.now();
         }
         if event.id.is_empty() {
             event.id = self.services.ids.event();
         }
-        if !self.metadata.is_empty() {
+        if !self.config.custom_metadata.is_empty() {
             let metadata = event.meta_mut().custom_metadata.get_or_insert_default();
-            for (key, value) in &self.metadata {
+            for (key, value) in &self.config.custom_metadata {
                 metadata.entry(key.clone()).or_insert_with(|| value.clone());
             }
         }
+    }
+
+    /// Lets the handlers see an event, then hands it on.
+    async fn emit_seen(&self, run: &Run, mut event: Event, steps: Vec<RunStep>) -> Result<Arc<Event>> {
         for handler in &self.extras.handlers {
             event = handler.on_event(run, event).await?;
         }
+        if holds(run, &event, &steps) { Ok(self.note(event, steps)) } else { self.hand_on(event, steps).await }
+    }
+
+    /// Writes an event, unless it is a preview, and waits until it is taken.
+    async fn hand_on(&self, event: Event, steps: Vec<RunStep>) -> Result<Arc<Event>> {
         if event.is_partial() {
             let event = Arc::new(event);
             self.outlet.send(event.clone()).await;
             return Ok(event);
         }
-        // The last word of a run shares its write with the outcome.
-        let hold = steps.is_empty() && run.is_top() && event.is_final() && event.calls().next().is_none();
         let event = self.note(event, steps);
-        if !hold {
-            self.write().await?;
-        }
+        self.write().await?;
         Ok(event)
     }
 
@@ -183,7 +182,15 @@ impl Recorder {
     }
 }
 
-fn events_of(entries: &[LogEntry]) -> Vec<Arc<Event>> {
+/// Whether an event waits for the next write: the last word of a run shares its write with the outcome.
+fn holds(run: &Run, event: &Event, steps: &[RunStep]) -> bool {
+    steps.is_empty() && run.is_top() && !event.is_partial() && event.is_final() && event.calls().next().is_none()
+}
+
+/// Events of one write; seldom more than two.
+type Events = SmallVec<[Arc<Event>; 2]>;
+
+fn events_of(entries: &[LogEntry]) -> Events {
     let event = |entry: &LogEntry| match entry {
         LogEntry::Event(event) => Some(event.clone()),
         LogEntry::Record(_) => None,
@@ -222,12 +229,19 @@ fn questions(event: &Event) -> Vec<Interrupt> {
 }
 
 impl Journal for Recorder {
-    fn emit<'a>(&'a self, run: &'a Run, event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Arc<Event>>> {
-        Work::later(self.emit_event(run, event, steps))
+    fn emit<'a>(&'a self, run: &'a Run, mut event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Arc<Event>>> {
+        self.stamp(&mut event);
+        if !self.extras.handlers.is_empty() {
+            return Work::later(self.emit_seen(run, event, steps));
+        }
+        if holds(run, &event, &steps) {
+            return Work::done(Ok(self.note(event, steps)));
+        }
+        Work::later(self.hand_on(event, steps))
     }
 
     fn record(&self, steps: Vec<RunStep>) -> Work<'_, Result<()>> {
-        let records: Vec<LogEntry> = steps.into_iter().map(|step| self.record_of(step)).collect();
+        let records: Entries = steps.into_iter().map(|step| self.record_of(step)).collect();
         self.lock().pending.extend(records);
         Work::later(self.write())
     }

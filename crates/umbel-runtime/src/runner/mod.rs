@@ -45,21 +45,25 @@ pub(crate) struct Shared {
     pub(crate) services: Arc<Services>,
     pub(crate) config: Arc<RunConfig>,
     pub(crate) hot: HotSessions,
+    /// What runs carry along: the team.
+    pub(crate) extensions: Arc<Extensions>,
 }
 
 impl Shared {
-    /// The same for other agents.
-    pub(crate) fn with_team(&self, team: Arc<Team>) -> Self {
-        Self {
-            app: self.app.clone(),
-            owner: self.owner.clone(),
-            team,
-            services: self.services.clone(),
-            config: self.config.clone(),
-            // Sessions of calls are not come back to.
-            hot: HotSessions::new(0),
-        }
+    /// What a runner of that team would share, with the stores and settings of a run.
+    pub(crate) fn for_child(run: &Run, team: Arc<Team>) -> Self {
+        // Sessions of calls are not come back to.
+        let hot = HotSessions::new(0);
+        let (app, owner) = (run.session_key().app().into(), run.id().as_str().into());
+        let extensions = carrying(&team);
+        Self { app, owner, team, services: run.services().clone(), config: run.config().clone(), hot, extensions }
     }
+}
+
+fn carrying(team: &Arc<Team>) -> Arc<Extensions> {
+    let mut extensions = Extensions::new();
+    extensions.insert_arc(team.clone());
+    Arc::new(extensions)
 }
 
 impl Runner {
@@ -306,10 +310,11 @@ impl RunnerBuilder {
         let shared = Shared {
             app: self.app,
             owner,
-            team,
             services: Arc::new(self.services),
             config: Arc::new(self.config),
             hot: HotSessions::new(self.hot_sessions),
+            extensions: carrying(&team),
+            team,
         };
         Ok(Runner { shared: Arc::new(shared) })
     }

@@ -33,7 +33,7 @@ impl Runner {
         event.id = services.ids.event();
         event.timestamp = services.clock.now();
         let event = Arc::new(event);
-        self.sessions().commit(key, Some(log.versions), vec![LogEntry::Event(event.clone())]).await?;
+        self.sessions().commit(key, Some(log.versions), smallvec::smallvec![LogEntry::Event(event.clone())]).await?;
         Ok(event)
     }
 

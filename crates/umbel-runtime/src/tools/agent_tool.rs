@@ -68,9 +68,6 @@ impl AgentTool {
 
     /// What a runner of this agent would be, with the caller's stores, plugins and settings.
     fn shared(&self, run: &Run) -> Result<Arc<Shared>> {
-        let caller = run
-            .extension::<Shared>()
-            .ok_or_else(|| Error::new(ErrorKind::Build, "the run was not started by a runner"))?;
         let tree = match self.tree.get() {
             Some(tree) => tree.clone(),
             None => {
@@ -78,8 +75,8 @@ impl AgentTool {
                 self.tree.get_or_init(|| tree).clone()
             }
         };
-        let team = Team::new(tree, caller.team.extras.clone())?;
-        Ok(Arc::new(caller.with_team(team)))
+        let team = Team::new(tree, Team::of(run)?.extras.clone())?;
+        Ok(Arc::new(Shared::for_child(run, team)))
     }
 
     async fn session(&self, cx: &ToolContext, shared: &Shared) -> Result<SessionKey> {

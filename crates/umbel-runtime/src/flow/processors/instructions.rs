@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smol_str::SmolStr;
 use umbel_core::{Content, Mode, Part, Result, Work};
 
 use super::RequestProcessor;
@@ -41,14 +42,20 @@ impl RequestProcessor for Instructions {
     }
 }
 
-fn instruct(step: &mut Step<'_>, team: Result<Arc<str>>, own: Result<Arc<str>>) -> Result<()> {
+type Told = Result<Option<Arc<str>>>;
+
+fn instruct(step: &mut Step<'_>, team: Told, own: Told) -> Result<()> {
     let (team, own) = (team?, own?);
-    step.request.instruction.push("global_instruction", team);
-    match &step.agent.static_instruction {
-        None => step.request.instruction.push("instruction", own),
-        Some(fixed) => {
-            step.request.instruction.push("static_instruction", fixed.clone());
-            if !own.is_empty() {
+    let instruction = &mut step.request.instruction;
+    if let Some(team) = team {
+        instruction.push(SmolStr::new_static("global_instruction"), team);
+    }
+    match (&step.agent.static_instruction, own) {
+        (None, None) => {}
+        (None, Some(own)) => instruction.push(SmolStr::new_static("instruction"), own),
+        (Some(fixed), own) => {
+            instruction.push(SmolStr::new_static("static_instruction"), fixed.clone());
+            if let Some(own) = own.filter(|own| !own.is_empty()) {
                 let content = Content::user(Part::text(text::instruction_as_content(&own)));
                 step.turn_contents.push(Arc::new(content));
             }
@@ -70,7 +77,7 @@ impl RequestProcessor for Identity {
             Err(error) => return Work::done(Err(error)),
         };
         if step.mode() != Mode::SingleTurn {
-            step.request.instruction.push("identity", place.identity.clone());
+            step.request.instruction.push(SmolStr::new_static("identity"), place.identity.clone());
         }
         Work::done(Ok(()))
     }

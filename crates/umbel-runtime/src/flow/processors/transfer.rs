@@ -1,5 +1,6 @@
 //! Whom the agent may hand over to, and whom it may call as a tool.
 
+use smol_str::SmolStr;
 use umbel_core::{Mode, Result, Work};
 
 use super::RequestProcessor;
@@ -22,7 +23,7 @@ impl RequestProcessor for Transfers {
         };
         if let Some(transfer) = &place.transfer {
             if let Some(instruction) = &transfer.instruction {
-                step.request.instruction.push("transfer", instruction.clone());
+                step.request.instruction.push(SmolStr::new_static("transfer"), instruction.clone());
             }
             step.add_tool(transfer.tool.clone());
         }
