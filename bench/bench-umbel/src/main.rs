@@ -27,11 +27,11 @@ impl Model for FakeModel {
         let answered = request.contents.last().is_some_and(|content| content.has_responses());
         let chunks = match self.scenario {
             Scenario::Tool if !answered => {
-                let args = json!({ "city": "Paris" }).as_object().cloned().unwrap_or_default();
+                let args = umbel::Object::from_iter([("city".to_owned(), json!("Paris"))]);
                 let call = FunctionCall::new("get_weather", args).with_id("call-1");
                 vec![Ok(Chunk::Complete(Response::new(Content::model(Part::call(call)))))]
             }
-            Scenario::Stream => (0..CHUNKS).map(|_| Ok(Chunk::Delta(Response::text(CHUNK)))).collect(),
+            Scenario::Stream => (0..CHUNKS).map(|_| Ok(Chunk::Text(CHUNK.into()))).collect(),
             _ => vec![Ok(Chunk::Complete(Response::text(ANSWER)))],
         };
         Box::pin(futures::stream::iter(chunks))

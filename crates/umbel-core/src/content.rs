@@ -74,12 +74,12 @@ impl Content {
 
     /// A message of the user.
     pub fn user(part: impl Into<Part>) -> Self {
-        Self::new(Role::User, [part.into()])
+        Self { role: Some(Role::User), parts: Parts::from_buf([part.into()]) }
     }
 
     /// A message of the model.
     pub fn model(part: impl Into<Part>) -> Self {
-        Self::new(Role::Model, [part.into()])
+        Self { role: Some(Role::Model), parts: Parts::from_buf([part.into()]) }
     }
 
     /// The calls in it, in order.

@@ -15,7 +15,8 @@ use crate::run::Run;
 #[derive(Debug)]
 pub struct Context {
     run: Run,
-    actions: Mutex<Actions>,
+    /// Most calls do nothing besides answering, so there are none until one is set.
+    actions: Mutex<Option<Box<Actions>>>,
 }
 
 impl Context {
@@ -31,29 +32,31 @@ impl Context {
 
     /// A state key: what was written here, else what the session has.
     pub fn state(&self, key: &str) -> Option<Value> {
-        let mine = self.lock().state_delta.as_ref().and_then(|delta| delta.get(key).cloned());
+        let mine = self.lock().as_ref().and_then(|actions| actions.state_delta.as_ref()?.get(key).cloned());
         mine.or_else(|| self.run.state().get(key).cloned())
     }
 
     /// Sets a state key. Others see it with the event.
     pub fn set_state(&self, key: impl Into<String>, value: impl Into<Value>) {
-        self.lock().set_state(key, value);
+        self.actions(|actions| actions.set_state(key, value));
     }
 
     /// Changes any action.
     pub fn actions(&self, change: impl FnOnce(&mut Actions)) {
-        change(&mut self.lock());
+        change(self.lock().get_or_insert_default());
     }
 
-    /// What was done so far, taken out.
-    pub fn take_actions(&self) -> Actions {
-        std::mem::take(&mut *self.lock())
+    /// What was done so far, taken out. `None` if nothing was.
+    pub fn take_actions(&self) -> Option<Box<Actions>> {
+        self.lock().take().filter(|actions| !actions.is_empty())
     }
 
     /// Stores an artifact and notes its version in the event.
     pub async fn save_artifact(&self, name: &str, part: Part) -> Result<u64> {
         let version = self.run.artifacts()?.save(self.run.session_key(), name, part).await?;
-        self.lock().artifact_delta.get_or_insert_default().insert(name.to_owned(), version);
+        self.actions(|actions| {
+            actions.artifact_delta.get_or_insert_default().insert(name.to_owned(), version);
+        });
         Ok(version)
     }
 
@@ -82,7 +85,7 @@ impl Context {
         self.run.cancel_token()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Actions> {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<Actions>>> {
         self.actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -36,6 +36,8 @@ pub struct Event {
     pub turn_complete: Option<bool>,
     /// What it does.
     pub actions: Option<Box<Actions>>,
+    /// Calls whose answer comes later. Empty and absent are told apart. Boxed, since most events have none.
+    pub long_running_tool_ids: Option<Box<Vec<CallId>>>,
     /// What a model tells about its answer, and the seldom rest.
     pub meta: Option<Box<Meta>>,
 }
@@ -107,9 +109,6 @@ pub struct Meta {
     /// The spoken conversation it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_session_id: Option<SmolStr>,
-    /// Calls whose answer comes later. Empty and absent are told apart.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub long_running_tool_ids: Option<Vec<CallId>>,
     /// Place in a workflow graph; written by other systems.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_info: Option<Value>,
@@ -209,7 +208,7 @@ impl Event {
 
     /// Calls whose answer comes later.
     pub fn long_running(&self) -> &[CallId] {
-        self.meta.as_ref().and_then(|meta| meta.long_running_tool_ids.as_deref()).unwrap_or_default()
+        self.long_running_tool_ids.as_deref().map(Vec::as_slice).unwrap_or_default()
     }
 
     /// What went wrong, as a name.
@@ -274,6 +273,7 @@ impl Event {
             partial: fields.take("partial")?,
             turn_complete: fields.take("turnComplete")?,
             actions: fields.take("actions")?,
+            long_running_tool_ids: fields.take("longRunningToolIds")?,
             meta: None,
         };
         let rest = fields.rest();
@@ -309,7 +309,6 @@ impl Meta {
             output_transcription: fields.take("outputTranscription")?,
             model_version: fields.take("modelVersion")?,
             live_session_id: fields.take("liveSessionId")?,
-            long_running_tool_ids: fields.take("longRunningToolIds")?,
             node_info: fields.take("nodeInfo")?,
             unknown: fields.rest(),
         };
@@ -340,6 +339,8 @@ struct Wire<'a> {
     turn_complete: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     actions: Option<&'a Actions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    long_running_tool_ids: Option<&'a Vec<CallId>>,
     #[serde(flatten)]
     meta: Option<&'a Meta>,
 }
@@ -357,6 +358,7 @@ impl Serialize for Event {
             partial: self.partial,
             turn_complete: self.turn_complete,
             actions: self.actions.as_deref(),
+            long_running_tool_ids: self.long_running_tool_ids.as_deref(),
             meta: self.meta.as_deref(),
         };
         wire.serialize(serializer)
@@ -404,6 +406,6 @@ mod tests {
 
     #[test]
     fn an_event_is_small() {
-        assert!(size_of::<Event>() <= 96, "{}", size_of::<Event>());
+        assert!(size_of::<Event>() <= 104, "{}", size_of::<Event>());
     }
 }

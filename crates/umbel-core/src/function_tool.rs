@@ -3,6 +3,7 @@
 //! [`FunctionTool`] is the closure form. The `#[tool]` attribute makes the same from a function or a method, and
 //! shares [`parse_args`] and [`IntoToolOutput`] with it.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
@@ -242,9 +243,14 @@ pub trait IntoToolOutput {
     fn into_output(self) -> Result<ToolOutput, ToolError>;
 }
 
-impl<T: Serialize> IntoToolOutput for T {
+impl<T: Serialize + 'static> IntoToolOutput for T {
     fn into_output(self) -> Result<ToolOutput, ToolError> {
-        ToolOutput::json(self)
+        // A value that is JSON already is taken as it is, not copied.
+        let mut answer = Some(self);
+        if let Some(value) = (&mut answer as &mut dyn Any).downcast_mut::<Option<Value>>() {
+            return Ok(value.take().unwrap_or_default().into());
+        }
+        ToolOutput::json(answer)
     }
 }
 
@@ -366,7 +372,7 @@ mod tests {
 
     use super::*;
     use crate::agent::{Agent, AgentTree};
-    use crate::run::{Journal, Run, RunParts, Services};
+    use crate::run::{Emitted, Journal, Run, RunParts, Services};
     use crate::work::Work;
     use crate::{
         CancelToken, Content, ContentsView, CountingIds, Event, Extensions, History, InMemorySessions, List,
@@ -394,8 +400,12 @@ mod tests {
             _: &'a Run,
             event: Event,
             _: Vec<RunStep>,
-        ) -> Work<'a, crate::Result<Arc<Event>>> {
-            Work::done(Ok(Arc::new(event)))
+        ) -> Work<'a, crate::Result<Emitted>> {
+            Work::done(Ok(Arc::new(event).into()))
+        }
+
+        fn poll_taken(&self, _: u64, _: &mut std::task::Context<'_>) -> std::task::Poll<()> {
+            std::task::Poll::Ready(())
         }
 
         fn record(&self, _: Vec<RunStep>) -> Work<'_, crate::Result<()>> {
@@ -442,7 +452,7 @@ mod tests {
             tree,
             model_calls: Arc::default(),
             depth: 0,
-            extensions: Extensions::new(),
+            extensions: Arc::default(),
         };
         ToolContext::new(Run::new(parts, root).unwrap(), tool.spec.name.clone(), None, None)
     }

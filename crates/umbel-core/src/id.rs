@@ -151,11 +151,22 @@ pub struct RandomIds;
 
 /// Url-safe, 6 bits a character.
 const ALPHABET: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-";
-const COUNTER_BITS: u32 = 36;
+/// Characters of the random part, and of the counter behind it.
+const RANDOM: usize = 12;
+const COUNTER: usize = 6;
 
 thread_local! {
-    /// The thread's random prefix and what it has counted to; drawn anew when the counter is used up.
-    static STREAM: Cell<(u128, u64)> = const { Cell::new((0, u64::MAX)) };
+    /// The thread's random part and what it has counted to; drawn anew when the counter is used up.
+    static STREAM: Cell<([u8; RANDOM], u64)> = const { Cell::new(([0; RANDOM], u64::MAX)) };
+}
+
+/// Writes a number in characters of the alphabet, the last ones first.
+fn write(mut number: u128, text: &mut [u8]) {
+    for slot in text.iter_mut().rev() {
+        // The index is below 64 by its mask.
+        *slot = ALPHABET.get((number & 63) as usize).copied().unwrap_or(b'0');
+        number >>= 6;
+    }
 }
 
 /// 128 bits from the operating system's generator, by way of the seeds of `RandomState`.
@@ -164,32 +175,37 @@ fn random_bits() -> u128 {
     (u128::from(half()) << 64) | u128::from(half())
 }
 
+/// The next id of this thread, without a prefix.
+fn next() -> [u8; RANDOM + COUNTER] {
+    let (mut random, mut count) = STREAM.get();
+    if count >> (6 * COUNTER) != 0 {
+        write(random_bits(), &mut random);
+        count = 0;
+    }
+    STREAM.set((random, count + 1));
+    let mut text = [0; RANDOM + COUNTER];
+    let (head, tail) = text.split_at_mut(RANDOM);
+    head.copy_from_slice(&random);
+    write(u128::from(count), tail);
+    text
+}
+
 impl Ids for RandomIds {
     fn mint(&self, kind: IdKind) -> SmolStr {
-        let bits = if kind == IdKind::Session {
-            random_bits()
-        } else {
-            STREAM.with(|stream| {
-                let (mut prefix, mut count) = stream.get();
-                if count >> COUNTER_BITS != 0 {
-                    (prefix, count) = (random_bits() << COUNTER_BITS, 0);
-                }
-                stream.set((prefix, count + 1));
-                prefix | u128::from(count)
-            })
-        };
-        let mut text = [0u8; 22];
+        let mut body = [0; RANDOM + COUNTER];
+        match kind {
+            IdKind::Session => write(random_bits(), &mut body),
+            _ => body = next(),
+        }
+        let mut text = [0u8; CLIENT_CALL_PREFIX.len() + RANDOM + COUNTER];
         let prefix = kind.prefix().as_bytes();
-        let body = prefix.len() + 18;
-        for (slot, byte) in text.iter_mut().zip(prefix) {
+        let length = prefix.len() + body.len();
+        for (slot, byte) in text.iter_mut().zip(prefix.iter().chain(&body)) {
             *slot = *byte;
         }
-        for (i, slot) in text.iter_mut().take(body).skip(prefix.len()).enumerate() {
-            let digit = (bits >> (6 * (17 - i))) as usize % ALPHABET.len();
-            *slot = ALPHABET.get(digit).copied().unwrap_or(b'0');
-        }
-        let text = text.get(..body).unwrap_or_default();
-        std::str::from_utf8(text).map(SmolStr::new).unwrap_or_default()
+        let text = text.get(..length).unwrap_or_default();
+        // All of it is ASCII.
+        std::str::from_utf8(text).map(SmolStr::new_inline).unwrap_or_default()
     }
 }
 

@@ -111,6 +111,14 @@ impl SharedState {
         self.apps.get(app).cloned().unwrap_or_default()
     }
 
+    fn user_version(&self, key: &SessionKey) -> u64 {
+        if self.users.is_empty() { 0 } else { self.user(key.app(), key.user()).version }
+    }
+
+    fn app_version(&self, key: &SessionKey) -> u64 {
+        if self.apps.is_empty() { 0 } else { self.apps.get(key.app()).map_or(0, |app| app.version) }
+    }
+
     /// Sets keys where their prefix says; `temp:` keys are nobody's.
     fn set(&mut self, key: &SessionKey, delta: &Object, state: &mut Arc<Object>) {
         for (name, value) in delta {
@@ -131,8 +139,8 @@ impl Slot {
         Versions {
             incarnation: self.incarnation,
             session: self.log.len() as u64,
-            user: shared.user(key.app(), key.user()).version,
-            app: shared.app(key.app()).version,
+            user: shared.user_version(key),
+            app: shared.app_version(key),
         }
     }
 
@@ -246,6 +254,10 @@ fn fenced(key: &SessionKey) -> Error {
 }
 
 impl SessionStore for InMemorySessions {
+    fn is_immediate(&self) -> bool {
+        true
+    }
+
     fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
         let inner = &mut *self.lock();
         let mut state = empty_object();

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use smol_str::SmolStr;
 
+use crate::content::Content;
 use crate::error::Result;
 use crate::history::History;
 use crate::instruction::Instruction;
 use crate::json::Object;
+use crate::part::Part;
 use crate::response::Response;
 use crate::tool::ToolSet;
 use crate::work::BoxStream;
@@ -50,12 +52,28 @@ impl<M: Model + ?Sized> Model for Arc<M> {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Chunk {
-    /// More of the message; folded with what came before.
+    /// More words; folded with what came before. The lightest form, since most chunks are this.
+    Text(String),
+    /// More of a thought.
+    Thought(String),
+    /// More of the message, of whatever kind; folded with what came before.
     Delta(Response),
     /// The whole message; takes the place of what was folded so far.
     Complete(Response),
     /// What came so far is void: an attempt was rejected and another begins.
     Restart,
+}
+
+impl Chunk {
+    /// The chunk as a response, if it is a piece of a message.
+    pub fn into_delta(self) -> Option<Response> {
+        match self {
+            Self::Text(text) => Some(Response::text(text)),
+            Self::Thought(text) => Some(Response::new(Content::model(Part::thought(text)))),
+            Self::Delta(response) => Some(response),
+            _ => None,
+        }
+    }
 }
 
 /// What a model can do.

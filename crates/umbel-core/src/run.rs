@@ -1,8 +1,10 @@
 //! A run as an agent sees it: a cheap handle to what is shared, and to the place it works at.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context as TaskContext, Poll};
 
 use smol_str::{SmolStr, format_smolstr};
 
@@ -51,7 +53,10 @@ pub struct Services {
 /// Implemented by the runtime; agents use it through [`Run`].
 pub trait Journal: Send + Sync {
     /// Writes an event and what the run must remember with it, and hands the event on.
-    fn emit<'a>(&'a self, run: &'a Run, event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Arc<Event>>>;
+    fn emit<'a>(&'a self, run: &'a Run, event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Emitted>>;
+
+    /// Ready once the event with that ticket was taken.
+    fn poll_taken(&self, ticket: u64, cx: &mut TaskContext<'_>) -> Poll<()>;
 
     /// Writes what the run must remember, without an event.
     fn record(&self, steps: Vec<RunStep>) -> Work<'_, Result<()>>;
@@ -67,6 +72,21 @@ pub trait Journal: Send + Sync {
 
     /// What a model is sent of them.
     fn contents(&self, view: &ContentsView, input: Option<&Arc<Content>>) -> History;
+}
+
+/// An event that was emitted.
+#[derive(Clone, Debug)]
+pub struct Emitted {
+    /// As it was written.
+    pub event: Arc<Event>,
+    /// By which to ask whether it was taken; absent if there is nothing to wait for.
+    pub ticket: Option<u64>,
+}
+
+impl From<Arc<Event>> for Emitted {
+    fn from(event: Arc<Event>) -> Self {
+        Self { event, ticket: None }
+    }
 }
 
 /// What all clones of a [`Run`] share.
@@ -324,7 +344,11 @@ impl Run {
 
     /// Emits an event together with what the run must remember.
     pub async fn emit_with(&self, event: Event, steps: Vec<RunStep>) -> Result<Arc<Event>> {
-        let event = self.parts.journal.emit(self, event, steps).await?;
+        let journal = &self.parts.journal;
+        let Emitted { event, ticket } = journal.emit(self, event, steps).await?;
+        if let Some(ticket) = ticket {
+            poll_fn(|cx| journal.poll_taken(ticket, cx)).await;
+        }
         self.note(&event);
         Ok(event)
     }

@@ -131,12 +131,14 @@ impl Session {
         if event.is_partial() {
             return Ok(Arc::new(event));
         }
+        let mut state = self.state.clone();
         if let Some(delta) = event.state_delta() {
-            self.state.apply(delta);
+            state.apply(delta);
         }
         let event = Arc::new(without_temp(event));
         let entries = smallvec![LogEntry::Event(event.clone())];
         self.versions = store.commit(&self.key, Some(self.versions), entries).await?;
+        self.state = state;
         self.updated_at = event.timestamp;
         self.events.push(event.clone());
         Ok(event)

@@ -130,6 +130,11 @@ pub struct Acquired {
 /// `StaleSession` (unexpected version), `Fenced` (lost lease). With any of them nothing was written. Partial events
 /// among the entries are skipped, `temp:` keys are stripped from deltas.
 pub trait SessionStore: Send + Sync + fmt::Debug {
+    /// Whether it always answers at once, as a store in memory does. Such a store is asked without a detour.
+    fn is_immediate(&self) -> bool {
+        false
+    }
+
     /// Makes a session.
     fn create(&self, new: NewSession) -> Work<'_, Result<Session>>;
 

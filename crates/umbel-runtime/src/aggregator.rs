@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use umbel_core::{
-    CallId, Content, FunctionCall, Ids, Meta, Object, Part, PartialArg, Payload, Response, Role,
+    CallId, Chunk, Content, FunctionCall, Ids, Meta, Object, Part, PartialArg, Payload, Response, Role,
 };
 
 /// Folds the chunks of one answer.
@@ -59,9 +59,31 @@ impl Aggregator {
         }
     }
 
-    /// Whether anything came since the start.
-    pub fn has_chunks(&self) -> bool {
-        self.started
+    /// Adds a chunk and gives it back as a preview, if one is wanted.
+    pub(crate) fn fold_chunk(&mut self, chunk: Chunk, ids: &dyn Ids, preview: bool) -> Option<Response> {
+        let mut piece = match chunk {
+            Chunk::Text(text) => {
+                self.fold_text(&text, false);
+                preview.then(|| Response::text(text))?
+            }
+            Chunk::Thought(text) => {
+                self.fold_text(&text, true);
+                preview.then(|| Response::new(Content::model(Part::thought(text))))?
+            }
+            other => {
+                let mut piece = other.into_delta()?;
+                self.fold(&mut piece, ids);
+                preview.then_some(piece)?
+            }
+        };
+        piece.partial = Some(true);
+        Some(piece)
+    }
+
+    /// Adds words, or more of a thought.
+    pub fn fold_text(&mut self, text: &str, thought: bool) {
+        self.started = true;
+        self.add_text(text, thought.then_some(true));
     }
 
     /// The whole message, marked as complete. `None` if nothing came.
@@ -124,13 +146,7 @@ impl Aggregator {
     fn add_plain(&mut self, part: &Part) {
         match &part.payload {
             Payload::Text(text) if !text.is_empty() => {
-                if !self.text.is_empty() && self.thought != part.thought_mark() {
-                    self.close_text();
-                }
-                if self.text.is_empty() {
-                    self.thought = part.thought_mark();
-                }
-                self.text.push_str(text);
+                self.add_text(text, part.thought_mark());
                 if self.signature.is_none() {
                     self.signature = part.signature().map(Box::from);
                 }
@@ -140,6 +156,16 @@ impl Aggregator {
                 self.parts.push(Some(part.clone()));
             }
         }
+    }
+
+    fn add_text(&mut self, text: &str, thought: Option<bool>) {
+        if !self.text.is_empty() && self.thought != thought {
+            self.close_text();
+        }
+        if self.text.is_empty() {
+            self.thought = thought;
+        }
+        self.text.push_str(text);
     }
 
     fn close_text(&mut self) {

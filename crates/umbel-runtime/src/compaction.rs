@@ -236,9 +236,11 @@ async fn summarise_with(model: &dyn Model, run: &Run, events: &[Arc<Event>]) -> 
     let (mut fold, mut whole): (Aggregator, Option<Response>) = (Aggregator::new(), None);
     while let Some(chunk) = run.cancel_token().guard(chunks.next()).await? {
         match chunk? {
-            Chunk::Delta(mut piece) => fold.fold(&mut piece, run.services().ids.as_ref()),
             Chunk::Complete(response) => whole = Some(response),
-            _ => fold = Aggregator::new(),
+            Chunk::Restart => fold = Aggregator::new(),
+            piece => {
+                fold.fold_chunk(piece, run.services().ids.as_ref(), false);
+            }
         }
     }
     let content = whole.or_else(|| fold.close()).and_then(|response| response.content);

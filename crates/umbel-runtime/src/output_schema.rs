@@ -57,7 +57,7 @@ impl OutputSchema {
 }
 
 /// The text without the code fence that models like to put around JSON.
-fn strip_fence(text: &str) -> &str {
+pub(crate) fn strip_fence(text: &str) -> &str {
     let text = text.trim();
     let Some(inner) = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```")) else { return text };
     inner.strip_prefix("json").unwrap_or(inner).trim()

@@ -181,6 +181,7 @@ fn lay_over(event: Event, given: Event) -> Event {
         partial: given.partial.or(event.partial),
         turn_complete: given.turn_complete.or(event.turn_complete),
         actions: given.actions.or(event.actions),
+        long_running_tool_ids: given.long_running_tool_ids.or(event.long_running_tool_ids),
         meta: given.meta.or(event.meta),
     }
 }

@@ -45,6 +45,9 @@ pub const REJECTED: &str = "A person rejected this call, so it was not made.";
 /// What an event says of a model that answered nothing.
 pub const NO_CONTENT: &str = "The model ended its turn without an answer.";
 
+/// What is said of a model that gave a piece of an answer and no end to it.
+pub const STREAM_CUT: &str = "the model's answer broke off: its last item was a preview";
+
 /// What a task agent calls when it is done.
 pub const FINISH_TASK: &str = "Ends the task and reports its result. Call it once, when the task is done.";
 

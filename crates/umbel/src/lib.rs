@@ -1,5 +1,7 @@
 //! Umbel: an agent development kit.
 
+pub mod guide;
+
 pub use umbel_core as core;
 pub use umbel_core::*;
 pub use umbel_macros::tool;

@@ -110,8 +110,9 @@ async fn around(run: &Run, team: &Team, hook: Hook, own: Option<&AgentCallbacks>
     let content = first_content(&cx, plugins, hook, own).await?;
     let actions = cx.take_actions();
     let answered = content.is_some();
-    if answered || !actions.is_empty() {
-        let mut event = run.event().with_actions(actions);
+    if answered || actions.is_some() {
+        let mut event = run.event();
+        event.actions = actions;
         event.content = content.map(Arc::new);
         run.emit(event).await?;
     }

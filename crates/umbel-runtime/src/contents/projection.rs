@@ -19,7 +19,7 @@ use super::{asked, build, contents, for_request, leading, present, seen, settle}
 /// The messages of one view, kept.
 #[derive(Debug)]
 pub(crate) struct Projection {
-    view: Arc<ContentsView>,
+    view: ContentsView,
     /// How many events of the log are taken in.
     taken: usize,
     /// Their messages, but for `open`.
@@ -43,7 +43,7 @@ pub(crate) struct Projection {
 }
 
 impl Projection {
-    pub(crate) fn new(view: Arc<ContentsView>) -> Self {
+    pub(crate) fn new(view: ContentsView) -> Self {
         Self {
             watched: view.isolation_scope.iter().cloned().map(CallId::from).collect(),
             view,

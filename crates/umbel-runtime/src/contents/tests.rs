@@ -32,5 +32,5 @@ fn assert_same(kept: &mut Projection, events: &List<Arc<Event>>, input: Option<&
 }
 
 fn projection(view: &ContentsView) -> Projection {
-    Projection::new(Arc::new(view.clone()))
+    Projection::new(view.clone())
 }

@@ -40,27 +40,29 @@ impl Batch {
 struct Done {
     /// Absent if the answer comes later.
     part: Option<Part>,
-    actions: Actions,
+    actions: Option<Box<Actions>>,
 }
 
 /// Makes the calls, emits what they gave, and sees to what that asks for. Gives the last event.
-pub(super) async fn follow(turn: &mut Turn<'_>, tools: &Arc<ToolSet>, batch: Batch) -> Result<Option<Arc<Event>>> {
+pub(super) async fn follow(turn: &mut Turn<'_>, tools: &Arc<ToolSet>, batch: &Batch) -> Result<Option<Arc<Event>>> {
     let run = turn.run;
-    let calls = batch.calls.clone();
     let Some(mut event) = execute(turn.agent, run, &turn.team, tools, batch).await? else { return Ok(None) };
-    let direct = calls.iter().rev().find(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly));
+    let direct = batch.calls.iter().rev().find(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly));
     if direct.is_some() {
         event.actions_mut().skip_summarization = Some(true);
     }
-    let actions = event.actions.as_deref().cloned().unwrap_or_default();
-    let mut last = emit_with_questions(run, &calls, event).await?;
-    if let Some(value) = &actions.set_model_response {
+    let actions = event.actions.as_deref();
+    let (answer, transfer) = actions.map_or((None, None), |actions| {
+        (actions.set_model_response.clone(), actions.transfer_to_agent.clone())
+    });
+    let mut last = emit_with_questions(run, &batch.calls, event).await?;
+    if let Some(value) = answer {
         let answer = Content::model(Part::text(value.to_string()));
         let mut event = run.event().with_content(answer);
         turn.answer.save(turn.agent, &mut event)?;
         last = run.emit(event).await?;
     }
-    if let Some(name) = actions.transfer_to_agent {
+    if let Some(name) = transfer {
         resolve_transfer(run.tree(), run.node_id(), &name)?;
         run.transfer_to(name);
         run.end();
@@ -98,7 +100,7 @@ fn question(run: &Run, calls: &[FunctionCall], asked: &BTreeMap<CallId, Confirma
     });
     let content = Content::new(Role::Model, parts.collect::<Parts>());
     let mut event = run.event().with_content(content);
-    event.meta_mut().long_running_tool_ids = Some(ids);
+    event.long_running_tool_ids = Some(Box::new(ids));
     event
 }
 
@@ -110,9 +112,9 @@ pub(crate) async fn execute(
     run: &Run,
     team: &Team,
     tools: &ToolSet,
-    batch: Batch,
+    batch: &Batch,
 ) -> Result<Option<Event>> {
-    let caller = Caller { agent, run, team, tools, batch: &batch, turns: exclusive(&batch, tools) };
+    let caller = Caller { agent, run, team, tools, batch, turns: exclusive(batch, tools) };
     let results = match batch.calls.as_slice() {
         [only] => vec![caller.make(only).await],
         several => Box::pin(caller.make_all(several)).await,
@@ -125,7 +127,7 @@ pub(crate) async fn execute(
         }
     }
     let Some(error) = failure else { return Ok(merge(run, done)) };
-    done.retain(|one| one.actions.is_plain());
+    done.retain(|one| one.actions.as_ref().is_none_or(|actions| actions.is_plain()));
     if let Some(event) = merge(run, done).filter(|_| !error.is_control()) {
         run.emit(event).await?;
     }
@@ -141,21 +143,23 @@ fn exclusive(batch: &Batch, tools: &ToolSet) -> Option<tokio::sync::RwLock<()>> 
 /// The results as one event: parts in call order, actions merged in call order.
 fn merge(run: &Run, done: Vec<Done>) -> Option<Event> {
     let mut parts = Parts::new();
-    let mut actions: Option<Actions> = None;
-    let mut any = false;
+    let mut actions: Option<Box<Actions>> = None;
     for one in done {
-        let Some(part) = one.part else { continue };
-        any = true;
-        parts.push(part);
-        match &mut actions {
-            None => actions = Some(one.actions),
-            Some(all) => all.merge(one.actions),
+        parts.extend(one.part);
+        match (&mut actions, one.actions) {
+            (Some(all), Some(more)) => all.merge(*more),
+            (None, more) => actions = more,
+            (Some(_), None) => {}
         }
     }
-    any.then(|| {
-        let content = Content { role: Some(Role::User), parts };
-        run.event().with_content(content).with_actions(actions.unwrap_or_default())
-    })
+    if parts.is_empty() && actions.is_none() {
+        return None;
+    }
+    let mut event = run.event();
+    event.actions = actions;
+    // Without a part there is no answer yet, but what the calls did counts.
+    event.content = (!parts.is_empty()).then(|| Arc::new(Content { role: Some(Role::User), parts }));
+    Some(event)
 }
 
 struct Caller<'a> {
@@ -208,7 +212,16 @@ impl Caller<'_> {
         let meta = self.tools.get(&call.name);
         let confirmation = call.id.as_ref().and_then(|id| self.batch.confirmations.get(id)).cloned();
         let cx = ToolContext::new(self.run.clone(), call.name.clone(), call.id.clone(), confirmation);
-        let value = self.value(&cx, call, meta).instrument(span).await?;
+        let value = async {
+            let value = self.value(&cx, call, meta).await;
+            match &value {
+                Err(error) => spans::record_error(error.kind().code()),
+                Ok(value) if value.is_error => spans::record_error(ErrorKind::Tool.code()),
+                Ok(_) => {}
+            }
+            value
+        };
+        let value = value.instrument(span).await?;
         let spec = meta.map(|meta| meta.tool.spec());
         let later = spec.is_some_and(|spec| spec.long_running);
         let nothing = value.value.is_null() || value.value.as_object().is_some_and(Object::is_empty);
@@ -235,6 +248,10 @@ impl Caller<'_> {
         let value = match given {
             Ok(value) => value,
             Err(error) if error.is_control() => return Err(error),
+            // A run that was told to stop stops, be it for its deadline: nobody may take that for a tool's failure.
+            Err(error) if self.run.cancel_token().is_cancelled() => {
+                return Err(self.run.cancel_token().reason().map_or(error, umbel_core::CancelReason::error));
+            }
             Err(error) => match self.on_tool_error(cx, &args, &error).await? {
                 Some(answer) => Value::Object(answer).into(),
                 None => self.by_policy(error)?,
@@ -284,7 +301,8 @@ impl Caller<'_> {
             Some(turns) => Some((None, Some(turns.read().await))),
         };
         let limit = spec.timeout.unwrap_or(self.run.config().limits.tool_time);
-        let work = AssertUnwindSafe(self.finish(cx, meta.tool.call(cx, args))).catch_unwind();
+        // Also called inside: a tool may panic before there is a future.
+        let work = AssertUnwindSafe(async { self.finish(cx, meta.tool.call(cx, args)).await }).catch_unwind();
         let timed = tokio::time::timeout(limit, work);
         match self.run.cancel_token().guard(timed).await? {
             Err(_) => {

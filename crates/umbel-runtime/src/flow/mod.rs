@@ -47,14 +47,14 @@ pub(crate) async fn run(agent: &LlmAgent, run: &Run) -> Result<()> {
 /// the last event. For agents of your own.
 pub async fn make_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Option<Arc<Event>>> {
     let mut turn = Turn { agent, run, team: Team::of(run)?, answer: Answer::default() };
-    function_calls::follow(&mut turn, &agent.tools, batch).await
+    function_calls::follow(&mut turn, &agent.tools, &batch).await
 }
 
 /// Makes calls with an agent's tools and merges what they gave into one event, which is not emitted: neither are
 /// people asked nor does anyone hand over. For agents of your own.
 pub async fn merge_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Option<Event>> {
     let team = Team::of(run)?;
-    function_calls::execute(agent, run, &team, &agent.tools, batch).await
+    function_calls::execute(agent, run, &team, &agent.tools, &batch).await
 }
 
 /// One request with all that follows from its answer. Gives the last event.

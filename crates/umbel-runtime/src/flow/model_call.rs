@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
-    CallId, Chunk, Context, Error, Event, EventId, ModelRequest, Part, Payload, Response, Result, RunStep,
+    CallId, Chunk, Context, Error, ErrorKind, Event, EventId, ModelRequest, Part, Payload, Response, Result, RunStep,
 };
 
 use super::function_calls::{self, Batch};
@@ -26,6 +26,8 @@ struct Call<'t, 'a> {
     /// Shared by the pieces of one answer, once there is one.
     event_id: Option<EventId>,
     last: Option<Arc<Event>>,
+    /// Calls to be made once the answer was read to its end: they are no part of the model's work.
+    batches: Vec<Batch>,
 }
 
 /// Asks the model and acts on its answer. Gives the last event.
@@ -37,17 +39,21 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, step: Step<'_>) -> Result<Op
         event_id: None,
         request: step.request,
         last: None,
+        batches: Vec::new(),
         turn,
     };
     if let Some(response) = call.before_model().await? {
         call.act(response).await?;
-        return Ok(call.last);
+        return call.follow().await;
     }
     call.turn.run.count_model_call()?;
     let span = spans::model_call(call.turn.run, &call.request);
     let chunks = model.generate(&call.request);
-    call.read(chunks).instrument(span).await?;
-    Ok(call.last)
+    let read = async {
+        call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code()))
+    };
+    read.instrument(span).await?;
+    call.follow().await
 }
 
 impl Call<'_, '_> {
@@ -55,18 +61,20 @@ impl Call<'_, '_> {
     async fn read(&mut self, mut chunks: umbel_core::BoxStream<'static, Result<Chunk>>) -> Result<()> {
         let run = self.turn.run;
         let mut fold: Option<Aggregator> = None;
+        let mut cut = false;
         loop {
             match run.cancel_token().guard(chunks.next()).await? {
                 None => break,
-                Some(Ok(Chunk::Delta(mut piece))) => {
-                    fold.get_or_insert_default().fold(&mut piece, run.services().ids.as_ref());
-                    if run.config().streaming {
-                        piece.partial = Some(true);
+                Some(Ok(chunk @ (Chunk::Text(_) | Chunk::Thought(_) | Chunk::Delta(_)))) => {
+                    let ids = run.services().ids.as_ref();
+                    let piece = fold.get_or_insert_default().fold_chunk(chunk, ids, run.config().streaming);
+                    if let Some(piece) = piece {
                         self.show(piece).await?;
                     }
                 }
                 Some(Ok(Chunk::Complete(whole))) => {
                     fold = None;
+                    cut = whole.partial == Some(true);
                     self.answer(whole).await?;
                 }
                 Some(Ok(Chunk::Restart)) => {
@@ -82,13 +90,18 @@ impl Call<'_, '_> {
         }
         match fold.and_then(|mut fold| fold.close()) {
             Some(whole) => self.answer(whole).await,
+            None if cut => {
+                let error = Error::new(ErrorKind::StreamCut, text::STREAM_CUT);
+                let response = self.on_model_error(error).await?;
+                self.answer(response).await
+            }
             None => Ok(()),
         }
     }
 
     /// Shows a piece of an answer. It is never stored and never acted on.
     async fn show(&mut self, piece: Response) -> Result<()> {
-        let piece = self.after_model(piece).await?;
+        let piece = if self.cx.is_some() { self.after_model(piece).await? } else { piece };
         if is_nothing(&piece) {
             return Ok(());
         }
@@ -99,9 +112,11 @@ impl Call<'_, '_> {
 
     /// Acts on a whole answer of the model.
     async fn answer(&mut self, response: Response) -> Result<()> {
-        let whole = response.partial != Some(true);
-        let response = self.after_model(response).await?;
-        if whole { self.act(response).await } else { self.show(response).await }
+        if response.partial == Some(true) {
+            return self.show(response).await;
+        }
+        let response = if self.cx.is_some() { self.after_model(response).await? } else { response };
+        self.act(response).await
     }
 
     async fn act(&mut self, mut response: Response) -> Result<()> {
@@ -115,11 +130,8 @@ impl Call<'_, '_> {
             return Ok(());
         }
         let mut event = self.event(response);
-        if let Some(cx) = &self.cx {
-            let actions = cx.take_actions();
-            if !actions.is_empty() {
-                event.actions_mut().merge(actions);
-            }
+        if let Some(actions) = self.cx.as_ref().and_then(|cx| cx.take_actions()) {
+            event.actions_mut().merge(*actions);
         }
         let calls = self.name_calls(&mut event);
         self.turn.answer.save(self.turn.agent, &mut event)?;
@@ -130,13 +142,20 @@ impl Call<'_, '_> {
         let steps = vec![RunStep::CallsStarted { calls: Box::new(calls) }];
         let event = run.emit_with(event, steps).await?;
         self.last = Some(event.clone());
-        let batch = Batch::of_event(&event);
-        // Boxed, so that a turn without calls does not carry their state around.
-        let follow = Box::pin(function_calls::follow(self.turn, &self.request.tools, batch));
-        if let Some(last) = follow.await? {
-            self.last = Some(last);
-        }
+        self.batches.push(Batch::of_event(&event));
         Ok(())
+    }
+
+    /// Makes the calls that the answer asked for. Gives the last event.
+    async fn follow(mut self) -> Result<Option<Arc<Event>>> {
+        for batch in std::mem::take(&mut self.batches) {
+            // Boxed, so that a turn without calls does not carry their state around.
+            let follow = Box::pin(function_calls::follow(self.turn, &self.request.tools, &batch));
+            if let Some(last) = follow.await? {
+                self.last = Some(last);
+            }
+        }
+        Ok(self.last)
     }
 
     /// An event of this response. Its pieces share the id, and the whole has it last.
@@ -175,7 +194,7 @@ impl Call<'_, '_> {
         let later = |name: &str| tools.get(name).is_some_and(|meta| meta.tool.spec().long_running);
         let waiting = content.calls().filter(|call| later(&call.name)).filter_map(|call| call.id.clone()).collect();
         let ids = content.calls().filter_map(|call| call.id.clone()).collect();
-        event.meta_mut().long_running_tool_ids = Some(waiting);
+        event.long_running_tool_ids = Some(Box::new(waiting));
         Some(ids)
     }
 

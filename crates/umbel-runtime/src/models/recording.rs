@@ -38,9 +38,8 @@ pub enum TakeChunk {
 impl TakeChunk {
     fn of(chunk: &Result<Chunk>) -> Self {
         match chunk {
-            Ok(Chunk::Delta(response)) => Self::Delta(response.clone()),
             Ok(Chunk::Complete(response)) => Self::Complete(response.clone()),
-            Ok(_) => Self::Restart,
+            Ok(chunk) => chunk.clone().into_delta().map_or(Self::Restart, Self::Delta),
             Err(error) => Self::Failed(error.message().to_owned()),
         }
     }

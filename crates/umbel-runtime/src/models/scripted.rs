@@ -65,8 +65,7 @@ impl ScriptedModel {
 
     /// Next it says this, a piece at a time.
     pub fn stream<T: Into<String>>(self, pieces: impl IntoIterator<Item = T>) -> Self {
-        let pieces = pieces.into_iter().map(|piece| Chunk::Delta(Response::text(piece)));
-        self.chunks(pieces.collect::<Vec<_>>())
+        self.chunks(pieces.into_iter().map(|piece| Chunk::Text(piece.into())))
     }
 
     /// Next it calls a tool. Arguments must be an object; anything else is taken as none.
@@ -103,7 +102,7 @@ impl ScriptedModel {
 
     /// Next it says some of this and then breaks off.
     pub fn break_off<T: Into<String>>(self, pieces: impl IntoIterator<Item = T>) -> Self {
-        let mut step: Vec<_> = pieces.into_iter().map(|piece| Ok(Chunk::Delta(Response::text(piece)))).collect();
+        let mut step: Vec<_> = pieces.into_iter().map(|piece| Ok(Chunk::Text(piece.into()))).collect();
         step.push(Err((ErrorKind::StreamCut, "the model's answer broke off".to_owned())));
         self.push(step)
     }

@@ -1,12 +1,14 @@
 //! One run from its first write to its last.
 
 use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures::FutureExt;
 use smallvec::smallvec;
 use smol_str::SmolStr;
 use tokio::time::Instant;
@@ -50,20 +52,27 @@ pub(crate) struct Ended {
 
 /// Does a run, whatever comes.
 pub(crate) async fn drive(shared: Arc<Shared>, task: Task) -> Ended {
-    let result = match start(&shared, task).await {
+    let result = match caught(start(&shared, task)).await {
         Ok(started) => started,
         Err(error) => return Ended { outcome: Outcome::from_error(&error), error: Some(error) },
     };
     let (run, recorder, outlet) = result;
-    let started = Instant::now();
     let span = spans::invocation(&run);
-    let work = work(&shared, &run, &recorder).instrument(span);
-    let result = watched(work, &run, &recorder, &outlet, started).await;
+    let work = caught(work(&shared, &run, &recorder)).instrument(span);
+    let result = watched(work, &run, &recorder, &outlet).await;
     finish(&shared, &run, &recorder, result).await
+}
+
+/// The work's result. A panic in it, such as one of a callback, is an error like any other.
+async fn caught<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let panicked = |panic: Box<dyn std::any::Any + Send>| Err(Error::from_panic("the run", panic.as_ref()));
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(panicked)
 }
 
 /// Takes the session and writes the user's message.
 async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, Arc<Outlet>)> {
+    // Cancelled before it began, or never read: then it never was.
+    task.cancel.check()?;
     let input = checked(task.input)?;
     let services = &shared.services;
     let extras = &shared.team.extras;
@@ -249,7 +258,6 @@ async fn watched<T>(
     run: &Run,
     recorder: &Recorder,
     outlet: &Outlet,
-    started: Instant,
 ) -> Result<T> {
     let mut work = pin!(work);
     let mut watch = None;
@@ -260,16 +268,16 @@ async fn watched<T>(
         if outlet.is_full() && !run.cancel_token().is_cancelled() {
             return Poll::Pending;
         }
-        let watch = watch.get_or_insert_with(|| Box::pin(keep_watch(run, recorder, started)));
+        let watch = watch.get_or_insert_with(|| Box::pin(keep_watch(run, recorder)));
         watch.as_mut().poll(cx).map(Err)
     })
     .await
 }
 
-/// Ends when the run must: the lease is lost, or it was cancelled and did not unwind in time.
-async fn keep_watch(run: &Run, recorder: &Recorder, started: Instant) -> Error {
+/// Begins when the run first waits for something. Ends when the run must: the lease is lost, or it was cancelled and did not unwind in time.
+async fn keep_watch(run: &Run, recorder: &Recorder) -> Error {
     let limits = run.config().limits;
-    let deadline = started + limits.run_time;
+    let deadline = Instant::now() + limits.run_time;
     let mut beat = Instant::now() + LEASE / 3;
     loop {
         let next = if run.cancel_token().is_cancelled() { beat } else { beat.min(deadline) };
@@ -282,7 +290,7 @@ async fn keep_watch(run: &Run, recorder: &Recorder, started: Instant) -> Error {
             continue;
         }
         beat = Instant::now() + LEASE / 3;
-        if let Some(lease) = recorder.lease().await
+        if let Some(lease) = recorder.lease()
             && let Err(error) = run.services().sessions.heartbeat(&lease, LEASE).await
             && error.kind() == ErrorKind::Fenced
         {
@@ -299,8 +307,8 @@ async fn finish(shared: &Shared, run: &Run, recorder: &Recorder, result: Result<
         Ok(()) => (Outcome::Interrupted { interrupts: Box::new(interrupts) }, None),
         Err(error) => (Outcome::from_error(&error), Some(error)),
     };
-    if error.is_none()
-        && let Err(failure) = wind_up(shared, run, &outcome).await
+    if let Err(failure) = caught(wind_up(shared, run, &outcome)).await
+        && error.is_none()
     {
         outcome = Outcome::from_error(&failure);
         error = Some(failure);
@@ -321,7 +329,8 @@ async fn wind_up(shared: &Shared, run: &Run, outcome: &Outcome) -> Result<()> {
     for handler in &shared.team.extras.handlers {
         handler.after_run(run, outcome).await?;
     }
-    if let Some(compactor) = &shared.team.extras.compaction {
+    let ended_well = matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
+    if let Some(compactor) = shared.team.extras.compaction.as_ref().filter(|_| ended_well) {
         compactor.compact_by_runs(run).await?;
     }
     Ok(())

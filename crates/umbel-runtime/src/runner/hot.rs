@@ -75,7 +75,7 @@ impl HotSession {
         if self.projections.len() == KEPT_VIEWS {
             self.projections.remove(0);
         }
-        let mut projection = Projection::new(Arc::new(view.clone()));
+        let mut projection = Projection::new(view.clone());
         let contents = projection.contents(&self.events, input);
         self.projections.push(projection);
         contents

@@ -1,12 +1,14 @@
 //! A run's way to its session: events are made durable, then handed on.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
+use tokio::sync::Notify;
 use umbel_core::session::without_temp;
 use umbel_core::store::{Acquire, Acquired, Entries};
 use umbel_core::{
-    Address, Content, ContentsView, Error, ErrorKind, Event, History, Interrupt, Journal, Lease, List, LogEntry,
+    Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, History, Interrupt, Journal, Lease, List, LogEntry,
     Outcome, Result, Run, RunConfig, RunId, RunRecord, RunStep, Services, State, Versions, Work,
 };
 
@@ -23,8 +25,8 @@ pub(crate) struct Recorder {
     config: Arc<RunConfig>,
     outlet: Arc<Outlet>,
     inner: Mutex<Inner>,
-    /// Held while something is written, so that writes keep their order.
-    writer: tokio::sync::Mutex<Option<Writer>>,
+    /// Told when a write is done and the next may begin.
+    written: Notify,
 }
 
 struct Inner {
@@ -32,6 +34,19 @@ struct Inner {
     /// Not yet written: an event that waits for the next one, and what belongs to it.
     pending: Entries,
     interrupts: Vec<Interrupt>,
+    writer: Turn,
+}
+
+/// Whose turn it is to write. There is one writer, so that writes keep their order.
+enum Turn {
+    /// The run has not begun, or has ended.
+    Nobody,
+    /// Something is being written.
+    Taken,
+    /// A write was cut short: nobody knows whether it was done.
+    Lost(Writer),
+    /// The next may write.
+    Free(Writer),
 }
 
 struct Writer {
@@ -48,8 +63,8 @@ impl Recorder {
         outlet: Arc<Outlet>,
         hot: Box<HotSession>,
     ) -> Self {
-        let inner = Inner { hot, pending: Entries::new(), interrupts: Vec::new() };
-        Self { run, services, extras, config, outlet, inner: Mutex::new(inner), writer: tokio::sync::Mutex::default() }
+        let inner = Inner { hot, pending: Entries::new(), interrupts: Vec::new(), writer: Turn::Nobody };
+        Self { run, services, extras, config, outlet, inner: Mutex::new(inner), written: Notify::new() }
     }
 
     /// What is known of the session.
@@ -66,27 +81,61 @@ impl Recorder {
     pub(crate) async fn begin(&self, acquire: Acquire) -> Result<()> {
         let events = events_of(&acquire.entries);
         let Acquired { lease, news, versions } = self.services.sessions.acquire(acquire).await?;
-        self.lock().hot.begin(news, events);
-        *self.writer.lock().await = Some(Writer { lease, versions });
+        let mut inner = self.lock();
+        inner.hot.begin(news, events);
+        inner.writer = Turn::Free(Writer { lease, versions });
         Ok(())
     }
 
     /// The lease, once there is one.
-    pub(crate) async fn lease(&self) -> Option<Lease> {
-        self.writer.lock().await.as_ref().map(|writer| writer.lease.clone())
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        match &self.lock().writer {
+            Turn::Free(writer) | Turn::Lost(writer) => Some(writer.lease.clone()),
+            _ => None,
+        }
+    }
+
+    /// Waits for the turn to write. `None` if the run has not begun or has ended.
+    async fn turn(&self) -> Option<(Writing<'_>, Entries)> {
+        loop {
+            let written = self.written.notified();
+            {
+                let mut inner = self.lock();
+                match std::mem::replace(&mut inner.writer, Turn::Taken) {
+                    Turn::Free(writer) => {
+                        let entries = std::mem::take(&mut inner.pending);
+                        return Some((Writing { recorder: self, writer: Some(writer), lost: false }, entries));
+                    }
+                    Turn::Lost(writer) => {
+                        return Some((Writing { recorder: self, writer: Some(writer), lost: true }, Entries::new()));
+                    }
+                    Turn::Nobody => {
+                        inner.writer = Turn::Nobody;
+                        return None;
+                    }
+                    Turn::Taken => {}
+                }
+            }
+            written.await;
+        }
+    }
+
+    /// Gives the turn back.
+    fn pass(&self, writer: Turn) {
+        self.lock().writer = writer;
+        self.written.notify_waiters();
     }
 
     /// Ends the run: writes what is left and the outcome, gives the lease back and the session away.
     ///
     /// The session is `None` if what is known of it may no longer be what is stored.
     pub(crate) async fn end(&self, outcome: &Outcome) -> (Result<()>, Option<Box<HotSession>>) {
-        let mut slot = self.writer.lock().await;
-        let Some(writer) = slot.take() else { return (Ok(()), None) };
-        let mut entries = std::mem::take(&mut self.lock().pending);
+        let Some((mut writing, mut entries)) = self.turn().await else { return (Ok(()), None) };
         let events = events_of(&entries);
         entries.push(self.record_of(RunStep::Ended { outcome: outcome.clone() }));
-        let released = self.services.sessions.release(&writer.lease, writer.versions, entries).await;
-        drop(slot);
+        let lost = writing.lost;
+        let released = writing.release(entries).await;
+        self.pass(Turn::Nobody);
         let versions = match released {
             Ok(versions) => versions,
             Err(error) => return (Err(error), None),
@@ -94,7 +143,7 @@ impl Recorder {
         self.deliver(events).await;
         let mut hot = std::mem::take(&mut self.lock().hot);
         hot.versions = versions;
-        (Ok(()), Some(hot))
+        (Ok(()), (!lost).then_some(hot))
     }
 
     /// Questions that the run leaves open.
@@ -102,25 +151,55 @@ impl Recorder {
         self.lock().interrupts.clone()
     }
 
+    /// Writes at once and puts the event on offer, if it is one event, the turn is free and nothing else is on offer.
+    fn write_now(&self) -> Option<Result<Option<u64>>> {
+        if self.outlet.is_full() {
+            return None;
+        }
+        let mut inner = self.lock();
+        let mut events = events_of(&inner.pending);
+        let event = events.pop().filter(|_| events.is_empty())?;
+        if !matches!(inner.writer, Turn::Free(_)) {
+            return None;
+        }
+        let Turn::Free(mut writer) = std::mem::replace(&mut inner.writer, Turn::Taken) else { return None };
+        let entries = std::mem::take(&mut inner.pending);
+        drop(inner);
+        let result = match self.services.sessions.append(&writer.lease, writer.versions, entries).try_now() {
+            Ok(appended) => appended,
+            Err(_) => Err(Error::new(ErrorKind::Store, "a store that answers at once did not")),
+        };
+        if let Ok(versions) = &result {
+            writer.versions = *versions;
+        }
+        self.pass(Turn::Free(writer));
+        Some(result.map(|_| self.outlet.offer(&mut Some(event))))
+    }
+
     async fn write(&self) -> Result<()> {
-        let mut slot = self.writer.lock().await;
-        let Some(writer) = slot.as_mut() else {
+        let Some((mut writing, entries)) = self.turn().await else {
             return Err(Error::new(ErrorKind::Other, "the run has ended: nothing can be emitted any more"));
         };
-        let entries = std::mem::take(&mut self.lock().pending);
-        if entries.is_empty() {
-            return Ok(());
+        if writing.lost {
+            return Err(Error::new(ErrorKind::Store, "a write of this run was cut short: the run cannot go on"));
         }
         let events = events_of(&entries);
-        writer.versions = self.services.sessions.append(&writer.lease, writer.versions, entries).await?;
-        drop(slot);
+        if !entries.is_empty() {
+            writing.append(entries).await?;
+        }
+        writing.done();
         self.deliver(events).await;
         Ok(())
     }
 
+    /// Puts all on offer before it waits, so that they leave in the order in which they were stored.
     async fn deliver(&self, events: Events) {
+        let mut last = None;
         for event in events {
-            self.outlet.send(event).await;
+            last = self.outlet.offer(&mut Some(event)).or(last);
+        }
+        if let Some(ticket) = last {
+            std::future::poll_fn(|cx| self.outlet.poll_taken(ticket, cx)).await;
         }
     }
 
@@ -140,23 +219,27 @@ impl Recorder {
     }
 
     /// Lets the handlers see an event, then hands it on.
-    async fn emit_seen(&self, run: &Run, mut event: Event, steps: Vec<RunStep>) -> Result<Arc<Event>> {
+    async fn emit_seen(&self, run: &Run, mut event: Event, steps: Vec<RunStep>) -> Result<Emitted> {
         for handler in &self.extras.handlers {
             event = handler.on_event(run, event).await?;
         }
-        if holds(run, &event, &steps) { Ok(self.note(event, steps)) } else { self.hand_on(event, steps).await }
+        if holds(run, &event, &steps) { Ok(self.note(event, steps).into()) } else { self.hand_on(event, steps).await }
+    }
+
+    /// Shows a preview and waits until it is taken.
+    async fn show(&self, event: Arc<Event>) -> Result<Emitted> {
+        self.outlet.send(event.clone()).await;
+        Ok(event.into())
     }
 
     /// Writes an event, unless it is a preview, and waits until it is taken.
-    async fn hand_on(&self, event: Event, steps: Vec<RunStep>) -> Result<Arc<Event>> {
+    async fn hand_on(&self, event: Event, steps: Vec<RunStep>) -> Result<Emitted> {
         if event.is_partial() {
-            let event = Arc::new(event);
-            self.outlet.send(event.clone()).await;
-            return Ok(event);
+            return self.show(Arc::new(event)).await;
         }
         let event = self.note(event, steps);
         self.write().await?;
-        Ok(event)
+        Ok(event.into())
     }
 
     /// Takes an event into what is known of the session, and marks it to be written.
@@ -189,6 +272,56 @@ fn holds(run: &Run, event: &Event, steps: &[RunStep]) -> bool {
 
 /// Events of one write; seldom more than two.
 type Events = SmallVec<[Arc<Event>; 2]>;
+
+/// The turn to write. Whoever is cut short in the middle leaves word that it was.
+struct Writing<'a> {
+    recorder: &'a Recorder,
+    writer: Option<Writer>,
+    lost: bool,
+}
+
+impl Writing<'_> {
+    async fn append(&mut self, entries: Entries) -> Result<()> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let store = &self.recorder.services.sessions;
+        let appended = store.append(&writer.lease, writer.versions, entries).await;
+        if appended.is_err() {
+            // Nothing was written, so the lease can still be given back.
+            self.recorder.pass(Turn::Free(Writer { lease: writer.lease.clone(), versions: writer.versions }));
+            self.writer = None;
+        }
+        if let (Ok(versions), Some(writer)) = (&appended, &mut self.writer) {
+            writer.versions = *versions;
+        }
+        appended.map(|_| ())
+    }
+
+    async fn release(&mut self, entries: Entries) -> Result<Versions> {
+        let Some(Writer { lease, mut versions }) = self.writer.take() else { return Ok(Versions::default()) };
+        let store = &self.recorder.services.sessions;
+        if self.lost
+            && let Some(news) = store.news(&lease.key, versions).await?
+        {
+            versions = news.versions;
+        }
+        store.release(&lease, versions, entries).await
+    }
+
+    /// Gives the turn to the next.
+    fn done(mut self) {
+        if let Some(writer) = self.writer.take() {
+            self.recorder.pass(Turn::Free(writer));
+        }
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            self.recorder.pass(Turn::Lost(writer));
+        }
+    }
+}
 
 fn events_of(entries: &[LogEntry]) -> Events {
     let event = |entry: &LogEntry| match entry {
@@ -229,15 +362,36 @@ fn questions(event: &Event) -> Vec<Interrupt> {
 }
 
 impl Journal for Recorder {
-    fn emit<'a>(&'a self, run: &'a Run, mut event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Arc<Event>>> {
+    fn emit<'a>(&'a self, run: &'a Run, mut event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Emitted>> {
         self.stamp(&mut event);
         if !self.extras.handlers.is_empty() {
             return Work::later(self.emit_seen(run, event, steps));
         }
-        if holds(run, &event, &steps) {
-            return Work::done(Ok(self.note(event, steps)));
+        if event.is_partial() {
+            let event = Arc::new(event);
+            return match self.outlet.offer(&mut Some(event.clone())) {
+                Some(ticket) => Work::done(Ok(Emitted { event, ticket: Some(ticket) })),
+                None => Work::later(self.show(event)),
+            };
         }
-        Work::later(self.hand_on(event, steps))
+        if holds(run, &event, &steps) {
+            return Work::done(Ok(self.note(event, steps).into()));
+        }
+        if !self.services.sessions.is_immediate() {
+            return Work::later(self.hand_on(event, steps));
+        }
+        let event = self.note(event, steps);
+        match self.write_now() {
+            Some(written) => Work::done(written.map(|ticket| Emitted { event, ticket })),
+            None => Work::later(async move {
+                self.write().await?;
+                Ok(event.into())
+            }),
+        }
+    }
+
+    fn poll_taken(&self, ticket: u64, cx: &mut Context<'_>) -> Poll<()> {
+        self.outlet.poll_taken(ticket, cx)
     }
 
     fn record(&self, steps: Vec<RunStep>) -> Work<'_, Result<()>> {

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use futures::StreamExt;
 use smol_str::SmolStr;
 use umbel_core::{
     Agent, AgentTree, ArtifactStore, CancelToken, Clock, Content, CredentialStore, Extensions, Handler, IdKind, Ids,
@@ -21,7 +22,7 @@ use umbel_core::{
 
 pub use self::stream::RunStream;
 
-use self::drive::{Ended, Task, drive};
+use self::drive::{Task, drive};
 use self::hot::HotSessions;
 use self::outlet::Outlet;
 use crate::compaction::Compactor;
@@ -165,7 +166,7 @@ pub(crate) async fn run_child(
     input: Content,
     mut read: impl FnMut(&umbel_core::Event),
 ) -> Result<umbel_core::Outcome> {
-    let outlet = Arc::new(Outlet::default());
+    let (outlet, cancel) = (Arc::new(Outlet::default()), CancelToken::new());
     let mut config = (**parent.config()).clone();
     config.streaming = false;
     config.state_delta = Object::new();
@@ -175,32 +176,17 @@ pub(crate) async fn run_child(
         id: id.clone(),
         input,
         config: Arc::new(config),
-        cancel: parent.cancel_token().clone(),
+        cancel: cancel.clone(),
         outlet: outlet.clone(),
         model_calls: parent.model_calls().clone(),
         depth: parent.depth() + 1,
     };
-    let mut work: umbel_core::BoxFuture<'static, Ended> = Box::pin(drive(shared, task));
-    let ended = std::future::poll_fn(|cx| {
-        loop {
-            if let Some(event) = outlet.take() {
-                read(&event);
-            }
-            match work.as_mut().poll(cx) {
-                std::task::Poll::Ready(ended) => return std::task::Poll::Ready(ended),
-                std::task::Poll::Pending if outlet.is_full() => {}
-                std::task::Poll::Pending => return std::task::Poll::Pending,
-            }
-        }
-    })
-    .await;
-    while let Some(event) = outlet.take() {
-        read(&event);
+    // Should the caller be stopped, this run goes on in a task of its own until it has unwound and has its outcome.
+    let mut stream = RunStream::new(id, Box::pin(drive(shared, task)), outlet, cancel);
+    while let Some(event) = stream.next().await {
+        read(&*event?);
     }
-    match ended.error {
-        Some(error) => Err(error),
-        None => Ok(ended.outcome),
-    }
+    Ok(stream.outcome().cloned().unwrap_or(umbel_core::Outcome::Finished))
 }
 
 /// Puts a [`Runner`] together.

@@ -1,21 +1,31 @@
 //! Where events leave a run: one at a time, each waiting to be taken.
 
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
+use smallvec::SmallVec;
 use umbel_core::Event;
 
 /// Hands events from a run to its reader. A run waits until its event is taken, so a slow reader slows it down.
 #[derive(Debug, Default)]
-pub(crate) struct Outlet(Mutex<Inner>);
+pub(crate) struct Outlet {
+    inner: Mutex<Inner>,
+    /// Whether an event is on offer; changed under the lock.
+    full: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
-    event: Option<Arc<Event>>,
-    /// How many events were taken so far.
+    /// On offer, oldest first: events leave in the order in which they were stored. Seldom more than one, since
+    /// whoever offers one waits until it is taken.
+    events: SmallVec<[Arc<Event>; 1]>,
+    /// How many events were offered so far.
+    offered: u64,
+    /// How many of them were taken.
     taken: u64,
-    waiting: Vec<Waker>,
+    waiting: SmallVec<[Waker; 1]>,
     /// Nobody reads any more.
     closed: bool,
 }
@@ -23,59 +33,76 @@ struct Inner {
 impl Outlet {
     /// Offers an event and waits until it is taken.
     pub(crate) async fn send(&self, event: Arc<Event>) {
-        let mut event = Some(event);
-        let mut ticket = 0;
-        poll_fn(|cx| {
-            let mut inner = self.lock();
-            if inner.closed {
-                return Poll::Ready(());
-            }
-            if event.is_none() && inner.taken > ticket {
-                return Poll::Ready(());
-            }
-            if event.is_some() && inner.event.is_none() {
-                inner.event = event.take();
-                ticket = inner.taken;
-            }
-            if !inner.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                inner.waiting.push(cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await;
+        let ticket = self.offer(&mut Some(event)).unwrap_or_default();
+        poll_fn(|cx| self.poll_taken(ticket, cx)).await;
     }
 
-    /// The event on offer.
-    pub(crate) fn take(&self) -> Option<Arc<Event>> {
+    /// Puts an event on offer, behind others that are. Gives the number by which to ask whether it was taken.
+    pub(crate) fn offer(&self, event: &mut Option<Arc<Event>>) -> Option<u64> {
         let mut inner = self.lock();
-        let event = inner.event.take()?;
-        inner.taken += 1;
-        let waiting = std::mem::take(&mut inner.waiting);
-        drop(inner);
-        for waker in waiting {
-            waker.wake();
+        if let Some(event) = event.take().filter(|_| !inner.closed) {
+            inner.events.push(event);
+            inner.offered += 1;
+            self.full.store(true, Ordering::Release);
         }
+        Some(inner.offered)
+    }
+
+    /// Ready once the event with that number was taken, or nobody reads any more.
+    pub(crate) fn poll_taken(&self, ticket: u64, cx: &Context<'_>) -> Poll<()> {
+        let mut inner = self.lock();
+        if inner.closed || inner.taken >= ticket {
+            return Poll::Ready(());
+        }
+        inner.wait(cx);
+        Poll::Pending
+    }
+
+    /// The oldest event on offer.
+    pub(crate) fn take(&self) -> Option<Arc<Event>> {
+        if !self.is_full() {
+            return None;
+        }
+        let mut inner = self.lock();
+        if inner.events.is_empty() {
+            return None;
+        }
+        let event = inner.events.remove(0);
+        self.full.store(!inner.events.is_empty(), Ordering::Release);
+        inner.taken += 1;
+        inner.wake();
         Some(event)
     }
 
     /// Whether an event is on offer.
     pub(crate) fn is_full(&self) -> bool {
-        self.lock().event.is_some()
+        self.full.load(Ordering::Acquire)
     }
 
     /// Nobody reads any more: events are dropped from now on.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
-        inner.event = None;
-        let waiting = std::mem::take(&mut inner.waiting);
-        drop(inner);
-        for waker in waiting {
-            waker.wake();
-        }
+        inner.events.clear();
+        self.full.store(false, Ordering::Release);
+        inner.wake();
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn wait(&mut self, cx: &Context<'_>) {
+        if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.waiting.push(cx.waker().clone());
+        }
+    }
+
+    fn wake(&mut self) {
+        for waker in self.waiting.drain(..) {
+            waker.wake();
+        }
     }
 }

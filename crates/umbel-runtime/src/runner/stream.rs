@@ -13,6 +13,7 @@ use umbel_core::{
 
 use super::drive::Ended;
 use super::outlet::Outlet;
+use crate::output_schema::strip_fence;
 
 /// The events of a run. The run goes on as they are read.
 ///
@@ -73,7 +74,7 @@ impl RunStream {
     /// Reads to the end and gives the structured answer as a value of that type.
     pub async fn output<T: DeserializeOwned>(self) -> Result<T> {
         let text = self.text().await?;
-        serde_json::from_str(&text).map_err(|e| {
+        serde_json::from_str(strip_fence(&text)).map_err(|e| {
             let message = format!("the answer cannot be read as the wanted type: {e}");
             Error::new(ErrorKind::InvalidOutput, message).with_source(e)
         })

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Value, json};
 use umbel_core::{
     Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, NewSession, Object, Outcome, Part, Result, Run,
-    SessionKey, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue,
+    SessionKey, StateScope, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue,
 };
 
 use crate::runner::{Shared, run_child};
@@ -85,7 +85,10 @@ impl AgentTool {
         // A call may be made again, and ids may repeat: the run and a new id keep its sessions apart.
         let id = format!("{}/{}/{call}/{}", parent.id(), cx.run().id(), shared.services.ids.event());
         let key = SessionKey::new(parent.app(), parent.user(), id)?;
-        let state = cx.run().state().to_object().into_iter().filter(|(key, _)| !key.starts_with("_adk"));
+        // Keys of user and app are shared anyway, and what this run knows of them may be older than what is stored.
+        let state = cx.run().state();
+        let state = state.scope(StateScope::Session).iter().filter(|(key, _)| !key.starts_with("_adk"));
+        let state = state.map(|(key, value)| (key.clone(), value.clone()));
         let new = NewSession::new(key.clone()).state(state.collect()).parent(parent.clone());
         shared.services.sessions.create(new).await?;
         Ok(key)

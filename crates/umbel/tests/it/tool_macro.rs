@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use umbel::{
-    Agent, AgentTree, BoxFuture, CancelToken, Confirm, Content, ContentsView, CountingIds, Dep, ErrorKind,
+    Agent, AgentTree, BoxFuture, CancelToken, Confirm, Content, ContentsView, Emitted, CountingIds, Dep, ErrorKind,
     Event, Extensions, History, InMemorySessions, Journal, List, Object, Result, Run, RunParts, RunStep,
     Services, SessionKey, State, SystemClock, Tool, ToolContext, ToolError, ToolOutput, ToolSet, ToolValue,
     Work, tool,
@@ -29,8 +29,12 @@ impl Agent for Nobody {
 struct Blank;
 
 impl Journal for Blank {
-    fn emit<'a>(&'a self, _: &'a Run, event: Event, _: Vec<RunStep>) -> Work<'a, Result<Arc<Event>>> {
-        Work::done(Ok(Arc::new(event)))
+    fn emit<'a>(&'a self, _: &'a Run, event: Event, _: Vec<RunStep>) -> Work<'a, Result<Emitted>> {
+        Work::done(Ok(Arc::new(event).into()))
+    }
+
+    fn poll_taken(&self, _: u64, _: &mut std::task::Context<'_>) -> std::task::Poll<()> {
+        std::task::Poll::Ready(())
     }
 
     fn record(&self, _: Vec<RunStep>) -> Work<'_, Result<()>> {
@@ -80,7 +84,7 @@ fn context(tool: &dyn Tool, dependencies: Extensions) -> ToolContext {
         tree,
         model_calls: Arc::default(),
         depth: 0,
-        extensions: Extensions::new(),
+        extensions: Arc::default(),
     };
     ToolContext::new(Run::new(parts, root).unwrap(), tool.spec().name.clone(), None, None)
 }

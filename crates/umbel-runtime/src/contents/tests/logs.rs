@@ -191,8 +191,8 @@ impl Writer<'_> {
         let role = if event.is_user() { Role::User } else { Role::Model };
         let ids: Vec<CallId> = parts.iter().filter_map(|part| part.as_call()?.id.clone()).collect();
         match dice {
-            0..30 if !ids.is_empty() => event.meta_mut().long_running_tool_ids = Some(ids),
-            30..33 => event.meta_mut().long_running_tool_ids = Some(vec!["c1".into()]),
+            0..30 if !ids.is_empty() => event.long_running_tool_ids = Some(Box::new(ids)),
+            30..33 => event.long_running_tool_ids = Some(Box::new(vec!["c1".into()])),
             _ => {}
         }
         let role = Some(role).filter(|_| dice != 40);

@@ -32,7 +32,7 @@ fn a_view_leaves_out_what_its_model_is_not_to_see() {
     let parts = [Part::thought("hm"), Part::new(Payload::FileData(Box::new(file))), Part::call(call)];
     let mut event = Event::new(RunId::from("r"), Arc::new(Source::new("alpha")))
         .with_content(Content::new(Role::Model, parts));
-    event.meta_mut().long_running_tool_ids = Some(vec!["adk-1".into()]);
+    event.long_running_tool_ids = Some(Box::new(vec!["adk-1".into()]));
     let events: List<Arc<Event>> = [Arc::new(event)].into_iter().collect();
     let sent = |view: &ContentsView| {
         let content = build(view, &events, None).pop().unwrap();

@@ -19,6 +19,10 @@ impl RequestProcessor for Confirmations {
     }
 
     fn process<'a>(&'a self, step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
+        // What people say comes as the message of a run.
+        if !step.run.input().is_some_and(|input| input.has_responses()) {
+            return Work::done(Ok(()));
+        }
         let events = step.run.events();
         match given(&events) {
             None => Work::done(Ok(())),
@@ -81,7 +85,7 @@ async fn take_in(step: &mut Step<'_>, events: List<Arc<Event>>, mut given: Given
     if batch.calls.is_empty() {
         return Ok(());
     }
-    let made = function_calls::execute(step.agent, step.run, &step.team, &step.tools, batch).await?;
+    let made = function_calls::execute(step.agent, step.run, &step.team, &step.tools, &batch).await?;
     if let Some(event) = made {
         step.emit(event).await?;
     }

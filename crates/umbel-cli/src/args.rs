@@ -1,0 +1,122 @@
+//! What stands on the command line.
+
+use std::ffi::OsString;
+
+/// What `--help` says.
+pub const USAGE: &str = "\
+Talks with a demo agent in the terminal. Its model is a script, so it works offline and needs no key.
+
+Usage: umbel [--user NAME] [MESSAGE]...
+
+  MESSAGE          Answer this message and leave. Without it a conversation begins.
+  --user NAME      Who is talking; `local` if left out.
+  -h, --help       Show this help.
+  -V, --version    Show the version.
+
+Examples:
+  umbel
+  umbel weather in Paris and Rome
+  echo \"convert 100 EUR to JPY\" | umbel
+
+NO_COLOR=1 turns colours off.
+";
+
+/// Who talks if nobody says so.
+const LOCAL: &str = "local";
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Show the help.
+    Help,
+    /// Show the version.
+    Version,
+    /// Talk.
+    Chat {
+        /// With whom.
+        user: String,
+        /// One message and no more; a conversation if there is none.
+        message: Option<String>,
+    },
+}
+
+/// Why the command line cannot be followed, in words, with what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadArgs(pub String);
+
+/// Reads a command line, without the program's name.
+///
+/// ```
+/// use umbel_cli::args::{Command, parse};
+///
+/// let command = parse(["--user", "ann", "weather", "in", "Paris"].map(Into::into)).unwrap();
+/// let message = Some("weather in Paris".to_owned());
+/// assert_eq!(command, Command::Chat { user: "ann".to_owned(), message });
+/// ```
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, BadArgs> {
+    let mut args = args.into_iter().map(|arg| arg.to_string_lossy().into_owned());
+    let (mut user, mut words) = (LOCAL.to_owned(), Vec::new());
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "-h" | "--help" => return Ok(Command::Help),
+            "-V" | "--version" => return Ok(Command::Version),
+            "--user" => user = name(args.next())?,
+            // A message may begin with a dash: all that follows is one.
+            "--" => words.extend(args.by_ref()),
+            flag => match flag.strip_prefix("--user=") {
+                Some(given) => user = name(Some(given.to_owned()))?,
+                None if flag.starts_with('-') && flag.len() > 1 => return Err(unknown(flag)),
+                None => words.push(arg),
+            },
+        }
+    }
+    let message = words.join(" ");
+    let message = message.trim();
+    let message = (!message.is_empty()).then(|| message.to_owned());
+    Ok(Command::Chat { user, message })
+}
+
+fn name(given: Option<String>) -> Result<String, BadArgs> {
+    match given.filter(|name| !name.trim().is_empty()) {
+        Some(name) => Ok(name),
+        None => Err(BadArgs("`--user` needs a name, such as `--user ann`.".to_owned())),
+    }
+}
+
+fn unknown(flag: &str) -> BadArgs {
+    BadArgs(format!(
+        "There is no flag `{flag}`. `umbel --help` lists those there are.\n\
+         If it is part of a message, put `--` before the message: `umbel -- {flag}`."
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Command, BadArgs> {
+        parse(args.iter().map(Into::into))
+    }
+
+    fn chat(user: &str, message: Option<&str>) -> Result<Command, BadArgs> {
+        Ok(Command::Chat { user: user.to_owned(), message: message.map(str::to_owned) })
+    }
+
+    #[test]
+    fn flags_and_words_are_told_apart() {
+        assert_eq!(parsed(&[]), chat("local", None));
+        assert_eq!(parsed(&["--user=ann", "hi", "there"]), chat("ann", Some("hi there")));
+        assert_eq!(parsed(&["hi", "--user", "bob"]), chat("bob", Some("hi")));
+        assert_eq!(parsed(&["--", "-5", "degrees"]), chat("local", Some("-5 degrees")));
+        assert_eq!(parsed(&[" "]), chat("local", None));
+        assert_eq!(parsed(&["-h"]), Ok(Command::Help));
+        assert_eq!(parsed(&["hi", "--version"]), Ok(Command::Version));
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_refused_with_a_hint() {
+        for (args, word) in [(&["--colour"][..], "--help"), (&["--user"], "--user ann"), (&["--user", ""], "name")] {
+            assert!(parsed(args).unwrap_err().0.contains(word), "{args:?}");
+        }
+    }
+}

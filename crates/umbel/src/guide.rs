@@ -1,0 +1,32 @@
+//! The guide: one page per concept, each with examples that run.
+//!
+//! | Page | What it is about |
+//! |---|---|
+//! | [`agent`] | What runs: agents with a model, workflows, closures, teams |
+//! | [`run`] | One message answered: outcomes, cancelling, limits, what is written |
+//! | [`event`] | What the log holds and a reader gets: its form in JSON |
+//! | [`session_and_state`] | Where conversations are kept: keys, scopes, versions, stores |
+//! | [`tool`] | What a model can have done: functions, methods, closures, agents |
+//! | [`model`] | The contract of a model, the scripted one, recording and replaying |
+//! | [`flow`] | What an agent with a model does, step by step, and how to change it |
+
+#[doc = include_str!("../../../docs/agent.md")]
+pub mod agent {}
+
+#[doc = include_str!("../../../docs/run.md")]
+pub mod run {}
+
+#[doc = include_str!("../../../docs/event.md")]
+pub mod event {}
+
+#[doc = include_str!("../../../docs/session-and-state.md")]
+pub mod session_and_state {}
+
+#[doc = include_str!("../../../docs/tool.md")]
+pub mod tool {}
+
+#[doc = include_str!("../../../docs/model.md")]
+pub mod model {}
+
+#[doc = include_str!("../../../docs/flow.md")]
+pub mod flow {}

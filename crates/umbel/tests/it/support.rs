@@ -1,0 +1,288 @@
+//! What the tests share: reading a run to its end, reading the log, a store that can be watched.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::StreamExt;
+use serde_json::Value;
+use umbel::store::{Acquire, Acquired, Entries, News};
+use umbel::{
+    Agent, Content, Error, ErrorKind, Event, EventFilter, FunctionCall, FunctionResponse, FunctionTool,
+    InMemorySessions, Lease, LogEntry, ModelRequest, NewSession, Object, Outcome, Part, Response, Result, Role,
+    RunLimits, RunStep, RunStream, Runner, ScriptedModel, Session, SessionKey, SessionStore, Versions, Work,
+};
+
+/// All that a run gave.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// All events, previews included.
+    pub(crate) events: Vec<Arc<Event>>,
+    pub(crate) error: Option<Error>,
+    pub(crate) outcome: Outcome,
+}
+
+impl Seen {
+    /// The events without previews.
+    pub(crate) fn whole(&self) -> Vec<Arc<Event>> {
+        self.events.iter().filter(|event| !event.is_partial()).cloned().collect()
+    }
+
+    pub(crate) fn partial(&self) -> Vec<Arc<Event>> {
+        self.events.iter().filter(|event| event.is_partial()).cloned().collect()
+    }
+
+    /// Who said what, of whole events with text.
+    pub(crate) fn texts(&self) -> Vec<(String, String)> {
+        let said = self.whole().into_iter().map(|event| (event.author().to_owned(), event.text()));
+        said.filter(|(_, text)| !text.is_empty()).collect()
+    }
+
+    /// What tools answered, in order.
+    pub(crate) fn responses(&self) -> Vec<Value> {
+        responses(&self.whole())
+    }
+
+    /// The only tool answer's error.
+    pub(crate) fn tool_error(&self) -> String {
+        let responses = self.responses();
+        assert_eq!(responses.len(), 1, "{responses:?}");
+        responses[0]["error"].as_str().expect("an error").to_owned()
+    }
+
+    pub(crate) fn kind(&self) -> ErrorKind {
+        self.error.as_ref().expect("an error").kind()
+    }
+
+    /// The code of a failed run.
+    pub(crate) fn code(&self) -> &str {
+        match &self.outcome {
+            Outcome::Failed { failure } => &failure.code,
+            other => panic!("not failed but {other:?}"),
+        }
+    }
+
+    pub(crate) fn assert_finished(&self) -> &Self {
+        assert_eq!((&self.outcome, self.error.as_ref().map(Error::message)), (&Outcome::Finished, None));
+        self
+    }
+}
+
+pub(crate) fn responses(events: &[Arc<Event>]) -> Vec<Value> {
+    let all = events.iter().flat_map(|event| event.responses());
+    all.map(|response| Value::Object(response.response.clone().unwrap_or_default())).collect()
+}
+
+/// Reads a run to its end.
+pub(crate) async fn read(mut stream: RunStream) -> Seen {
+    let (mut events, mut error) = (Vec::new(), None);
+    while let Some(item) = stream.next().await {
+        assert!(error.is_none(), "an error is the last item");
+        match item {
+            Ok(event) => events.push(event),
+            Err(failure) => error = Some(failure),
+        }
+    }
+    let outcome = stream.outcome().expect("an outcome").clone();
+    Seen { events, error, outcome }
+}
+
+/// A runner of that agent with a session.
+pub(crate) async fn begin(agent: impl Agent + 'static) -> (Runner, SessionKey) {
+    with_session(Runner::new("app", agent).unwrap()).await
+}
+
+pub(crate) async fn with_session(runner: Runner) -> (Runner, SessionKey) {
+    let key = runner.create_session("ann").await.unwrap().key;
+    (runner, key)
+}
+
+/// One run of a new runner, read to its end.
+pub(crate) async fn run_once(agent: impl Agent + 'static) -> Seen {
+    let (runner, key) = begin(agent).await;
+    read(runner.run(&key, "hi")).await
+}
+
+/// The whole log.
+pub(crate) async fn log(runner: &Runner, key: &SessionKey) -> Vec<LogEntry> {
+    runner.sessions().news(key, Versions::default()).await.unwrap().expect("a session").entries
+}
+
+pub(crate) async fn stored(runner: &Runner, key: &SessionKey) -> Vec<Arc<Event>> {
+    let session = runner.sessions().get(key, EventFilter::default()).await.unwrap().expect("a session");
+    session.events.iter().cloned().collect()
+}
+
+/// The stored events of one run, without the user's.
+pub(crate) async fn stored_answers(runner: &Runner, key: &SessionKey) -> Vec<Arc<Event>> {
+    stored(runner, key).await.into_iter().filter(|event| !event.is_user()).collect()
+}
+
+/// The outcomes in a log, in order. Each is the last record of its run, and no run has two.
+pub(crate) fn outcomes(log: &[LogEntry]) -> Vec<Outcome> {
+    let mut ended = Vec::new();
+    let mut outcomes = Vec::new();
+    for entry in log {
+        let run = match entry {
+            LogEntry::Event(event) => &event.run,
+            LogEntry::Record(record) => &record.run,
+        };
+        assert!(!ended.contains(run), "nothing comes after the outcome of a run");
+        if let LogEntry::Record(record) = entry
+            && let RunStep::Ended { outcome } = &record.step
+        {
+            ended.push(run.clone());
+            outcomes.push(outcome.clone());
+        }
+    }
+    outcomes
+}
+
+pub(crate) async fn state(runner: &Runner, key: &SessionKey) -> Value {
+    let session = runner.sessions().get(key, EventFilter::default()).await.unwrap().expect("a session");
+    Value::Object(session.state.to_object())
+}
+
+pub(crate) fn object(value: Value) -> Object {
+    let Value::Object(object) = value else { panic!("not an object: {value}") };
+    object
+}
+
+/// A model's wish to call, with an id of the model's.
+pub(crate) fn call_with_id(id: &str, name: &str, args: Value) -> Part {
+    Part::call(FunctionCall::new(name, object(args)).with_id(id))
+}
+
+pub(crate) fn calls(parts: impl IntoIterator<Item = Part>) -> Response {
+    Response::new(Content::new(Role::Model, parts))
+}
+
+/// The user's answer to a call.
+pub(crate) fn answer(id: &str, name: &str, response: Value) -> Content {
+    let response = FunctionResponse::new(Some(id.into()), name, object(response));
+    Content::new(Role::User, [Part::response(response)])
+}
+
+/// A tool that gives its arguments back.
+pub(crate) fn echo() -> FunctionTool {
+    FunctionTool::new("echo", "Says it again.", |args: Value| async move { Ok(args) })
+}
+
+/// Says "fine" to everything.
+pub(crate) fn fine() -> ScriptedModel {
+    ScriptedModel::from_fn("fine", |_| vec![Ok(umbel::Chunk::Complete(Response::text("fine")))])
+}
+
+/// The texts of a request's messages.
+pub(crate) fn said(request: &ModelRequest) -> Vec<String> {
+    request.contents.iter().map(|content| content.text()).collect()
+}
+
+pub(crate) fn quick() -> RunLimits {
+    RunLimits { grace: Duration::from_millis(30), ..RunLimits::default() }
+}
+
+/// Notes taken in callbacks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Notes(Arc<Mutex<Vec<String>>>);
+
+impl Notes {
+    pub(crate) fn add(&self, note: impl Into<String>) {
+        self.0.lock().unwrap().push(note.into());
+    }
+
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// A store that counts its writes, and can be slow or fail.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spy(Arc<SpyInner>);
+
+#[derive(Debug, Default)]
+struct SpyInner {
+    store: InMemorySessions,
+    writes: AtomicUsize,
+    slow: AtomicBool,
+    failing: AtomicBool,
+}
+
+impl Spy {
+    pub(crate) fn writes(&self) -> usize {
+        self.0.writes.load(Ordering::SeqCst)
+    }
+
+    /// Every write waits a little, as a database does.
+    pub(crate) fn slow(self) -> Self {
+        self.0.slow.store(true, Ordering::SeqCst);
+        self
+    }
+
+    /// The next append fails.
+    pub(crate) fn fail_next_append(&self) {
+        self.0.failing.store(true, Ordering::SeqCst);
+    }
+
+    async fn write<T>(&self, work: Work<'_, T>) -> T {
+        self.0.writes.fetch_add(1, Ordering::SeqCst);
+        if self.0.slow.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        work.await
+    }
+}
+
+impl SessionStore for Spy {
+    fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
+        self.0.store.create(new)
+    }
+
+    fn get<'a>(&'a self, key: &'a SessionKey, filter: EventFilter) -> Work<'a, Result<Option<Session>>> {
+        self.0.store.get(key, filter)
+    }
+
+    fn list<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Vec<Session>>> {
+        self.0.store.list(app, user)
+    }
+
+    fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>> {
+        self.0.store.delete(key)
+    }
+
+    fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
+        self.0.store.user_state(app, user)
+    }
+
+    fn news<'a>(&'a self, key: &'a SessionKey, known: Versions) -> Work<'a, Result<Option<News>>> {
+        self.0.store.news(key, known)
+    }
+
+    fn acquire(&self, acquire: Acquire) -> Work<'_, Result<Acquired>> {
+        Work::later(async move { self.write(self.0.store.acquire(acquire)).await })
+    }
+
+    fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
+        self.0.store.heartbeat(lease, ttl)
+    }
+
+    fn append<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+        if self.0.failing.swap(false, Ordering::SeqCst) {
+            return Work::done(Err(Error::new(ErrorKind::Store, "the disk is full")));
+        }
+        Work::later(async move { self.write(self.0.store.append(lease, expected, entries)).await })
+    }
+
+    fn release<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+        Work::later(async move { self.write(self.0.store.release(lease, expected, entries)).await })
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a SessionKey,
+        expected: Option<Versions>,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
+        Work::later(async move { self.write(self.0.store.commit(key, expected, entries)).await })
+    }
+}
