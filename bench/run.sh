@@ -2,7 +2,7 @@
 # Build every peer in release mode, run every measure, merge the JSON lines into results.json.
 #   ./run.sh                 all peers, all measures
 #   PEERS="bench-ours" ./run.sh
-#   MEASURES="callgrind" ./run.sh        any of: throughput growth memory allocs callgrind long size
+#   MEASURES="callgrind" ./run.sh        any of: throughput growth memory allocs callgrind long size team
 set -eu
 cd "$(dirname "$0")"
 PEERS=${PEERS:-"bench-adk bench-rig bench-floor bench-umbel"}
@@ -30,6 +30,10 @@ for p in $PEERS; do
       a=$(count fixed $s 50); b=$(count fixed $s 250)
       echo "{\"peer\":\"$p\",\"measure\":\"callgrind\",\"result\":{\"scenario\":\"$s\",\"instructions_per_run\":$(( (b - a) / 200 ))}}" | tee -a $OUT
     done
+  fi
+  if { has team || has callgrind; } && [ "$p" = bench-umbel ]; then   # two agents, the first hands over to the second; no peer has it
+    a=$(count team 50); b=$(count team 250)
+    echo "{\"peer\":\"$p\",\"measure\":\"callgrind\",\"result\":{\"scenario\":\"team\",\"instructions_per_run\":$(( (b - a) / 200 ))}}" | tee -a $OUT
   fi
   if has long; then   # instructions of one turn at the start and at the end of a long session (slow for peers that copy)
     for s in text tool; do

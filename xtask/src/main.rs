@@ -1,1 +1,42 @@
-fn main() {}
+//! Chores of this workspace, run as `cargo xtask NAME`.
+
+// A tool on the command line: it talks to a person, and its exit code is its answer.
+#![allow(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+mod budgets;
+mod style;
+mod test;
+mod vectors;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask COMMAND
+
+commands:
+  test [CHECK]
+      sets up what is needed and runs every check, or one of them:
+      format, style, lints, tests, docs, example, budgets
+  vectors DIR [--case NAME] [--verbose]
+      runs every vector file of a folder and says which cases fail
+      -c, --case NAME   only cases whose name contains NAME
+      -v, --verbose     shows what was expected and what came of each failing case";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    match args.next().as_deref() {
+        Some("test") => test::main(args),
+        Some("vectors") => vectors::main(args),
+        Some("help" | "--help" | "-h") => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        other => {
+            if let Some(name) = other {
+                eprintln!("there is no command `{name}`\n");
+            }
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}

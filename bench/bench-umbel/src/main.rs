@@ -102,6 +102,56 @@ impl Peer for Umbel {
     }
 }
 
+/// A team of two: the first agent hands over, the second answers. Umbel's own row: peers have no such scenario.
+struct TeamModel;
+
+impl std::fmt::Debug for TeamModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TeamModel")
+    }
+}
+
+impl Model for TeamModel {
+    fn name(&self) -> &str {
+        "fake"
+    }
+
+    fn generate(&self, request: &ModelRequest) -> BoxStream<'static, umbel::Result<Chunk>> {
+        let answered = request.contents.len() > 1;
+        let response = if answered {
+            Response::text(ANSWER)
+        } else {
+            let args = umbel::Object::from_iter([("agent_name".to_owned(), json!("weather"))]);
+            Response::new(Content::model(Part::call(FunctionCall::new("transfer_to_agent", args).with_id("call-1"))))
+        };
+        Box::pin(futures::stream::iter([Ok(Chunk::Complete(response))]))
+    }
+}
+
+/// Exactly `n` runs of a team: open a session, one turn with a handing over, delete the session.
+fn team(n: u64) {
+    let weather = LlmAgent::new("weather").description("Knows the weather.").instruction(INSTRUCTION);
+    let desk = LlmAgent::new("desk").model(TeamModel).instruction("Hand over.").sub_agent(weather);
+    let runner = Runner::new("bench", desk).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        for id in 0..n {
+            let key = runner.create_session_with("user", id.to_string(), Default::default()).await.unwrap().key;
+            let mut events = runner.run(&key, PROMPT);
+            let mut text = 0;
+            while let Some(event) = events.next().await {
+                text += event.unwrap().text().len();
+            }
+            assert_eq!(text, ANSWER.len());
+            runner.delete_session(&key).await.unwrap();
+        }
+    });
+}
+
 fn main() {
-    harness::main::<Umbel>();
+    let args: Vec<String> = std::env::args().collect();
+    match args.get(1).map(String::as_str) {
+        Some("team") => team(args[2].parse().expect("count")),
+        _ => harness::main::<Umbel>(),
+    }
 }

@@ -115,7 +115,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_followed_is_refused_with_a_hint() {
-        for (args, word) in [(&["--colour"][..], "--help"), (&["--user"], "--user ann"), (&["--user", ""], "name")] {
+        for (args, word) in
+            [(&["--colour"][..], "--help"), (&["--user"], "--user ann"), (&["--user", ""], "name")]
+        {
             assert!(parsed(args).unwrap_err().0.contains(word), "{args:?}");
         }
     }

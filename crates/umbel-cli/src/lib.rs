@@ -79,9 +79,9 @@ async fn converse(user: &str, message: Option<String>) -> io::Result<ExitCode> {
     let style = Style::for_terminal(io::stdout().is_terminal());
     let pace = io::stdout().is_terminal().then_some(PACE);
     let runner = demo::runner(pace).map_err(io::Error::other)?;
-    let screen = Screen::new(io::stdout(), style, terminal && message.is_none());
+    let screen = Screen::new(io::stdout(), style, terminal);
     // Elsewhere Ctrl-C ends the program, as it does any other.
-    let interrupts = if screen.is_interactive() { Interrupts::ctrl_c() } else { Interrupts::never() };
+    let interrupts = if terminal && message.is_none() { Interrupts::ctrl_c() } else { Interrupts::never() };
     let input = BufReader::new(tokio::io::stdin());
     let mut chat = Chat::begin(runner, user, input, screen, interrupts).await.map_err(io::Error::other)?;
     let Some(message) = message else {

@@ -37,7 +37,7 @@ impl Ink {
             Self::You => "\x1b[1;32m",
             Self::Agent => "\x1b[1;36m",
             Self::Faint => "\x1b[2m",
-            Self::Tool => "\x1b[34m",
+            Self::Tool => "\x1b[36m",
             Self::State => "\x1b[35m",
             Self::Question => "\x1b[1;33m",
             Self::Error => "\x1b[31m",

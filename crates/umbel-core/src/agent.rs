@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use crate::content::Content;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Source, USER};
+use crate::event::{Event, Source, USER};
 use crate::model::Model;
 use crate::run::Run;
 use crate::work::{BoxFuture, Work};
@@ -51,6 +51,16 @@ pub trait Agent: Send + Sync {
     /// The structure of what it is asked when it is called as a tool; words if it has none.
     fn input_schema(&self) -> Option<&Arc<serde_json::Value>> {
         None
+    }
+
+    /// The structure of its answer; words if it has none.
+    fn output_schema(&self) -> Option<&Arc<serde_json::Value>> {
+        None
+    }
+
+    /// Has a say in an event that answers in its place, before it is emitted.
+    fn on_answered(&self, _event: &mut Event) -> Result<()> {
+        Ok(())
     }
 
     /// Checks itself with the place it has in its tree.
@@ -98,6 +108,14 @@ impl<A: Agent + ?Sized> Agent for Arc<A> {
 
     fn input_schema(&self) -> Option<&Arc<serde_json::Value>> {
         (**self).input_schema()
+    }
+
+    fn output_schema(&self) -> Option<&Arc<serde_json::Value>> {
+        (**self).output_schema()
+    }
+
+    fn on_answered(&self, event: &mut Event) -> Result<()> {
+        (**self).on_answered(event)
     }
 
     fn validate(&self, tree: &AgentTree, node: NodeId) -> Result<()> {
@@ -183,7 +201,7 @@ pub struct AgentTree {
 
 impl AgentTree {
     /// The tree below `root`. Names must be unique and usable, and each agent must agree with its place.
-    pub fn new(root: Arc<dyn Agent>) -> Result<Self> {
+    pub fn new(root: &Arc<dyn Agent>) -> Result<Self> {
         let mut tree = Self { nodes: Vec::new(), by_name: HashMap::new(), fingerprint: 0 };
         tree.add(root, None)?;
         for (index, node) in tree.nodes.iter().enumerate() {
@@ -194,7 +212,7 @@ impl AgentTree {
         Ok(tree)
     }
 
-    fn add(&mut self, agent: Arc<dyn Agent>, parent: Option<NodeId>) -> Result<NodeId> {
+    fn add(&mut self, agent: &Arc<dyn Agent>, parent: Option<NodeId>) -> Result<NodeId> {
         let name = SmolStr::new(agent.name());
         if name.is_empty() || name == USER {
             let message = format!("an agent cannot be named `{name}`: choose another name");
@@ -208,7 +226,7 @@ impl AgentTree {
         let source = Arc::new(Source::new(name));
         self.nodes.push(AgentNode { agent: agent.clone(), parent, children: Vec::new(), source });
         for child in agent.sub_agents() {
-            let child = self.add(child.clone(), Some(id))?;
+            let child = self.add(child, Some(id))?;
             if let Some(node) = self.nodes.get_mut(id.0) {
                 node.children.push(child);
             }

@@ -1,14 +1,16 @@
 //! Cancellation: a token that everything in a run can see.
 
+use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind};
+use crate::work::BoxFuture;
 
 /// Tells a run, and all that works for it, to stop. Clones are the same token.
 #[derive(Clone, Debug, Default)]
@@ -79,20 +81,40 @@ impl CancelToken {
         }
     }
 
-    /// The future's value, or an error if the token is cancelled first. The future is then dropped.
+    /// The future's value, or an error if the token is cancelled first. Pin a future that needs it with `pin!`.
     ///
     /// Waiting for the token costs nothing as long as the future is ready when asked.
-    pub async fn guard<T>(&self, future: impl Future<Output = T>) -> Result<T, Error> {
-        let mut future = pin!(future);
-        let mut cancelled: Option<Pin<Box<_>>> = None;
-        std::future::poll_fn(|cx| {
-            if let Poll::Ready(value) = future.as_mut().poll(cx) {
-                return Poll::Ready(Ok(value));
-            }
-            let cancelled = cancelled.get_or_insert_with(|| Box::pin(self.cancelled()));
-            cancelled.as_mut().poll(cx).map(|()| Err(self.reason().unwrap_or(CancelReason::Asked).error()))
-        })
-        .await
+    pub fn guard<F: Future + Unpin>(&self, future: F) -> Guard<'_, F> {
+        Guard { token: self, future, cancelled: None }
+    }
+}
+
+/// A future that ends when its token is cancelled; see [`CancelToken::guard`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Guard<'a, F> {
+    token: &'a CancelToken,
+    future: F,
+    /// Made when the future first has to wait.
+    cancelled: Option<BoxFuture<'a, ()>>,
+}
+
+impl<F: Future + Unpin> Future for Guard<'_, F> {
+    type Output = Result<F::Output, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Poll::Ready(value) = Pin::new(&mut this.future).poll(cx) {
+            return Poll::Ready(Ok(value));
+        }
+        let token = this.token;
+        let cancelled = this.cancelled.get_or_insert_with(|| Box::pin(token.cancelled()));
+        cancelled.as_mut().poll(cx).map(|()| Err(token.reason().unwrap_or(CancelReason::Asked).error()))
+    }
+}
+
+impl<F> fmt::Debug for Guard<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Guard")
     }
 }
 
@@ -116,7 +138,7 @@ mod tests {
     #[tokio::test]
     async fn a_guarded_future_ends_when_the_token_is_cancelled() {
         let token = CancelToken::new();
-        assert_eq!(token.guard(async { 1 }).await.unwrap(), 1);
+        assert_eq!(token.guard(std::future::ready(1)).await.unwrap(), 1);
         let other = token.clone();
         let waiting = tokio::spawn(async move { other.guard(std::future::pending::<()>()).await });
         tokio::task::yield_now().await;

@@ -67,6 +67,6 @@ pub enum ToolErrors {
     /// The model is told, and may try again or something else.
     #[default]
     ToModel,
-    /// The run fails; results of siblings are kept.
+    /// The run fails. Siblings that are done keep their results, the others are stopped.
     Fail,
 }

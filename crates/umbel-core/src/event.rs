@@ -248,7 +248,8 @@ impl Event {
             return true;
         }
         let has_calls = self.calls().next().is_some();
-        if self.error_code().is_some() && !self.is_partial() && !has_calls {
+        let failed = self.error_code().is_some_and(|code| !code.is_empty());
+        if failed && !self.is_partial() && !has_calls {
             return true;
         }
         let ends_with_result = self.content.as_ref().is_some_and(|content| {

@@ -439,7 +439,7 @@ mod tests {
             credentials: None,
             dependencies: Extensions::new(),
         };
-        let tree = Arc::new(AgentTree::new(Arc::new(Nobody)).unwrap());
+        let tree = Arc::new(AgentTree::new(&(Arc::new(Nobody) as Arc<dyn Agent>)).unwrap());
         let root = tree.root();
         let parts = RunParts {
             key: SessionKey::new("app", "user", "session").unwrap(),

@@ -161,7 +161,8 @@ thread_local! {
 }
 
 /// Writes a number in characters of the alphabet, the last ones first.
-fn write(mut number: u128, text: &mut [u8]) {
+fn write(number: u128, text: &mut [u8]) {
+    let mut number = number;
     for slot in text.iter_mut().rev() {
         // The index is below 64 by its mask.
         *slot = ALPHABET.get((number & 63) as usize).copied().unwrap_or(b'0');
@@ -175,37 +176,35 @@ fn random_bits() -> u128 {
     (u128::from(half()) << 64) | u128::from(half())
 }
 
-/// The next id of this thread, without a prefix.
-fn next() -> [u8; RANDOM + COUNTER] {
+/// Writes the next id of this thread.
+fn write_next(text: &mut [u8]) {
     let (mut random, mut count) = STREAM.get();
     if count >> (6 * COUNTER) != 0 {
         write(random_bits(), &mut random);
         count = 0;
     }
     STREAM.set((random, count + 1));
-    let mut text = [0; RANDOM + COUNTER];
-    let (head, tail) = text.split_at_mut(RANDOM);
-    head.copy_from_slice(&random);
-    write(u128::from(count), tail);
-    text
+    if let Some((head, tail)) = text.split_at_mut_checked(RANDOM) {
+        head.copy_from_slice(&random);
+        write(u128::from(count), tail);
+    }
 }
 
 impl Ids for RandomIds {
     fn mint(&self, kind: IdKind) -> SmolStr {
-        let mut body = [0; RANDOM + COUNTER];
-        match kind {
-            IdKind::Session => write(random_bits(), &mut body),
-            _ => body = next(),
-        }
         let mut text = [0u8; CLIENT_CALL_PREFIX.len() + RANDOM + COUNTER];
         let prefix = kind.prefix().as_bytes();
-        let length = prefix.len() + body.len();
-        for (slot, byte) in text.iter_mut().zip(prefix.iter().chain(&body)) {
-            *slot = *byte;
+        let length = prefix.len() + RANDOM + COUNTER;
+        let Some((head, body)) = text.split_at_mut_checked(prefix.len()) else { return SmolStr::default() };
+        head.copy_from_slice(prefix);
+        let body = body.get_mut(..RANDOM + COUNTER).unwrap_or_default();
+        match kind {
+            IdKind::Session => write(random_bits(), body),
+            _ => write_next(body),
         }
-        let text = text.get(..length).unwrap_or_default();
         // All of it is ASCII.
-        std::str::from_utf8(text).map(SmolStr::new_inline).unwrap_or_default()
+        let text = std::str::from_utf8(text.get(..length).unwrap_or_default());
+        text.map(SmolStr::new_inline).unwrap_or_default()
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use smol_str::SmolStr;
 
+use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::json::{Object, empty_object};
@@ -275,7 +276,7 @@ impl SessionStore for InMemorySessions {
             first: state.clone(),
             state,
             log: List::new(),
-            updated_at: 0.0,
+            updated_at: SystemClock.now(),
             epoch: 0,
             held_until: None,
         });
@@ -294,12 +295,12 @@ impl SessionStore for InMemorySessions {
 
     fn list<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Vec<Session>>> {
         let inner = self.lock();
-        // By time, then by key, so that the order does not depend on the map.
+        // By time, then as they were made, so that the order does not depend on the map.
         let mut found = BTreeMap::new();
         for (key, slot) in &inner.sessions {
             if key.app() == app && key.user() == user && !slot.hidden {
                 let session = slot.session(key, &inner.shared, List::new());
-                found.insert((slot.updated_at.to_bits(), key.clone()), session);
+                found.insert((slot.updated_at.to_bits(), slot.incarnation), session);
             }
         }
         Work::done(Ok(found.into_values().collect()))

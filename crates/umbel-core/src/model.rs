@@ -147,7 +147,6 @@ impl ModelRequest {
 /// How to generate. What is not set is left to the provider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[non_exhaustive]
 pub struct GenerateConfig {
     /// Randomness.
     #[serde(skip_serializing_if = "Option::is_none")]

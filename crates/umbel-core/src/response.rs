@@ -75,6 +75,9 @@ impl Response {
             let message: Option<String> = candidate.take("finishMessage")?;
             meta.grounding_metadata = candidate.take("groundingMetadata")?;
             meta.citation_metadata = candidate.take("citationMetadata")?;
+            for key in ["avgLogprobs", "logprobsResult"] {
+                meta.unknown.extend(candidate.take(key)?.map(|value: Value| (key.to_owned(), value)));
+            }
             let has_parts = content.as_ref().is_some_and(|content| !content.parts.is_empty());
             if has_parts || reason.as_deref() == Some("STOP") {
                 response.content = content;

@@ -23,6 +23,7 @@ use crate::id::{Ids, RunId};
 use crate::list::List;
 use crate::log::RunStep;
 use crate::memory::MemoryStore;
+use crate::part::FunctionCall;
 use crate::session::SessionKey;
 use crate::state::State;
 use crate::store::SessionStore;
@@ -128,8 +129,12 @@ struct Scope {
     source: Arc<Source>,
     depth: u32,
     parent: Option<Arc<Scope>>,
+    /// An event of this very agent asked to end what encloses it.
+    escalates: AtomicBool,
+    /// An event from here or below did.
     escalated: AtomicBool,
     paused: AtomicBool,
+    asked: AtomicBool,
     ended: AtomicBool,
     transfer: Mutex<Option<SmolStr>>,
 }
@@ -141,8 +146,10 @@ impl Scope {
             source,
             depth,
             parent,
+            escalates: AtomicBool::new(false),
             escalated: AtomicBool::new(false),
             paused: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             transfer: Mutex::new(None),
         })
@@ -161,6 +168,12 @@ impl Run {
     pub fn hand_over(&self, node: NodeId) -> Result<Self> {
         let source = self.source_of(node, self.scope.source.branch.clone())?;
         let scope = Scope::new(node, source, self.scope.depth, self.scope.parent.clone());
+        Ok(Self { parts: self.parts.clone(), scope })
+    }
+
+    /// The same run for an agent that goes on where it stopped, on the branch it was on.
+    pub fn resume(&self, node: NodeId, branch: Option<SmolStr>) -> Result<Self> {
+        let scope = Scope::new(node, self.source_of(node, branch)?, self.scope.depth, self.scope.parent.clone());
         Ok(Self { parts: self.parts.clone(), scope })
     }
 
@@ -187,7 +200,8 @@ impl Run {
         Ok(Self { scope, ..run })
     }
 
-    fn below(&self, node: NodeId, branch: Option<SmolStr>) -> Result<Self> {
+    /// An error if nobody may work below this agent any more.
+    pub fn check_depth(&self) -> Result<()> {
         let (depth, limit) = (self.scope.depth + 1, self.parts.config.limits.depth);
         if depth > limit {
             let message = format!(
@@ -196,6 +210,12 @@ impl Run {
             );
             return Err(Error::new(ErrorKind::DepthLimit, message));
         }
+        Ok(())
+    }
+
+    fn below(&self, node: NodeId, branch: Option<SmolStr>) -> Result<Self> {
+        self.check_depth()?;
+        let depth = self.scope.depth + 1;
         let source = self.source_of(node, branch)?;
         let scope = Scope::new(node, source, depth, Some(self.scope.clone()));
         Ok(Self { parts: self.parts.clone(), scope })
@@ -349,7 +369,18 @@ impl Run {
         if let Some(ticket) = ticket {
             poll_fn(|cx| journal.poll_taken(ticket, cx)).await;
         }
-        self.note(&event);
+        if self.note(&event) && !self.is_top() {
+            // Whoever encloses this agent may end it before it goes on.
+            let mut asked = false;
+            poll_fn(|cx| {
+                if std::mem::replace(&mut asked, true) {
+                    return Poll::Ready(());
+                }
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            })
+            .await;
+        }
         Ok(event)
     }
 
@@ -363,23 +394,36 @@ impl Run {
         self.parts.journal.flush().await
     }
 
-    /// Lets the agents above know what the event asks of them.
-    fn note(&self, event: &Event) {
+    /// Lets the agents above know what the event asks of them. Gives whether it asks to end what encloses its agent.
+    fn note(&self, event: &Event) -> bool {
         if event.is_partial() {
-            return;
+            return false;
         }
         let escalates = event.actions.as_ref().is_some_and(|actions| actions.escalate == Some(true));
-        let asks = |name: &str| name.starts_with(QUESTION_PREFIX);
-        let pauses = !event.long_running().is_empty() && event.calls().any(|call| asks(&call.name));
+        let waiting = event.long_running();
+        // A task that another agent works on answers its call by itself.
+        let waits = |call: &FunctionCall| {
+            call.id.as_ref().is_some_and(|id| waiting.contains(id)) && self.parts.tree.find(&call.name).is_none()
+        };
+        let pauses = !waiting.is_empty() && event.calls().any(waits);
+        let asks = pauses && event.calls().any(|call| call.name.starts_with(QUESTION_PREFIX));
         if !escalates && !pauses {
-            return;
+            return false;
         }
+        self.scope.escalates.fetch_or(escalates, Ordering::Relaxed);
         let mut scope = Some(&self.scope);
         while let Some(here) = scope {
             here.escalated.fetch_or(escalates, Ordering::Relaxed);
             here.paused.fetch_or(pauses, Ordering::Relaxed);
+            here.asked.fetch_or(asks, Ordering::Relaxed);
             scope = here.parent.as_ref();
         }
+        escalates
+    }
+
+    /// Whether an event of this agent itself asked to end what encloses it.
+    pub fn has_escalated(&self) -> bool {
+        self.scope.escalates.load(Ordering::Relaxed)
     }
 
     /// Whether an event from here or below asked the enclosing loop to end.
@@ -387,9 +431,14 @@ impl Run {
         self.scope.escalated.load(Ordering::Relaxed)
     }
 
-    /// Whether a person was asked from here or below.
+    /// Whether a call was made from here or below whose answer comes later: from a person, or from work elsewhere.
     pub fn is_paused(&self) -> bool {
         self.scope.paused.load(Ordering::Relaxed)
+    }
+
+    /// Whether a person was asked from here or below.
+    pub fn has_asked(&self) -> bool {
+        self.scope.asked.load(Ordering::Relaxed)
     }
 
     /// Ends this agent's work after the present step.

@@ -183,3 +183,59 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
         entries: Entries,
     ) -> Work<'a, Result<Versions>>;
 }
+
+/// A shared store is a store, so that several runners can use one.
+impl<S: SessionStore + ?Sized> SessionStore for Arc<S> {
+    fn is_immediate(&self) -> bool {
+        (**self).is_immediate()
+    }
+
+    fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
+        (**self).create(new)
+    }
+
+    fn get<'a>(&'a self, key: &'a SessionKey, filter: EventFilter) -> Work<'a, Result<Option<Session>>> {
+        (**self).get(key, filter)
+    }
+
+    fn list<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Vec<Session>>> {
+        (**self).list(app, user)
+    }
+
+    fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>> {
+        (**self).delete(key)
+    }
+
+    fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
+        (**self).user_state(app, user)
+    }
+
+    fn news<'a>(&'a self, key: &'a SessionKey, known: Versions) -> Work<'a, Result<Option<News>>> {
+        (**self).news(key, known)
+    }
+
+    fn acquire(&self, acquire: Acquire) -> Work<'_, Result<Acquired>> {
+        (**self).acquire(acquire)
+    }
+
+    fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
+        (**self).heartbeat(lease, ttl)
+    }
+
+    fn append<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+        (**self).append(lease, expected, entries)
+    }
+
+    fn release<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+        (**self).release(lease, expected, entries)
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a SessionKey,
+        expected: Option<Versions>,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
+        (**self).commit(key, expected, entries)
+    }
+}

@@ -65,6 +65,8 @@ pub struct ToolSpec {
     pub exclusive: bool,
     /// Not declared to the model: it only prepares requests.
     pub hidden: bool,
+    /// Its result is an answer in itself: if the model does not sum it up, it is said as it is.
+    pub answers: bool,
     /// The credential it needs.
     pub auth: Option<AuthConfig>,
     /// How long it may take, if not as long as the run's limits say.
@@ -126,6 +128,7 @@ impl ToolSpec {
             idempotent: false,
             exclusive: false,
             hidden: false,
+            answers: false,
             auth: None,
             timeout: None,
         }

@@ -116,7 +116,8 @@ impl Aggregator {
                 $(if meta.$field.is_some() { known.$field.clone_from(&meta.$field); })*
             };
         }
-        keep!(usage_metadata, grounding_metadata, citation_metadata, finish_reason, model_version);
+        keep!(usage_metadata, grounding_metadata, citation_metadata, finish_reason);
+        known.model_version.clone_from(&meta.model_version);
         known.finish_message.clone_from(&meta.finish_message);
         known.error_code.clone_from(&meta.error_code);
         known.error_message.clone_from(&meta.error_message);
@@ -309,48 +310,65 @@ fn parse_path(path: &str) -> Vec<Step> {
     let mut rest = path.strip_prefix("$.").or_else(|| path.strip_prefix('$')).unwrap_or(path);
     let mut steps = Vec::new();
     while let Some(first) = rest.chars().next() {
-        if first == '.' || first == ']' {
-            rest = rest.get(1..).unwrap_or_default();
-        } else if first == '[' {
-            rest = bracket(rest.get(1..).unwrap_or_default(), &mut steps);
-        } else {
-            let end = rest.find(['.', '[']).unwrap_or(rest.len());
-            let (key, behind) = rest.split_at(end);
-            steps.push(Step::Key(key.to_owned()));
-            rest = behind;
+        match bracket(rest).or_else(|| bare_key(rest)) {
+            Some((step, behind)) => {
+                steps.push(step);
+                rest = behind;
+            }
+            None => rest = rest.get(first.len_utf8()..).unwrap_or_default(),
         }
     }
     steps
 }
 
-/// Reads what stands in brackets, and returns what stands behind them.
-fn bracket<'a>(inner: &'a str, steps: &mut Vec<Step>) -> &'a str {
-    let quote = inner.chars().next().filter(|c| matches!(c, '\'' | '"'));
-    let Some(quote) = quote else {
-        let (index, behind) = inner.split_once(']').unwrap_or((inner, ""));
-        steps.extend(index.parse().ok().map(Step::Index));
-        return behind;
+/// `[0]`, `['key']` or `["key"]`, and what stands behind it.
+fn bracket(text: &str) -> Option<(Step, &str)> {
+    let inner = text.strip_prefix('[')?;
+    let Some(quote) = inner.chars().next().filter(|c| matches!(c, '\'' | '"')) else {
+        let (index, behind) = inner.split_once(']')?;
+        let digits = Some(index.trim()).filter(|index| index.chars().all(|c| c.is_ascii_digit()))?;
+        // A number that is too large is one that no array may have.
+        let index = if digits.is_empty() { return None } else { digits.parse().unwrap_or(usize::MAX) };
+        return Some((Step::Index(index), behind));
     };
+    let (key, behind) = unescaped(inner.get(1..)?, |c| c == quote);
+    Some((Step::Key(key), behind.strip_prefix(quote)?.strip_prefix(']')?))
+}
+
+/// `key` or `.key`, and what stands behind it.
+fn bare_key(text: &str) -> Option<(Step, &str)> {
+    let (key, behind) = unescaped(text.strip_prefix('.').unwrap_or(text), |c| matches!(c, '.' | '[' | ']'));
+    (!key.is_empty()).then_some((Step::Key(key), behind))
+}
+
+/// The text up to the first character that ends it, escapes resolved, and what stands from there on.
+fn unescaped(text: &str, ends: impl Fn(char) -> bool) -> (String, &str) {
     let mut key = String::new();
-    let mut chars = inner.char_indices().skip(1);
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '\\' => key.extend(chars.next().map(|(_, c)| match c {
-                'n' => '\n',
-                'r' => '\r',
-                't' => '\t',
-                'b' => '\u{8}',
-                'f' => '\u{c}',
-                other => other,
-            })),
-            c if c == quote => {
-                steps.push(Step::Key(key));
-                return inner.get(at + 1..).unwrap_or_default();
-            }
-            c => key.push(c),
+    let mut rest = text;
+    while let Some(c) = rest.chars().next().filter(|c| !ends(*c)) {
+        rest = rest.get(c.len_utf8()..).unwrap_or_default();
+        if c != '\\' {
+            key.push(c);
+            continue;
         }
+        let Some(escaped) = rest.chars().next() else { break };
+        rest = rest.get(escaped.len_utf8()..).unwrap_or_default();
+        let code = rest.get(..4).filter(|_| escaped == 'u').and_then(|code| u32::from_str_radix(code, 16).ok());
+        if let Some(c) = code.and_then(char::from_u32) {
+            key.push(c);
+            rest = rest.get(4..).unwrap_or_default();
+            continue;
+        }
+        key.push(match escaped {
+            'n' => '\n',
+            'r' => '\r',
+            't' => '\t',
+            'b' => '\u{8}',
+            'f' => '\u{c}',
+            other => other,
+        });
     }
-    ""
+    (key, rest)
 }
 
 #[cfg(test)]
@@ -364,7 +382,9 @@ mod tests {
         assert_eq!(parse_path(r"$['x.y'][2].z"), [key("x.y"), Step::Index(2), key("z")]);
         assert_eq!(parse_path(r#"$["it\'s"]"#), [key("it's")]);
         assert_eq!(parse_path("plain"), [key("plain")]);
-        assert_eq!(parse_path("$[x]['open"), []);
+        assert_eq!(parse_path(r"$['\u0041\n'].a[ 1 ]"), [key("A\n"), key("a"), Step::Index(1)]);
+        assert_eq!(parse_path("$.a[-1]['open"), [key("a"), key("-1"), key("'open")]);
+        assert_eq!(parse_path("$[]."), []);
     }
 
     #[test]

@@ -78,6 +78,8 @@ impl Compactor {
         let Some(runs) = self.runs else { return Ok(()) };
         let events = live(run);
         let Some(window) = due(&events, runs) else { return Ok(()) };
+        // The last answer was held back to share a write with the outcome: its reader shall not wait for the summary.
+        run.flush().await?;
         let model = run.node()?.agent.model().cloned();
         self.sum_up(run, model.as_ref(), None, &window).await
     }

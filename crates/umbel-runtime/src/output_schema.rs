@@ -43,16 +43,41 @@ impl OutputSchema {
         if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
     }
 
+    /// Leaves out what the schema does not know of, unless it says what else there may be.
+    pub fn prune(&self, value: &mut Value) {
+        prune(&self.schema, value);
+    }
+
     /// Reads a model's text as a value that fits.
     pub fn parse(&self, text: &str) -> Result<Value> {
-        let value: Value = serde_json::from_str(strip_fence(text)).map_err(|e| {
+        let mut value: Value = serde_json::from_str(strip_fence(text)).map_err(|e| {
             Error::new(ErrorKind::InvalidOutput, format!("the model's answer is not JSON, as its schema asks: {e}"))
         })?;
         self.check(&value).map_err(|problems| {
             let message = format!("the model's answer does not fit its schema: {problems}");
             Error::new(ErrorKind::InvalidOutput, message)
         })?;
+        self.prune(&mut value);
         Ok(value)
+    }
+}
+
+fn prune(schema: &Value, value: &mut Value) {
+    match value {
+        Value::Object(object) if schema.get("additionalProperties").is_none() => {
+            let Some(known) = schema.get("properties").and_then(Value::as_object) else { return };
+            object.retain(|key, _| known.contains_key(key));
+            for (key, value) in object {
+                if let Some(schema) = known.get(key) {
+                    prune(schema, value);
+                }
+            }
+        }
+        Value::Array(items) => {
+            let Some(schema) = schema.get("items") else { return };
+            items.iter_mut().for_each(|item| prune(schema, item));
+        }
+        _ => {}
     }
 }
 
@@ -98,11 +123,12 @@ impl Tool for SetModelResponse {
 
     fn call<'a>(&'a self, cx: &'a ToolContext, args: Arc<Object>) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
-            let value = match self.wrapped {
+            let mut value = match self.wrapped {
                 None => Value::Object((*args).clone()),
                 Some(name) => args.get(name).cloned().unwrap_or_default(),
             };
             self.schema.check(&value).map_err(ToolError::invalid_arguments)?;
+            self.schema.prune(&mut value);
             cx.actions(|actions| actions.set_model_response = Some(value.clone()));
             Ok(value.into())
         })

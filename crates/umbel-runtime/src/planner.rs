@@ -101,5 +101,5 @@ fn rewrite_part(part: &Part, kept: &mut Parts) {
 }
 
 fn without_tags(text: &str) -> String {
-    PLANNING_TAGS.iter().chain([&FINAL_ANSWER]).fold(text.to_owned(), |text, tag| text.replace(tag, ""))
+    PLANNING_TAGS.iter().fold(text.to_owned(), |text, tag| text.replace(tag, ""))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use umbel_core::{
-    AgentCallbacks, BoxFuture, Content, Context, Error, ErrorKind, Event, Handler, ModelRequest, Object, Outcome,
-    Response, Result, Run, Tool, ToolContext, Work,
+    AgentCallbacks, BoxFuture, Content, Context, Error, ErrorKind, Event, Handler, Meta, ModelRequest, Object, Outcome,
+    Response, Result, Run, Source, Tool, ToolContext, Work,
 };
 
 use crate::callbacks::Callbacks;
@@ -128,62 +128,124 @@ impl Plugin {
     }
 }
 
-impl Handler for Plugin {
+/// All plugins of a runner as one handler: of what several of them give, the first counts, and the others are not
+/// asked.
+pub(crate) struct Plugins(pub(crate) Vec<Arc<Plugin>>);
+
+impl Handler for Plugins {
     fn name(&self) -> &str {
-        &self.name
+        "plugins"
     }
 
     fn on_input<'a>(&'a self, run: &'a Run, input: Arc<Content>) -> Work<'a, Result<Arc<Content>>> {
-        let Some(callback) = &self.on_user_message else { return Work::done(Ok(input)) };
+        if self.0.iter().all(|plugin| plugin.on_user_message.is_none()) {
+            return Work::done(Ok(input));
+        }
         Work::later(async move {
-            let given = callback(run, &input).await.map_err(|e| self.named("on_user_message", e))?;
-            Ok(given.map_or(input, Arc::new))
+            for plugin in &self.0 {
+                let Some(callback) = &plugin.on_user_message else { continue };
+                let given = callback(run, &input).await.map_err(|e| plugin.named("on_user_message", e))?;
+                if let Some(given) = given {
+                    return Ok(Arc::new(given));
+                }
+            }
+            Ok(input)
         })
     }
 
     fn before_run<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Option<Content>>> {
-        let Some(callback) = &self.before_run else { return Work::done(Ok(None)) };
-        Work::later(async move { callback(run).await.map_err(|e| self.named("before_run", e)) })
+        if self.0.iter().all(|plugin| plugin.before_run.is_none()) {
+            return Work::done(Ok(None));
+        }
+        Work::later(async move {
+            for plugin in &self.0 {
+                let Some(callback) = &plugin.before_run else { continue };
+                let given = callback(run).await.map_err(|e| plugin.named("before_run", e))?;
+                if given.is_some() {
+                    return Ok(given);
+                }
+            }
+            Ok(None)
+        })
     }
 
     fn on_event<'a>(&'a self, run: &'a Run, event: Event) -> Work<'a, Result<Event>> {
-        let Some(callback) = &self.on_event else { return Work::done(Ok(event)) };
+        if self.0.iter().all(|plugin| plugin.on_event.is_none()) {
+            return Work::done(Ok(event));
+        }
         Work::later(async move {
-            let given = callback(run, &event).await.map_err(|e| self.named("on_event", e))?;
-            Ok(given.map_or(event.clone(), |given| lay_over(event, given)))
+            for plugin in &self.0 {
+                let Some(callback) = &plugin.on_event else { continue };
+                let given = callback(run, &event).await.map_err(|e| plugin.named("on_event", e))?;
+                if let Some(given) = given {
+                    return Ok(lay_over(event, given));
+                }
+            }
+            Ok(event)
         })
     }
 
     fn after_run<'a>(&'a self, run: &'a Run, outcome: &'a Outcome) -> Work<'a, Result<()>> {
-        match &self.after_run {
-            Some(callback) if !matches!(outcome, Outcome::Failed { .. }) => {
-                Work::later(async move { callback(run, outcome).await.map_err(|e| self.named("after_run", e)) })
-            }
-            _ => Work::done(Ok(())),
+        let failed = matches!(outcome, Outcome::Failed { .. });
+        if failed || self.0.iter().all(|plugin| plugin.after_run.is_none()) {
+            return Work::done(Ok(()));
         }
+        Work::later(async move {
+            for plugin in &self.0 {
+                let Some(callback) = &plugin.after_run else { continue };
+                callback(run, outcome).await.map_err(|e| plugin.named("after_run", e))?;
+            }
+            Ok(())
+        })
     }
 
     fn close(&self) -> Work<'_, Result<()>> {
-        let Some(callback) = &self.close else { return Work::done(Ok(())) };
-        Work::later(async move { callback().await.map_err(|e| self.named("close", e)) })
+        Work::later(async move {
+            for plugin in &self.0 {
+                let Some(callback) = &plugin.close else { continue };
+                callback().await.map_err(|e| plugin.named("close", e))?;
+            }
+            Ok(())
+        })
     }
 }
 
 /// What is set in `given` takes the place of what the event has, but for id, run and time.
 fn lay_over(event: Event, given: Event) -> Event {
-    let source = if given.source.author.is_empty() { event.source } else { given.source };
+    let author = if given.source.author.is_empty() { &event.source.author } else { &given.source.author };
+    let source = Source {
+        author: author.clone(),
+        branch: given.source.branch.clone().or_else(|| event.source.branch.clone()),
+        isolation_scope: given.source.isolation_scope.clone().or_else(|| event.source.isolation_scope.clone()),
+    };
     Event {
         id: event.id,
         run: event.run,
         timestamp: event.timestamp,
-        source,
+        source: if source == *event.source { event.source } else { Arc::new(source) },
         content: given.content.or(event.content),
         partial: given.partial.or(event.partial),
         turn_complete: given.turn_complete.or(event.turn_complete),
         actions: given.actions.or(event.actions),
         long_running_tool_ids: given.long_running_tool_ids.or(event.long_running_tool_ids),
-        meta: given.meta.or(event.meta),
+        meta: match (event.meta, given.meta) {
+            (Some(meta), Some(given)) => Some(lay_over_meta(meta, *given)),
+            (meta, given) => given.or(meta),
+        },
     }
+}
+
+fn lay_over_meta(mut meta: Box<Meta>, given: Meta) -> Box<Meta> {
+    macro_rules! lay {
+        ($($field:ident),*) => {
+            $(if given.$field.is_some() { meta.$field = given.$field; })*
+        };
+    }
+    lay!(finish_reason, finish_message, error_code, error_message, interrupted, usage_metadata, grounding_metadata);
+    lay!(citation_metadata, custom_metadata, input_transcription, output_transcription, model_version);
+    lay!(live_session_id, node_info);
+    meta.unknown.extend(given.unknown);
+    meta
 }
 
 impl fmt::Debug for Plugin {

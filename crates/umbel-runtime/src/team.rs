@@ -96,7 +96,7 @@ fn place(tree: &AgentTree, id: NodeId) -> Result<Place> {
     let mut transfer = None;
     if policy.by_model && !targets.is_empty() {
         let names: Vec<SmolStr> = names(tree, &targets)?;
-        let instruction = if policy.mode == Mode::Chat { Some(transfer_instruction(tree, id)?) } else { None };
+        let instruction = Some(transfer_instruction(tree, id)?).filter(|text| !text.is_empty());
         transfer = Some(Transfer { instruction, tool: Arc::new(TransferTool::new(&names)) });
     }
     Ok(Place { identity: text::identity(name, description).into(), transfer, delegates })
@@ -123,13 +123,13 @@ pub fn transfer_targets(tree: &AgentTree, id: NodeId) -> Result<Vec<NodeId>> {
     Ok(targets)
 }
 
-/// What an agent is told about handing over; empty if it can hand over to nobody.
+/// What an agent is told about handing over; empty if it can hand over to nobody, or works as a tool.
 pub fn transfer_instruction(tree: &AgentTree, id: NodeId) -> Result<Arc<str>> {
     let targets = transfer_targets(tree, id)?;
-    if targets.is_empty() {
+    let node = tree.node(id)?;
+    if targets.is_empty() || node.agent.transfer().mode != Mode::Chat {
         return Ok("".into());
     }
-    let node = tree.node(id)?;
     let parent = node.parent.filter(|_| node.agent.transfer().to_parent);
     let parent = parent.map(|parent| Ok::<_, Error>(tree.node(parent)?.agent.name())).transpose()?;
     let agents = targets.iter().map(|id| tree.node(*id).map(|node| (node.agent.name(), node.agent.description())));

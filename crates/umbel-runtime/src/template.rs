@@ -92,9 +92,10 @@ pub(crate) fn artifact_text<'a>(name: &str, part: &'a Part) -> Cow<'a, str> {
         _ => return Cow::Owned(serde_json::to_string(part).unwrap_or_default()),
     };
     let mime = blob.mime_type.as_deref().unwrap_or("application/octet-stream");
-    match std::str::from_utf8(&blob.data) {
-        Ok(text) if is_text(mime) => Cow::Borrowed(text),
-        _ => Cow::Owned(text::binary_artifact(name, mime)),
+    if is_text(mime) {
+        String::from_utf8_lossy(&blob.data)
+    } else {
+        Cow::Owned(text::binary_artifact(name, mime))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use smol_str::SmolStr;
 use umbel_core::{
-    Agent, AgentCallbacks, AgentTree, BoxFuture, CodeExecutor, Content, Context, Error, ErrorKind, GenerateConfig, Mode,
+    Agent, AgentCallbacks, AgentTree, BoxFuture, CodeExecutor, Content, Context, Error, ErrorKind, Event, GenerateConfig, Mode,
     Model, ModelRequest, NodeId, Object, Response, Result, Run, Tool, ToolContext, ToolMeta, ToolSet, Toolset,
     TransferPolicy, Work,
 };
@@ -429,6 +429,14 @@ impl Agent for LlmAgent {
 
     fn input_schema(&self) -> Option<&Arc<Value>> {
         self.input_schema.as_ref()
+    }
+
+    fn output_schema(&self) -> Option<&Arc<Value>> {
+        self.schema().map(OutputSchema::schema)
+    }
+
+    fn on_answered(&self, event: &mut Event) -> Result<()> {
+        flow::save_answer(self, event)
     }
 
     fn validate(&self, tree: &AgentTree, node: NodeId) -> Result<()> {

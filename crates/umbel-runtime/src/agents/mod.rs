@@ -22,18 +22,34 @@ use crate::team::{Team, resolve_transfer};
 
 /// Runs the agent at the run's place, and those that it hands over to, until one keeps the word.
 ///
-/// An error comes with the place of the agent that failed.
-pub(crate) async fn run_agent(run: &Run) -> Result<(), (Error, NodeId)> {
+/// An error comes with the place of the agent that failed, unless it was the handing over that did.
+pub(crate) async fn run_agent(run: &Run) -> Result<(), (Error, Option<NodeId>)> {
     let mut here = run.clone();
     loop {
-        let failed = |error| (error, here.node_id());
+        let failed = |error| (error, Some(here.node_id()));
         let span = spans::agent(&here);
-        run_one(&here).instrument(span).await.map_err(failed)?;
-        let Some(next) = here.take_transfer() else { break };
-        let node = resolve_transfer(here.tree(), here.node_id(), &next).map_err(failed)?;
-        here = here.hand_over(node).map_err(failed)?;
+        let worked = noted(run_one(&here)).instrument(span.clone()).await.map_err(failed)?;
+        let Some(next) = here.take_transfer() else {
+            if worked {
+                noted(finish_one(&here)).instrument(span).await.map_err(failed)?;
+            }
+            break;
+        };
+        if here.is_top() && here.is_paused() {
+            // An answer is awaited. The other agent takes over with what the user says next.
+            break;
+        }
+        let node = resolve_transfer(here.tree(), here.node_id(), &next).map_err(|error| (error, None))?;
+        let next = here.hand_over(node).map_err(failed)?;
+        // Below another agent, the work of the one that goes on is part of this one's.
+        if !here.is_top() && has_after(&here).map_err(failed)? {
+            Box::pin(run_agent(&next)).await?;
+            noted(finish_one(&here)).instrument(span).await.map_err(failed)?;
+            break;
+        }
+        here = next;
     }
-    if here.is_top() { Ok(()) } else { here.flush().await.map_err(|error| (error, here.node_id())) }
+    if here.is_top() { Ok(()) } else { here.flush().await.map_err(|error| (error, Some(here.node_id()))) }
 }
 
 /// Runs a sub-agent of the run's agent, by name, and waits until it is done. For agents of your own.
@@ -53,26 +69,32 @@ pub(crate) async fn run_child(run: &Run) -> Result<()> {
     Box::pin(run_agent(run)).await.map_err(|(error, _)| error)
 }
 
-/// One agent with what is called around it.
-async fn run_one(run: &Run) -> Result<()> {
-    let result = with_callbacks(run).await;
-    if let Err(error) = &result {
-        spans::record_error(error.kind().code());
-    }
-    result
+/// The work with its failure noted in the span.
+async fn noted<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    work.await.inspect_err(|error| spans::record_error(error.kind().code()))
 }
 
-async fn with_callbacks(run: &Run) -> Result<()> {
-    let team = Team::of(run)?;
+/// One agent with what is called before it. Gives whether it worked: if it was answered in its place, what comes
+/// after it does not come.
+async fn run_one(run: &Run) -> Result<bool> {
     let agent = run.node()?.agent.clone();
-    let own = agent.callbacks();
-    if around(run, &team, Hook::Before, own).await? {
-        // It was answered in the agent's place; what comes after the agent does not come.
-        return Ok(());
+    if around(run, &*Team::of(run)?, Hook::Before, agent.callbacks()).await? {
+        return Ok(false);
     }
     agent.run(run).await?;
-    around(run, &team, Hook::After, own).await?;
-    Ok(())
+    Ok(true)
+}
+
+/// What is called after an agent worked.
+async fn finish_one(run: &Run) -> Result<()> {
+    let agent = &run.node()?.agent;
+    around(run, &*Team::of(run)?, Hook::After, agent.callbacks()).await.map(|_| ())
+}
+
+/// Whether anything is called after this agent.
+fn has_after(run: &Run) -> Result<bool> {
+    let own = run.node()?.agent.callbacks().is_some_and(|own| !own.after.is_empty());
+    Ok(own || Team::of(run)?.extras.plugins.iter().any(|plugin| !plugin.agent.after.is_empty()))
 }
 
 #[derive(Clone, Copy)]
@@ -114,6 +136,9 @@ async fn around(run: &Run, team: &Team, hook: Hook, own: Option<&AgentCallbacks>
         let mut event = run.event();
         event.actions = actions;
         event.content = content.map(Arc::new);
+        if let Hook::Before = hook {
+            run.node()?.agent.on_answered(&mut event)?;
+        }
         run.emit(event).await?;
     }
     Ok(answered)

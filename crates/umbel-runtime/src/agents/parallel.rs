@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use serde_json::Value;
 use smol_str::SmolStr;
 use umbel_core::{Agent, AgentCallbacks, BoxFuture, Result, Run};
 
@@ -62,6 +64,14 @@ impl Agent for Parallel {
         &self.agents
     }
 
+    fn input_schema(&self) -> Option<&Arc<Value>> {
+        self.agents.first()?.input_schema()
+    }
+
+    fn output_schema(&self) -> Option<&Arc<Value>> {
+        self.agents.last()?.output_schema()
+    }
+
     fn callbacks(&self) -> Option<&AgentCallbacks> {
         Some(&self.callbacks)
     }
@@ -70,24 +80,27 @@ impl Agent for Parallel {
         Box::pin(async move {
             let children: Vec<Run> =
                 run.node()?.children.iter().map(|child| run.fork(*child)).collect::<Result<_>>()?;
-            let mut work: FuturesUnordered<_> = children.iter().map(run_child).collect();
-            poll_fn(|cx| {
-                loop {
-                    let polled = work.poll_next_unpin(cx);
-                    // A child that escalates ends the group, be it in the middle of its work.
-                    let escalated = children.iter().any(Run::is_escalated);
-                    match polled {
-                        Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
-                        Poll::Ready(None) => return Poll::Ready(Ok(())),
-                        _ if escalated => return Poll::Ready(Ok(())),
-                        Poll::Ready(Some(Ok(()))) => {}
-                        Poll::Pending => return Poll::Pending,
-                    }
+            let mut work: FuturesUnordered<_> = children.iter().map(run_until_escalated).collect();
+            while let Some(result) = work.next().await {
+                result?;
+                if children.iter().any(Run::has_escalated) {
+                    break;
                 }
-            })
-            .await
+            }
+            Ok(())
         })
     }
+}
+
+/// Runs a child until it is done or escalates: that ends the group, be it in the middle of the child's work. An agent
+/// further below that escalates ends what encloses it there.
+async fn run_until_escalated(child: &Run) -> Result<()> {
+    let mut work = pin!(run_child(child));
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Pending if child.has_escalated() => Poll::Ready(Ok(())),
+        polled => polled,
+    })
+    .await
 }
 
 impl fmt::Debug for Parallel {

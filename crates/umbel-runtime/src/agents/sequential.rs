@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde_json::Value;
 use smol_str::SmolStr;
 use umbel_core::{Agent, AgentCallbacks, BoxFuture, Result, Run};
 
@@ -54,6 +55,14 @@ impl Agent for Sequential {
 
     fn sub_agents(&self) -> &[Arc<dyn Agent>] {
         &self.agents
+    }
+
+    fn input_schema(&self) -> Option<&Arc<Value>> {
+        self.agents.first()?.input_schema()
+    }
+
+    fn output_schema(&self) -> Option<&Arc<Value>> {
+        self.agents.last()?.output_schema()
     }
 
     fn callbacks(&self) -> Option<&AgentCallbacks> {

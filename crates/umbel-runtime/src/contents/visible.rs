@@ -11,7 +11,7 @@ use super::item::known;
 
 /// Names of calls by which the flow talks with the client; models never see them.
 pub(crate) const REQUEST_CREDENTIAL: &str = "adk_request_credential";
-pub(crate) const REQUEST_CONFIRMATION: &str = "adk_request_confirmation";
+pub(crate) use umbel_core::interrupt::REQUEST_CONFIRMATION;
 pub(crate) const REQUEST_INPUT: &str = "adk_request_input";
 const FRAMEWORK: &str = "adk_framework";
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::stream::FuturesUnordered;
@@ -17,7 +18,7 @@ use umbel_core::{
 use super::Turn;
 use crate::agents::LlmAgent;
 use crate::contents::visible::REQUEST_CONFIRMATION;
-use crate::team::{Team, resolve_transfer};
+use crate::team::Team;
 use crate::{spans, text};
 
 /// Calls to be made together.
@@ -40,6 +41,8 @@ impl Batch {
 struct Done {
     /// Absent if the answer comes later.
     part: Option<Part>,
+    /// The same in words, if nobody sums it up.
+    words: Option<Part>,
     actions: Option<Box<Actions>>,
 }
 
@@ -51,6 +54,7 @@ pub(super) async fn follow(turn: &mut Turn<'_>, tools: &Arc<ToolSet>, batch: &Ba
     if direct.is_some() {
         event.actions_mut().skip_summarization = Some(true);
     }
+    turn.answer.save(turn.agent, &mut event)?;
     let actions = event.actions.as_deref();
     let (answer, transfer) = actions.map_or((None, None), |actions| {
         (actions.set_model_response.clone(), actions.transfer_to_agent.clone())
@@ -63,7 +67,6 @@ pub(super) async fn follow(turn: &mut Turn<'_>, tools: &Arc<ToolSet>, batch: &Ba
         last = run.emit(event).await?;
     }
     if let Some(name) = transfer {
-        resolve_transfer(run.tree(), run.node_id(), &name)?;
         run.transfer_to(name);
         run.end();
     }
@@ -100,6 +103,7 @@ fn question(run: &Run, calls: &[FunctionCall], asked: &BTreeMap<CallId, Confirma
     });
     let content = Content::new(Role::Model, parts.collect::<Parts>());
     let mut event = run.event().with_content(content);
+    ids.sort();
     event.long_running_tool_ids = Some(Box::new(ids));
     event
 }
@@ -146,6 +150,7 @@ fn merge(run: &Run, done: Vec<Done>) -> Option<Event> {
     let mut actions: Option<Box<Actions>> = None;
     for one in done {
         parts.extend(one.part);
+        parts.extend(one.words);
         match (&mut actions, one.actions) {
             (Some(all), Some(more)) => all.merge(*more),
             (None, more) => actions = more,
@@ -173,6 +178,8 @@ struct Caller<'a> {
 
 impl Caller<'_> {
     /// Makes several calls at once, so many and no more. Results are in call order.
+    ///
+    /// Once one has failed nobody waits for the others: those that are done are kept, the rest are stopped.
     async fn make_all(&self, calls: &[FunctionCall]) -> Vec<Result<Done>> {
         let limit = self.run.config().limits.calls_at_once.max(1);
         let mut waiting = calls.iter().enumerate();
@@ -184,9 +191,14 @@ impl Caller<'_> {
             {
                 running.push(self.make_one_of_several(index, call));
             }
-            match running.next().await {
-                Some(result) => results.push(result),
-                None => break,
+            let Some(result) = running.next().await else { break };
+            let failed = result.1.is_err();
+            results.push(result);
+            if failed {
+                while let Some(Some(result)) = running.next().now_or_never() {
+                    results.extend(Some(result).filter(|(_, result)| result.is_ok()));
+                }
+                break;
             }
         }
         results.sort_by_key(|(index, _)| *index);
@@ -224,9 +236,11 @@ impl Caller<'_> {
         let value = value.instrument(span).await?;
         let spec = meta.map(|meta| meta.tool.spec());
         let later = spec.is_some_and(|spec| spec.long_running);
-        let nothing = value.value.is_null() || value.value.as_object().is_some_and(Object::is_empty);
-        let part = (!(later && nothing)).then(|| response_part(call, value));
-        Ok(Done { part, actions: cx.take_actions() })
+        let actions = cx.take_actions();
+        let skips = actions.as_ref().is_some_and(|actions| actions.skip_summarization == Some(true));
+        let words = spec.filter(|spec| skips && spec.answers).and_then(|_| in_words(&value.value));
+        let part = (!(later && is_nothing(&value.value))).then(|| response_part(call, value));
+        Ok(Done { part, words, actions })
     }
 
     async fn value(&self, cx: &ToolContext, call: &FunctionCall, meta: Option<&ToolMeta>) -> Result<ToolValue> {
@@ -304,7 +318,7 @@ impl Caller<'_> {
         // Also called inside: a tool may panic before there is a future.
         let work = AssertUnwindSafe(async { self.finish(cx, meta.tool.call(cx, args)).await }).catch_unwind();
         let timed = tokio::time::timeout(limit, work);
-        match self.run.cancel_token().guard(timed).await? {
+        match self.run.cancel_token().guard(pin!(timed)).await? {
             Err(_) => {
                 let message = format!("tool `{}` took longer than {} s and was stopped", spec.name, limit.as_secs_f64());
                 Err(Error::new(ErrorKind::Timeout, message))
@@ -397,6 +411,27 @@ impl Caller<'_> {
         }
         Ok(None)
     }
+}
+
+/// Whether a result is none, so that the answer is yet to come.
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(object) => object.is_empty(),
+    }
+}
+
+/// A result as it is said to people. An error is not.
+fn in_words(value: &Value) -> Option<Part> {
+    let silent = match value {
+        Value::Object(object) => object.contains_key("error") || *value == json!({"result": null}),
+        other => *other == Value::Null || *other == json!(""),
+    };
+    (!silent).then(|| Part::text(umbel_core::json::render(value)))
 }
 
 fn error_value(message: &str) -> ToolValue {

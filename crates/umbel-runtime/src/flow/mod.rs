@@ -37,10 +37,16 @@ pub(crate) async fn run(agent: &LlmAgent, run: &Run) -> Result<()> {
     loop {
         run.cancel_token().check()?;
         let last = one_step(&mut turn).await?;
-        if run.is_ended() || last.is_none_or(|event| event.is_final() || event.is_partial()) {
+        // Who asks a person waits for the answer, whatever else the step gave.
+        if run.is_ended() || run.has_asked() || last.is_none_or(|event| event.is_final() || event.is_partial()) {
             return Ok(());
         }
     }
+}
+
+/// Writes what was said in an agent's place to its output key.
+pub(crate) fn save_answer(agent: &LlmAgent, event: &mut Event) -> Result<()> {
+    Answer::default().save(agent, event)
 }
 
 /// Makes calls with an agent's tools and emits what follows from them: responses, questions to people, an answer. Gives

@@ -43,8 +43,13 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, step: Step<'_>) -> Result<Op
         turn,
     };
     if let Some(response) = call.before_model().await? {
-        call.act(response).await?;
-        return call.follow().await;
+        if response.partial == Some(true) {
+            call.preview(response).await?;
+        } else {
+            call.act(response).await?;
+        }
+        call.follow().await?;
+        return Ok(call.last);
     }
     call.turn.run.count_model_call()?;
     let span = spans::model_call(call.turn.run, &call.request);
@@ -53,7 +58,8 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, step: Step<'_>) -> Result<Op
         call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code()))
     };
     read.instrument(span).await?;
-    call.follow().await
+    call.follow().await?;
+    Ok(call.last)
 }
 
 impl Call<'_, '_> {
@@ -63,7 +69,17 @@ impl Call<'_, '_> {
         let mut fold: Option<Aggregator> = None;
         let mut cut = false;
         loop {
-            match run.cancel_token().guard(chunks.next()).await? {
+            // A model that always has the next piece ready never waits, so it is asked here too.
+            run.cancel_token().check()?;
+            let chunk = run.cancel_token().guard(chunks.next()).await?;
+            if chunk.is_some() && !self.batches.is_empty() {
+                // The answer goes on behind its calls: what comes now came after their results.
+                self.follow().await?;
+                if run.is_ended() {
+                    return Ok(());
+                }
+            }
+            match chunk {
                 None => break,
                 Some(Ok(chunk @ (Chunk::Text(_) | Chunk::Thought(_) | Chunk::Delta(_)))) => {
                     let ids = run.services().ids.as_ref();
@@ -102,10 +118,15 @@ impl Call<'_, '_> {
     /// Shows a piece of an answer. It is never stored and never acted on.
     async fn show(&mut self, piece: Response) -> Result<()> {
         let piece = if self.cx.is_some() { self.after_model(piece).await? } else { piece };
+        self.preview(piece).await
+    }
+
+    async fn preview(&mut self, piece: Response) -> Result<()> {
         if is_nothing(&piece) {
             return Ok(());
         }
-        let event = self.event(piece);
+        let mut event = self.event(piece);
+        self.name_calls(&mut event);
         self.last = Some(self.turn.run.emit(event).await?);
         Ok(())
     }
@@ -146,8 +167,8 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Makes the calls that the answer asked for. Gives the last event.
-    async fn follow(mut self) -> Result<Option<Arc<Event>>> {
+    /// Makes the calls that the answer asked for so far.
+    async fn follow(&mut self) -> Result<()> {
         for batch in std::mem::take(&mut self.batches) {
             // Boxed, so that a turn without calls does not carry their state around.
             let follow = Box::pin(function_calls::follow(self.turn, &self.request.tools, &batch));
@@ -155,7 +176,7 @@ impl Call<'_, '_> {
                 self.last = Some(last);
             }
         }
-        Ok(self.last)
+        Ok(())
     }
 
     /// An event of this response. Its pieces share the id, and the whole has it last.
@@ -192,7 +213,10 @@ impl Call<'_, '_> {
         }
         let tools = &self.request.tools;
         let later = |name: &str| tools.get(name).is_some_and(|meta| meta.tool.spec().long_running);
-        let waiting = content.calls().filter(|call| later(&call.name)).filter_map(|call| call.id.clone()).collect();
+        let waiting = content.calls().filter(|call| later(&call.name)).filter_map(|call| call.id.clone());
+        let mut waiting: Vec<CallId> = waiting.collect();
+        waiting.sort();
+        waiting.dedup();
         let ids = content.calls().filter_map(|call| call.id.clone()).collect();
         event.long_running_tool_ids = Some(Box::new(waiting));
         Some(ids)

@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::task::Poll;
@@ -31,6 +31,9 @@ use crate::{spans, text};
 /// How long a lease holds without a heartbeat.
 const LEASE: Duration = Duration::from_secs(30);
 
+/// How often a run waits for its reader before its time is looked at.
+const WAITS_PER_LOOK: u32 = 64;
+
 /// What a run is to do.
 pub(crate) struct Task {
     pub(crate) key: SessionKey,
@@ -58,15 +61,15 @@ pub(crate) async fn drive(shared: Arc<Shared>, task: Task) -> Ended {
     };
     let (run, recorder, outlet) = result;
     let span = spans::invocation(&run);
-    let work = caught(work(&shared, &run, &recorder)).instrument(span);
+    let work = pin!(caught(work(&shared, &run, &recorder)).instrument(span));
     let result = watched(work, &run, &recorder, &outlet).await;
     finish(&shared, &run, &recorder, result).await
 }
 
 /// The work's result. A panic in it, such as one of a callback, is an error like any other.
-async fn caught<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+fn caught<T>(work: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
     let panicked = |panic: Box<dyn std::any::Any + Send>| Err(Error::from_panic("the run", panic.as_ref()));
-    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(panicked)
+    AssertUnwindSafe(work).catch_unwind().map(move |result| result.unwrap_or_else(panicked))
 }
 
 /// Takes the session and writes the user's message.
@@ -154,7 +157,7 @@ async fn take_session(shared: &Shared, recorder: &Recorder, parts: &RunParts, en
     loop {
         match recorder.begin(acquire(entries.clone())).await {
             Err(error) if error.kind() == ErrorKind::SessionBusy && Instant::now() < patience => {
-                parts.cancel.guard(tokio::time::sleep(Duration::from_millis(20))).await?;
+                parts.cancel.guard(pin!(tokio::time::sleep(Duration::from_millis(20)))).await?;
             }
             result => return result,
         }
@@ -226,23 +229,27 @@ async fn work(shared: &Shared, run: &Run, recorder: &Recorder) -> Result<()> {
             return Ok(());
         }
     }
-    let node = pick_agent(run.tree(), &umbel_core::Journal::events(recorder))?;
-    let here = if node == run.node_id() { run.clone() } else { run.hand_over(node)? };
-    let result = run_agent(&here).await;
-    if let Err((error, failed)) = result {
-        report(run, failed, &error).await?;
-        return Err(error);
+    let events = umbel_core::Journal::events(recorder);
+    let node = pick_agent(run.tree(), &events)?;
+    // Who is answered goes on where the question was asked.
+    let branch = events.last().filter(|event| event.is_user()).and_then(|event| event.source.branch.clone());
+    drop(events);
+    let here = if node == run.node_id() { run.clone() } else { run.resume(node, branch)? };
+    let Err((error, failed)) = run_agent(&here).await else { return Ok(()) };
+    if let Some(failed) = failed.filter(|_| !recorder.is_refused()) {
+        // What went wrong first counts, even if it cannot be told in the log.
+        let _ = report(run, failed, &error).await;
     }
-    Ok(())
+    Err(error)
 }
 
-/// Leaves a trace of a failure in the log, under the name of the agent that failed.
+/// Leaves a trace of a failure in the log, under the name of the agent that spoke last.
 async fn report(run: &Run, failed: NodeId, error: &Error) -> Result<()> {
     let root = run.tree().node(run.tree().root())?;
     if error.is_control() || !root.agent.transfer().by_model {
         return Ok(());
     }
-    let mut event = run.hand_over(failed)?.event();
+    let mut event = Event::new(run.id().clone(), blamed(run, failed)?);
     let meta = event.meta_mut();
     meta.error_code = Some(error.kind().code().into());
     meta.error_message = Some(error.message().to_owned());
@@ -250,22 +257,53 @@ async fn report(run: &Run, failed: NodeId, error: &Error) -> Result<()> {
     Ok(())
 }
 
+/// Whose failure it is: that of the agent that spoke last inside the one that failed. If none did, it is the one
+/// above it that brought this about, if it spoke in this run, and else its own.
+fn blamed(run: &Run, failed: NodeId) -> Result<Arc<Source>> {
+    let (tree, events) = (run.tree(), run.events());
+    let node = tree.node(failed)?;
+    let mut said = events.iter().rev().take_while(|event| event.run == *run.id()).filter(|event| !event.is_user());
+    let inside = |author: &str| {
+        let mut place = tree.find(author);
+        // An agent with a model speaks for itself; one that runs others speaks through them.
+        while let Some(id) = place.filter(|id| *id != failed && !node.agent.transfer().by_model) {
+            place = tree.node(id).ok().and_then(|node| node.parent);
+        }
+        place == Some(failed)
+    };
+    let Some(last) = said.next() else { return Ok(node.source.clone()) };
+    if inside(last.author()) {
+        return Ok(last.source.clone());
+    }
+    let above = node.parent.map(|parent| tree.node(parent)).transpose()?;
+    let above = above.filter(|above| std::iter::once(last).chain(said).any(|event| event.author() == above.agent.name()));
+    Ok(above.map_or_else(|| node.source.clone(), |above| above.source.clone()))
+}
+
 /// Does the work while keeping an eye on time, the lease, and whether it is still wanted.
 ///
 /// Nothing of that costs anything as long as the work only waits for its reader.
 async fn watched<T>(
-    work: impl Future<Output = Result<T>>,
+    mut work: Pin<&mut impl Future<Output = Result<T>>>,
     run: &Run,
     recorder: &Recorder,
     outlet: &Outlet,
 ) -> Result<T> {
-    let mut work = pin!(work);
     let mut watch = None;
+    let (mut waits, mut deadline) = (0u32, None);
     poll_fn(|cx| {
         if let Poll::Ready(result) = work.as_mut().poll(cx) {
             return Poll::Ready(result);
         }
         if outlet.is_full() && !run.cancel_token().is_cancelled() {
+            // A run may wait for nothing but its reader and go on for ever: now and then its time is looked at too.
+            waits = waits.wrapping_add(1);
+            if waits % WAITS_PER_LOOK == 0 {
+                let now = Instant::now();
+                if now >= *deadline.get_or_insert(now + run.config().limits.run_time) {
+                    run.cancel_token().cancel(CancelReason::Deadline);
+                }
+            }
             return Poll::Pending;
         }
         let watch = watch.get_or_insert_with(|| Box::pin(keep_watch(run, recorder)));
@@ -307,7 +345,11 @@ async fn finish(shared: &Shared, run: &Run, recorder: &Recorder, result: Result<
         Ok(()) => (Outcome::Interrupted { interrupts: Box::new(interrupts) }, None),
         Err(error) => (Outcome::from_error(&error), Some(error)),
     };
-    if let Err(failure) = caught(wind_up(shared, run, &outcome)).await
+    // Boxed: most runs have nothing to wind up.
+    let extras = &shared.team.extras;
+    let quiet = extras.handlers.is_empty() && extras.compaction.is_none();
+    if !quiet
+        && let Err(failure) = Box::pin(caught(wind_up(shared, run, &outcome))).await
         && error.is_none()
     {
         outcome = Outcome::from_error(&failure);

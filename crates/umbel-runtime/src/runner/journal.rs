@@ -35,6 +35,8 @@ struct Inner {
     pending: Entries,
     interrupts: Vec<Interrupt>,
     writer: Turn,
+    /// A handler failed on an event: it would on the next one too.
+    refused: bool,
 }
 
 /// Whose turn it is to write. There is one writer, so that writes keep their order.
@@ -63,13 +65,18 @@ impl Recorder {
         outlet: Arc<Outlet>,
         hot: Box<HotSession>,
     ) -> Self {
-        let inner = Inner { hot, pending: Entries::new(), interrupts: Vec::new(), writer: Turn::Nobody };
+        let inner = Inner { hot, pending: Entries::new(), interrupts: Vec::new(), writer: Turn::Nobody, refused: false };
         Self { run, services, extras, config, outlet, inner: Mutex::new(inner), written: Notify::new() }
     }
 
     /// What is known of the session.
     pub(crate) fn versions(&self) -> Versions {
         self.lock().hot.versions
+    }
+
+    /// Whether a handler failed on an event.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.lock().refused
     }
 
     /// Brings the session up to date before the run begins.
@@ -221,13 +228,15 @@ impl Recorder {
     /// Lets the handlers see an event, then hands it on.
     async fn emit_seen(&self, run: &Run, mut event: Event, steps: Vec<RunStep>) -> Result<Emitted> {
         for handler in &self.extras.handlers {
-            event = handler.on_event(run, event).await?;
+            let seen = handler.on_event(run, event).await;
+            event = seen.inspect_err(|_| self.lock().refused = true)?;
         }
         if holds(run, &event, &steps) { Ok(self.note(event, steps).into()) } else { self.hand_on(event, steps).await }
     }
 
-    /// Shows a preview and waits until it is taken.
+    /// Shows a preview and waits until it is taken. An event that was held back came first.
     async fn show(&self, event: Arc<Event>) -> Result<Emitted> {
+        self.flush().await?;
         self.outlet.send(event.clone()).await;
         Ok(event.into())
     }
@@ -369,6 +378,9 @@ impl Journal for Recorder {
         }
         if event.is_partial() {
             let event = Arc::new(event);
+            if !self.lock().pending.is_empty() {
+                return Work::later(self.show(event));
+            }
             return match self.outlet.offer(&mut Some(event.clone())) {
                 Some(ticket) => Work::done(Ok(Emitted { event, ticket: Some(ticket) })),
                 None => Work::later(self.show(event)),

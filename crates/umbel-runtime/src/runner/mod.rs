@@ -26,7 +26,7 @@ use self::drive::{Task, drive};
 use self::hot::HotSessions;
 use self::outlet::Outlet;
 use crate::compaction::Compactor;
-use crate::plugin::Plugin;
+use crate::plugin::{Plugin, Plugins};
 use crate::team::{Extras, Team};
 
 /// How many idle sessions a runner keeps at hand unless told otherwise.
@@ -196,6 +196,8 @@ pub struct RunnerBuilder {
     services: Services,
     config: RunConfig,
     extras: Extras,
+    /// Where the plugins stand among the handlers.
+    plugins_at: Option<usize>,
     hot_sessions: usize,
 }
 
@@ -211,7 +213,7 @@ impl RunnerBuilder {
             dependencies: Extensions::new(),
         };
         let (config, extras) = (RunConfig::default(), Extras::default());
-        Self { app, agent, services, config, extras, hot_sessions: HOT_SESSIONS }
+        Self { app, agent, services, config, extras, plugins_at: None, hot_sessions: HOT_SESSIONS }
     }
 
     /// Where sessions are kept; in memory unless said otherwise.
@@ -257,10 +259,12 @@ impl RunnerBuilder {
     }
 
     /// Calls back around every run, agent, model call and tool call.
+    ///
+    /// Of what several plugins give for the same thing, the first counts. To other handlers they are one, in the place
+    /// of the first.
     pub fn plugin(mut self, plugin: Plugin) -> Self {
-        let plugin = Arc::new(plugin);
-        self.extras.handlers.push(plugin.clone());
-        self.extras.plugins.push(plugin);
+        self.plugins_at.get_or_insert(self.extras.handlers.len());
+        self.extras.plugins.push(Arc::new(plugin));
         self
     }
 
@@ -289,8 +293,12 @@ impl RunnerBuilder {
     }
 
     /// Checks everything and makes the runner.
-    pub fn build(self) -> Result<Runner> {
-        let tree = Arc::new(AgentTree::new(self.agent)?);
+    pub fn build(mut self) -> Result<Runner> {
+        if let Some(place) = self.plugins_at {
+            let plugins = Plugins(self.extras.plugins.clone());
+            self.extras.handlers.insert(place, Arc::new(plugins));
+        }
+        let tree = Arc::new(AgentTree::new(&self.agent)?);
         let team = Team::new(tree, Arc::new(self.extras))?;
         let owner = self.services.ids.mint(IdKind::Session);
         let shared = Shared {

@@ -71,7 +71,8 @@ fn speaks(event: &Event) -> bool {
         .as_ref()
         .is_some_and(|actions| actions.agent_state.is_some() || actions.end_of_agent == Some(true));
     let silent = event.content.as_ref().is_none_or(|content| content.parts.is_empty());
-    !event.is_user() && !marks && !(event.error_code().is_some() && silent)
+    let failed = silent && event.error_code().is_some();
+    !event.is_user() && !marks && !failed
 }
 
 /// The agent that an event handed over to, if it has the conversation since.

@@ -90,13 +90,15 @@ impl Stream for RunStream {
             if let Some(event) = this.outlet.take() {
                 return Poll::Ready(Some(Ok(event)));
             }
-            let Some(work) = &mut this.work else { return Poll::Ready(None) };
+            let Some(work) = &mut this.work else {
+                // The error comes last, behind events that nobody waited for any more.
+                let error = this.ended.as_mut().and_then(|ended| ended.error.take());
+                return Poll::Ready(error.map(Err));
+            };
             match work.as_mut().poll(cx) {
-                Poll::Ready(mut ended) => {
+                Poll::Ready(ended) => {
                     this.work = None;
-                    let error = ended.error.take();
                     this.ended = Some(ended);
-                    return Poll::Ready(error.map(Err));
                 }
                 Poll::Pending if this.outlet.is_full() => {}
                 Poll::Pending => return Poll::Pending,

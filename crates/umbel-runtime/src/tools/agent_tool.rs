@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 use umbel_core::{
-    Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, NewSession, Object, Outcome, Part, Result, Run,
+    Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, NewSession, Object, Outcome, Part, Payload, Result, Run,
     SessionKey, StateScope, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue,
 };
 
+use crate::output_schema::OutputSchema;
 use crate::runner::{Shared, run_child};
 use crate::team::Team;
 
@@ -20,6 +21,8 @@ pub struct AgentTool {
     agent: Arc<dyn Agent>,
     spec: ToolSpec,
     skip_summarization: bool,
+    /// What its answer must be, if not words.
+    schema: Option<OutputSchema>,
     tree: OnceLock<Arc<AgentTree>>,
 }
 
@@ -34,8 +37,10 @@ impl AgentTool {
                 "required": ["request"],
             }),
         };
-        let spec = ToolSpec::new(agent.name(), agent.description(), parameters);
-        Self { agent: Arc::new(agent), spec, skip_summarization: false, tree: OnceLock::new() }
+        let mut spec = ToolSpec::new(agent.name(), agent.description(), parameters);
+        spec.answers = true;
+        let schema = agent.output_schema().and_then(|schema| OutputSchema::new((**schema).clone()).ok());
+        Self { agent: Arc::new(agent), spec, skip_summarization: false, schema, tree: OnceLock::new() }
     }
 
     /// Its answer is the caller's answer: the caller's model does not put it in words again.
@@ -46,14 +51,15 @@ impl AgentTool {
 
     async fn ask(&self, cx: &ToolContext, args: &Object) -> Result<ToolValue> {
         let run = cx.run();
+        run.check_depth()?;
+        if self.skip_summarization {
+            cx.skip_summarization();
+        }
         let shared = self.shared(run)?;
         let key = self.session(cx, &shared).await?;
         let input = self.input(args);
         let mut said = Said::default();
         let outcome = run_child(shared, run, key, input, |event| said.hear(cx, event)).await?;
-        if self.skip_summarization {
-            cx.skip_summarization();
-        }
         if let Outcome::Interrupted { interrupts } = outcome {
             let ids: Vec<&str> = interrupts.iter().map(|interrupt| interrupt.id.as_str()).collect();
             let message = format!(
@@ -63,7 +69,7 @@ impl AgentTool {
             );
             return Err(Error::new(ErrorKind::Tool, message));
         }
-        said.result()
+        said.result(self.schema.as_ref())
     }
 
     /// What a runner of this agent would be, with the caller's stores, plugins and settings.
@@ -71,7 +77,7 @@ impl AgentTool {
         let tree = match self.tree.get() {
             Some(tree) => tree.clone(),
             None => {
-                let tree = Arc::new(AgentTree::new(self.agent.clone())?);
+                let tree = Arc::new(AgentTree::new(&self.agent)?);
                 self.tree.get_or_init(|| tree).clone()
             }
         };
@@ -97,7 +103,13 @@ impl AgentTool {
     fn input(&self, args: &Object) -> Content {
         let text = match args.get("request") {
             Some(Value::String(request)) if self.agent.input_schema().is_none() => request.clone(),
-            _ => Value::Object(args.clone()).to_string(),
+            _ if self.agent.input_schema().is_some() => Value::Object(args.clone()).to_string(),
+            // Sorted, so that the words do not change from run to run.
+            _ => {
+                let mut args = Value::Object(args.clone());
+                args.sort_all_objects();
+                args.to_string()
+            }
         };
         Content::user(Part::text(text))
     }
@@ -123,14 +135,26 @@ impl Said {
         }
     }
 
-    fn result(self) -> Result<ToolValue> {
+    /// Its last words. If there are none, but it failed, the caller is told why.
+    fn result(self, schema: Option<&OutputSchema>) -> Result<ToolValue> {
         let parts = self.last.iter().flat_map(|content| content.parts.iter());
-        let texts = parts.filter(|part| !part.is_thought()).filter_map(Part::as_text);
+        let texts = parts.filter(|part| !part.is_thought()).filter_map(in_words);
         let text = texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
-        match (text.is_empty(), self.error) {
-            (true, Some(error)) => Err(Error::new(ErrorKind::Tool, error)),
+        match (schema, self.error) {
+            (_, Some(error)) if text.is_empty() => Ok(ToolValue { is_error: true, ..Value::String(error).into() }),
+            (Some(schema), _) if self.last.is_some() => Ok(schema.parse(&text)?.into()),
             _ => Ok(Value::String(text).into()),
         }
+    }
+}
+
+/// What a part says, be it with code.
+fn in_words(part: &Part) -> Option<&str> {
+    match &part.payload {
+        Payload::Text(text) => Some(text),
+        Payload::CodeResult(result) => result.output.as_deref().map(|output| output.trim_end_matches('\n')),
+        Payload::Code(code) => code.code.as_deref(),
+        _ => None,
     }
 }
 

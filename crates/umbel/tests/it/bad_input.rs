@@ -31,11 +31,7 @@ struct Trip {
 }
 
 fn trip() -> FunctionTool {
-    FunctionTool::new(
-        "trip",
-        "Plans.",
-        |trip: Trip| async move { Ok(format!("{} {}", trip.to, trip.days)) },
-    )
+    FunctionTool::new("trip", "Plans.", |trip: Trip| async move { Ok(format!("{} {}", trip.to, trip.days)) })
 }
 
 #[tokio::test]
@@ -151,8 +147,10 @@ async fn a_model_that_stops_without_an_answer_gives_an_error_event() {
 
 #[tokio::test]
 async fn a_model_that_gives_nothing_at_all_ends_the_run_without_an_event() {
-    let silent =
-        [ScriptedModel::new("m").chunks([]), ScriptedModel::new("m").chunks([Chunk::Complete(Response::default())])];
+    let silent = [
+        ScriptedModel::new("m").chunks([]),
+        ScriptedModel::new("m").chunks([Chunk::Complete(Response::default())]),
+    ];
     for model in silent {
         for streaming in [false, true] {
             let (runner, key) = begin(LlmAgent::new("a").model(model.clone().chunks([]))).await;

@@ -2,7 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod agents;
 mod bad_input;
+mod calls;
+mod confirmations;
+mod flow;
+mod options;
 mod outcome;
+mod sessions;
+mod spans;
 mod support;
 mod tool_macro;

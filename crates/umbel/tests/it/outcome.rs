@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use umbel::{
-    Agent, AgentTool, CancelReason, Confirm, Content, ErrorKind, EventFilter, FunctionTool, Handler, LlmAgent,
-    LogEntry, Outcome, Parallel, Plugin, Result, Run, RunConfig, RunLimits, RunStep, Runner, ScriptedModel,
-    Sequential, SessionKey, Work, agent_fn,
+    Agent, AgentTool, CancelReason, Confirm, Content, ErrorKind, EventFilter, FunctionTool, Handler,
+    LlmAgent, LogEntry, Outcome, Parallel, Plugin, Result, Run, RunConfig, RunLimits, RunStep, Runner,
+    ScriptedModel, Sequential, SessionKey, Work, agent_fn,
 };
 
 use crate::support::{
@@ -207,11 +207,12 @@ async fn a_deadline_is_no_result_of_a_tool() {
     let notes = Notes::default();
     let told = notes.clone();
     let model = ScriptedModel::new("m").call("sleep", json!({}));
-    let agent =
-        LlmAgent::new("a").model(model).tool_returning_directly(sleeper()).on_tool_error(move |_, _, error| {
+    let agent = LlmAgent::new("a").model(model).tool_returning_directly(sleeper()).on_tool_error(
+        move |_, _, error| {
             told.add(error.message());
             Box::pin(async { Ok(Some(Default::default())) })
-        });
+        },
+    );
     let (runner, key) = begin(agent).await;
     let limits = RunLimits { run_time: Duration::from_millis(20), ..quick() };
     let seen = read(runner.run_with(&key, "hi", config(limits))).await;

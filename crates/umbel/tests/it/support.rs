@@ -9,8 +9,9 @@ use serde_json::Value;
 use umbel::store::{Acquire, Acquired, Entries, News};
 use umbel::{
     Agent, Content, Error, ErrorKind, Event, EventFilter, FunctionCall, FunctionResponse, FunctionTool,
-    InMemorySessions, Lease, LogEntry, ModelRequest, NewSession, Object, Outcome, Part, Response, Result, Role,
-    RunLimits, RunStep, RunStream, Runner, ScriptedModel, Session, SessionKey, SessionStore, Versions, Work,
+    InMemorySessions, Lease, LogEntry, ModelRequest, NewSession, Object, Outcome, Part, Response, Result,
+    Role, RunLimits, RunStep, RunStream, Runner, ScriptedModel, Session, SessionKey, SessionStore, Versions,
+    Work,
 };
 
 /// All that a run gave.
@@ -266,14 +267,24 @@ impl SessionStore for Spy {
         self.0.store.heartbeat(lease, ttl)
     }
 
-    fn append<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+    fn append<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
         if self.0.failing.swap(false, Ordering::SeqCst) {
             return Work::done(Err(Error::new(ErrorKind::Store, "the disk is full")));
         }
         Work::later(async move { self.write(self.0.store.append(lease, expected, entries)).await })
     }
 
-    fn release<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+    fn release<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
         Work::later(async move { self.write(self.0.store.release(lease, expected, entries)).await })
     }
 

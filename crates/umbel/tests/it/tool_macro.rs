@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use umbel::{
-    Agent, AgentTree, BoxFuture, CancelToken, Confirm, Content, ContentsView, Emitted, CountingIds, Dep, ErrorKind,
-    Event, Extensions, History, InMemorySessions, Journal, List, Object, Result, Run, RunParts, RunStep,
-    Services, SessionKey, State, SystemClock, Tool, ToolContext, ToolError, ToolOutput, ToolSet, ToolValue,
-    Work, tool,
+    Agent, AgentTree, BoxFuture, CancelToken, Confirm, Content, ContentsView, CountingIds, Dep, Emitted,
+    ErrorKind, Event, Extensions, History, InMemorySessions, Journal, List, Object, Result, Run, RunParts,
+    RunStep, Services, SessionKey, State, SystemClock, Tool, ToolContext, ToolError, ToolOutput, ToolSet,
+    ToolValue, Work, tool,
 };
 
 struct Nobody;
@@ -71,7 +71,7 @@ fn context(tool: &dyn Tool, dependencies: Extensions) -> ToolContext {
         credentials: None,
         dependencies,
     };
-    let tree = Arc::new(AgentTree::new(Arc::new(Nobody)).unwrap());
+    let tree = Arc::new(AgentTree::new(&(Arc::new(Nobody) as Arc<dyn Agent>)).unwrap());
     let root = tree.root();
     let parts = RunParts {
         key: SessionKey::new("app", "user", "session").unwrap(),

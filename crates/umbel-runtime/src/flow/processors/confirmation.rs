@@ -86,8 +86,12 @@ async fn take_in(step: &mut Step<'_>, events: List<Arc<Event>>, mut given: Given
         return Ok(());
     }
     let made = function_calls::execute(step.agent, step.run, &step.team, &step.tools, &batch).await?;
-    if let Some(event) = made {
-        step.emit(event).await?;
+    let Some(event) = made else { return Ok(()) };
+    let transfer = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone());
+    step.emit(event).await?;
+    if let Some(name) = transfer {
+        step.run.transfer_to(name);
+        step.run.end();
     }
     Ok(())
 }

@@ -1,0 +1,395 @@
+//! How a conversation looks: answers as they come, calls and state as one line each.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use serde_json::Value;
+use umbel::core::event::Source;
+use umbel::runtime::team::TRANSFER_TO_AGENT;
+use umbel::{Event, EventId, FunctionCall, FunctionResponse, Object, Part};
+
+use crate::chat::{QUESTION, question};
+use crate::style::{Ink, Style, clean};
+
+/// The widest a card gets, so that it stays one line on most terminals.
+const WIDTH: usize = 76;
+
+/// The same for what an event of the log says, which stands behind its number and author.
+const LOG_WIDTH: usize = 62;
+
+/// Writes a conversation.
+#[derive(Debug)]
+pub struct Screen<W> {
+    out: W,
+    style: Style,
+    interactive: bool,
+    open: Option<Open>,
+    /// Whole events that came while another agent was speaking.
+    held: Vec<Arc<Event>>,
+    /// Answers whose beginning was not shown, so that their previews make no sense.
+    missed: Vec<EventId>,
+}
+
+/// An answer that is being written word by word.
+#[derive(Debug)]
+struct Open {
+    id: EventId,
+    source: Arc<Source>,
+    /// What was written of it.
+    said: String,
+    thought: String,
+    /// What the line at hand is; none has begun if absent.
+    line: Option<Voice>,
+}
+
+impl Open {
+    /// What the whole answer says beyond what was written. `None` if something else was written.
+    fn rest_of(&self, event: &Event) -> Option<[(Voice, String); 2]> {
+        let rest = |voice, written: &str| {
+            let text: String = spoken(event).filter(|(it, _)| *it == voice).map(|(_, text)| text).collect();
+            Some((voice, text.strip_prefix(written)?.to_owned()))
+        };
+        Some([rest(Voice::Thought, &self.thought)?, rest(Voice::Said, &self.said)?])
+    }
+}
+
+/// Aloud, or to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Voice {
+    Thought,
+    Said,
+}
+
+impl<W: Write> Screen<W> {
+    /// A screen. If it is `interactive`, a person sits before it, who sees prompts.
+    pub fn new(out: W, style: Style, interactive: bool) -> Self {
+        Self { out, style, interactive, open: None, held: Vec::new(), missed: Vec::new() }
+    }
+
+    /// Whether a person sits before it.
+    pub fn is_interactive(&self) -> bool {
+        self.interactive
+    }
+
+    /// Writes lines as they are.
+    pub fn print(&mut self, text: &str) -> io::Result<()> {
+        writeln!(self.out, "{}", clean(text))?;
+        self.out.flush()
+    }
+
+    /// Writes lines in that ink.
+    pub fn paint(&mut self, ink: Ink, text: &str) -> io::Result<()> {
+        writeln!(self.out, "{}", self.style.paint(ink, &clean(text)))?;
+        self.out.flush()
+    }
+
+    /// Writes a line only a person at a terminal needs.
+    pub fn note(&mut self, text: &str) -> io::Result<()> {
+        if self.interactive { self.paint(Ink::Faint, text) } else { Ok(()) }
+    }
+
+    /// Asks a person for the next line. The cursor stays behind it.
+    pub fn prompt(&mut self, ink: Ink, text: &str) -> io::Result<()> {
+        if self.interactive {
+            write!(self.out, "{} ", self.style.paint(ink, text))?;
+            self.out.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the line that a prompt began, where no Enter key did.
+    pub fn end_prompt(&mut self) -> io::Result<()> {
+        if self.interactive { writeln!(self.out) } else { Ok(()) }
+    }
+
+    /// Ends the line that the terminal began when it showed a key such as `^C`, unless words still stand on it.
+    pub fn end_key(&mut self) -> io::Result<()> {
+        if self.open.is_none() { self.end_prompt() } else { Ok(()) }
+    }
+
+    /// Shows an event: a preview word by word, anything else whole.
+    ///
+    /// Agents that work side by side speak at the same time. One of them is followed word by word; what the others
+    /// say is shown once it is whole and the first has finished.
+    pub fn show(&mut self, event: &Arc<Event>) -> io::Result<()> {
+        if let Some(open) = &self.open
+            && open.id != event.id
+        {
+            if open.source != event.source {
+                if !event.is_partial() {
+                    self.held.push(event.clone());
+                } else if !self.missed.contains(&event.id) {
+                    self.missed.push(event.id.clone());
+                }
+                return Ok(());
+            }
+            // The same agent begins anew: its model was asked again.
+            self.close()?;
+        }
+        match event.is_partial() {
+            true if self.missed.contains(&event.id) => Ok(()),
+            true => self.preview(event),
+            false => self.whole(event),
+        }
+    }
+
+    /// Ends what is still open, and shows what waited for it.
+    pub fn settle(&mut self) -> io::Result<()> {
+        self.close()?;
+        for event in std::mem::take(&mut self.held) {
+            self.whole(&event)?;
+        }
+        Ok(())
+    }
+
+    fn preview(&mut self, event: &Event) -> io::Result<()> {
+        for response in event.responses() {
+            self.card(Ink::Faint, &format!("· {}", answered(response)))?;
+        }
+        for (voice, text) in spoken(event) {
+            self.speak(event, voice, text)?;
+        }
+        self.out.flush()
+    }
+
+    fn whole(&mut self, event: &Event) -> io::Result<()> {
+        let followed = self.open.is_some();
+        self.missed.retain(|id| *id != event.id);
+        match self.open.as_ref().and_then(|open| open.rest_of(event)) {
+            Some(rest) => {
+                for (voice, text) in rest.into_iter().filter(|(_, text)| !text.is_empty()) {
+                    self.speak(event, voice, &text)?;
+                }
+            }
+            None => {
+                // Nothing of it was seen, or something else was: all is said.
+                self.close()?;
+                for (voice, text) in spoken(event) {
+                    self.speak(event, voice, text)?;
+                }
+            }
+        }
+        self.close()?;
+        self.cards(event)?;
+        self.out.flush()?;
+        if followed { self.settle() } else { Ok(()) }
+    }
+
+    /// What an event does, besides talking.
+    fn cards(&mut self, event: &Event) -> io::Result<()> {
+        let waiting =
+            event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.as_ref());
+        for call in event.calls().filter(|call| call.name != TRANSFER_TO_AGENT && call.name != QUESTION) {
+            self.card(Ink::Tool, &format!("→ {}", called(call)))?;
+        }
+        for response in event.responses().filter(|response| response.name != TRANSFER_TO_AGENT) {
+            // A call that waits for a person has no answer yet: the person is asked next.
+            let waits =
+                waiting.zip(response.id.as_ref()).is_some_and(|(waiting, id)| waiting.contains_key(id));
+            if !waits {
+                let failed =
+                    response.response.as_ref().is_some_and(|response| response.contains_key("error"));
+                let ink = if failed { Ink::Error } else { Ink::Tool };
+                self.card(ink, &format!("← {}", answered(response)))?;
+            }
+        }
+        for (key, value) in event.state_delta().into_iter().flatten() {
+            self.card(Ink::State, &format!("≡ {key} = {value}"))?;
+        }
+        if let Some(agent) = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.as_ref()) {
+            self.card(Ink::Agent, &format!("» {} hands over to {agent}", event.author()))?;
+        }
+        Ok(())
+    }
+
+    fn card(&mut self, ink: Ink, text: &str) -> io::Result<()> {
+        let text = one_line(text, WIDTH);
+        writeln!(self.out, "  {}", self.style.paint(ink, &text))
+    }
+
+    /// Writes more words of an agent, on a line that bears its name.
+    fn speak(&mut self, event: &Event, voice: Voice, text: &str) -> io::Result<()> {
+        let open = self.open.get_or_insert_with(|| Open {
+            id: event.id.clone(),
+            source: event.source.clone(),
+            said: String::new(),
+            thought: String::new(),
+            line: None,
+        });
+        let style = self.style;
+        if open.line != Some(voice) {
+            if open.line.is_some() {
+                writeln!(self.out)?;
+            }
+            match voice {
+                Voice::Thought => write!(self.out, "  {}", style.paint(Ink::Faint, "~ "))?,
+                Voice::Said => {
+                    write!(self.out, "{} ", style.paint(Ink::Agent, &format!("{}>", event.author())))?;
+                }
+            }
+            open.line = Some(voice);
+        }
+        let shown = clean(text);
+        match voice {
+            Voice::Thought => {
+                open.thought.push_str(text);
+                write!(self.out, "{}", style.paint(Ink::Faint, &shown))
+            }
+            Voice::Said => {
+                open.said.push_str(text);
+                write!(self.out, "{shown}")
+            }
+        }
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        if self.open.take().is_some_and(|open| open.line.is_some()) {
+            writeln!(self.out)?;
+        }
+        Ok(())
+    }
+}
+
+/// The words of an event, in order.
+fn spoken(event: &Event) -> impl Iterator<Item = (Voice, &str)> {
+    let parts = event.content.iter().flat_map(|content| content.parts.iter());
+    parts.filter_map(|part: &Part| {
+        let voice = if part.is_thought() { Voice::Thought } else { Voice::Said };
+        Some((voice, part.as_text().filter(|text| !text.is_empty())?))
+    })
+}
+
+/// A call as one would write it.
+pub fn called(call: &FunctionCall) -> String {
+    let args = call.args.iter().flat_map(|args| args.iter());
+    let args: Vec<String> = args.map(|(name, value)| format!("{name}: {value}")).collect();
+    format!("{}({})", call.name, args.join(", "))
+}
+
+/// What a tool answered, in short.
+fn answered(response: &FunctionResponse) -> String {
+    format!("{}: {}", response.name, response.response.as_ref().map_or_else(String::new, in_short))
+}
+
+fn in_short(object: &Object) -> String {
+    match object.iter().next() {
+        Some((key, value)) if object.len() == 1 && (key == "result" || key == "error") => {
+            value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+        }
+        _ => {
+            let pairs: Vec<String> =
+                object.iter().map(|(key, value)| format!("{key} {}", bare(value))).collect();
+            pairs.join(", ")
+        }
+    }
+}
+
+/// Text without quotes, anything else as JSON.
+fn bare(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// An event of the log in one line.
+pub fn in_log(event: &Event) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for (voice, text) in spoken(event) {
+        parts.push(match voice {
+            Voice::Thought => format!("~ {text}"),
+            Voice::Said => text.to_owned(),
+        });
+    }
+    parts.extend(event.calls().map(|call| match question(call) {
+        Some((_, about)) => format!("? {}", called(&about)),
+        None => format!("→ {}", called(call)),
+    }));
+    parts.extend(event.responses().map(|response| format!("← {}", answered(response))));
+    parts.extend(event.state_delta().into_iter().flatten().map(|(key, value)| format!("≡ {key} = {value}")));
+    if let Some(agent) = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.as_ref()) {
+        parts.push(format!("» {agent}"));
+    }
+    parts.extend(event.error_message().map(|message| format!("✗ {message}")));
+    one_line(&parts.join("  "), LOG_WIDTH)
+}
+
+/// The text on one line of at most that many characters.
+fn one_line(text: &str, width: usize) -> String {
+    let flat = clean(text).replace(['\n', '\t'], " ");
+    if flat.chars().count() <= width {
+        return flat;
+    }
+    flat.chars().take(width - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use umbel::{Content, Role};
+
+    fn event(id: &str, author: &str, parts: &[Part], partial: bool) -> Arc<Event> {
+        let content = Content::new(Role::Model, parts.iter().cloned());
+        let mut event = Event::new("run".into(), Arc::new(Source::new(author))).with_content(content);
+        event.id = id.into();
+        event.partial = Some(partial);
+        Arc::new(event)
+    }
+
+    fn shown(events: &[Arc<Event>]) -> String {
+        let mut screen = Screen::new(Vec::new(), Style::Plain, false);
+        for event in events {
+            screen.show(event).unwrap();
+        }
+        screen.settle().unwrap();
+        String::from_utf8(screen.out).unwrap()
+    }
+
+    #[test]
+    fn an_answer_is_written_once_though_it_comes_in_pieces_and_whole() {
+        let pieces = ["It ", "is ", "sunny."].map(|text| event("e", "guide", &[Part::text(text)], true));
+        let mut events = pieces.to_vec();
+        events.push(event("e", "guide", &[Part::text("It is sunny.")], false));
+        assert_eq!(shown(&events), "guide> It is sunny.\n");
+        events.pop();
+        assert_eq!(shown(&events), "guide> It is sunny.\n", "a run that was cut short");
+    }
+
+    #[test]
+    fn what_the_whole_adds_or_changes_is_written() {
+        let piece = event("e", "guide", &[Part::text("It is ")], true);
+        let more = event("e", "guide", &[Part::text("It is warm.")], false);
+        assert_eq!(shown(&[piece.clone(), more]), "guide> It is warm.\n");
+        for id in ["e", "f"] {
+            let other = event(id, "guide", &[Part::text("No idea.")], false);
+            assert_eq!(shown(&[piece.clone(), other]), "guide> It is \nguide> No idea.\n");
+        }
+    }
+
+    #[test]
+    fn a_thought_has_a_line_of_its_own() {
+        let whole = event("e", "guide", &[Part::thought("Hm."), Part::text("Yes.")], false);
+        assert_eq!(shown(&[whole]), "  ~ Hm.\nguide> Yes.\n");
+    }
+
+    #[test]
+    fn agents_that_speak_at_once_are_not_mixed_up() {
+        let events = [
+            event("a", "left", &[Part::text("one ")], true),
+            event("b", "right", &[Part::text("uno ")], true),
+            event("a", "left", &[Part::text("two")], true),
+            event("b", "right", &[Part::text("uno due")], false),
+            event("a", "left", &[Part::text("one two")], false),
+        ];
+        assert_eq!(shown(&events), "left> one two\nright> uno due\n");
+        let [one, uno, two, uno_due, one_two] = events;
+        let due = event("b", "right", &[Part::text("due")], true);
+        let text = shown(&[one, uno, two, one_two, due, uno_due]);
+        assert_eq!(text, "left> one two\nright> uno due\n", "the first ends while the other speaks");
+    }
+
+    #[test]
+    fn a_card_is_one_short_line() {
+        let long =
+            FunctionCall::new("note", Object::from_iter([("text".to_owned(), "word\n".repeat(40).into())]));
+        let text = shown(&[event("e", "guide", &[Part::call(long)], false)]);
+        assert_eq!((text.lines().count(), text.trim().chars().count()), (1, WIDTH));
+    }
+}

@@ -1,0 +1,245 @@
+//! Conversations through the chat loop: lines in, a screen out.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedSender;
+use umbel::{Chunk, LlmAgent, Response, Runner, ScriptedModel};
+use umbel_cli::chat::{Chat, Interrupts, Reply};
+use umbel_cli::demo;
+use umbel_cli::screen::Screen;
+use umbel_cli::style::Style;
+
+/// What was written, to be read while the chat still writes. Presses Ctrl-C when it sees a certain word.
+#[derive(Clone, Default)]
+struct Paper {
+    text: Arc<Mutex<Vec<u8>>>,
+    stop_at: Option<(&'static str, UnboundedSender<()>)>,
+}
+
+impl Paper {
+    fn text(&self) -> String {
+        String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Paper {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.text.lock().unwrap().extend(bytes);
+        if let Some((word, _)) = &self.stop_at
+            && self.text().contains(word)
+        {
+            let (_, pressed) = self.stop_at.take().unwrap();
+            pressed.send(()).unwrap();
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What comes out if these lines go in.
+async fn talk_with(runner: Runner, lines: &str, style: Style, interactive: bool) -> String {
+    let paper = Paper::default();
+    let screen = Screen::new(paper.clone(), style, interactive);
+    let mut chat = Chat::begin(runner, "ann", lines.as_bytes(), screen, Interrupts::never()).await.unwrap();
+    chat.talk().await.unwrap();
+    paper.text()
+}
+
+/// The same through a pipe, with the demo.
+async fn talk(lines: &str) -> String {
+    talk_with(demo::runner(None).unwrap(), lines, Style::Plain, false).await
+}
+
+/// The demo with another model: one that answers this.
+fn runner_of(model: ScriptedModel) -> Runner {
+    Runner::new("test", LlmAgent::new("guide").model(model)).unwrap()
+}
+
+#[tokio::test]
+async fn words_are_answered_in_plain_lines() {
+    assert_eq!(talk("hi\n\n").await, "guide> Hello! Ask me about weather, money, packing or trips.\n");
+}
+
+#[tokio::test]
+async fn a_last_line_without_an_end_and_bytes_that_are_no_text_are_taken() {
+    let paper = Paper::default();
+    let screen = Screen::new(paper.clone(), Style::Plain, false);
+    let input = &b"\xff\xfe\r\nhi"[..];
+    let runner = demo::runner(None).unwrap();
+    Chat::begin(runner, "ann", input, screen, Interrupts::never()).await.unwrap().talk().await.unwrap();
+    assert!(paper.text().contains("I am a script") && paper.text().contains("Hello!"), "{}", paper.text());
+}
+
+#[tokio::test]
+async fn tools_are_shown_as_cards() {
+    let expected = "  \
+  → get_weather(city: \"Paris\")
+  → get_weather(city: \"Rome\")
+  ← get_weather: city Paris, celsius 21, sky sunny
+  ← get_weather: city Rome, celsius 18, sky sunny
+guide> Paris: sunny, 21 °C. Rome: sunny, 18 °C.
+";
+    assert_eq!(talk("weather in Paris and Rome").await, expected);
+    let failed = talk("convert 5 EUR to XYZ").await;
+    assert!(failed.contains("← convert_currency: there is no rate for XYZ"), "{failed}");
+    assert!(failed.contains("guide> That did not work"), "{failed}");
+}
+
+#[tokio::test]
+async fn an_approved_call_is_made() {
+    let text = talk("book 3 nights in Lisbon\nperhaps\nYES\nwhat are my trips?").await;
+    assert!(text.contains("guide asks you to approve: book_trip(city: \"Lisbon\", nights: 3)\n"), "{text}");
+    assert!(text.contains("Please type y or n."), "{text}");
+    assert!(
+        text.contains("≡ user:trips = [\"Lisbon, 3 nights\"]\nguide> Booked: 3 nights in Lisbon"),
+        "{text}"
+    );
+    assert!(text.ends_with("guide> Your trips: Lisbon, 3 nights.\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_rejected_call_is_not_made() {
+    let text = talk("book 3 nights in Lisbon\nn\nwhat are my trips?").await;
+    assert!(text.contains("guide> All right, nothing was booked."), "{text}");
+    assert!(text.ends_with("guide> You have no trips yet. Say `book 3 nights in Rome`.\n"), "{text}");
+}
+
+#[tokio::test]
+async fn an_approval_that_nobody_gives_is_told() {
+    let text = talk("book 3 nights in Lisbon").await;
+    assert!(text.ends_with("No answer came, so this was not done.\n"), "{text}");
+}
+
+#[tokio::test]
+async fn another_agent_takes_over_and_hands_back() {
+    let text = talk("what can I eat in Rome?\nTokyo\nweather in Oslo\nback").await;
+    assert!(text.starts_with("  » guide hands over to foodie\nfoodie> In Rome, try"), "{text}");
+    assert!(text.contains("foodie> In Tokyo"), "the conversation stays with it: {text}");
+    assert!(text.contains("  » foodie hands over to guide\n  → get_weather(city: \"Oslo\")"), "{text}");
+    assert!(text.ends_with("guide> Here I am again. What can I do for you?\n"), "{text}");
+}
+
+#[tokio::test]
+async fn agents_side_by_side_leave_their_part_to_the_next() {
+    // With pauses, the two speak at the same time.
+    let runner = demo::runner(Some(Duration::from_millis(1))).unwrap();
+    let text = talk_with(runner, "plan a day in Oslo", Style::Plain, false).await;
+    assert!(text.contains("sights> The castle hill in Oslo\n"), "{text}");
+    assert!(text.contains("evening> The night tram in Oslo\n"), "{text}");
+    let plan =
+        "writer> Here is your day:\n  morning: The castle hill in Oslo\n  evening: The night tram in Oslo\n";
+    assert!(text.ends_with(plan), "{text}");
+}
+
+#[tokio::test]
+async fn thoughts_are_shown_apart() {
+    let text = talk("where should I go?").await;
+    assert!(text.starts_with("  ~ Somewhere mild") && text.contains("\nguide> Go to Lisbon"), "{text}");
+}
+
+#[tokio::test]
+async fn commands_show_state_log_and_help() {
+    let text =
+        talk("/state\n/events\npack a map\n/state\n/events\n/new\n/state\n/nonsense\n/help\n/quit\nhi").await;
+    assert!(text.starts_with("Nothing is remembered yet. Try: pack an umbrella\nThe log is empty"), "{text}");
+    assert!(text.contains("\npacking_list = [\"map\"]\n  1  user      pack a map\n"), "{text}");
+    assert!(text.contains("\n  2  guide     → pack(items: [\"map\"])\n"), "{text}");
+    assert_eq!(
+        text.matches("Nothing is remembered yet").count(),
+        2,
+        "a new conversation knows nothing: {text}"
+    );
+    assert!(text.contains("There is no command /nonsense. /help lists those there are."), "{text}");
+    assert!(text.contains("book 3 nights in Lisbon") && text.contains("/events"), "{text}");
+    assert!(!text.contains("Hello!"), "nothing is read after /quit: {text}");
+}
+
+#[tokio::test]
+async fn a_trip_is_remembered_in_the_next_conversation() {
+    let text = talk("book 3 nights in Lisbon\ny\n/new\nwhat are my trips?").await;
+    assert!(text.ends_with("guide> Your trips: Lisbon, 3 nights.\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_terminal_gets_prompts_and_colours_and_a_pipe_none() {
+    let lines = "where should I go?\nbook 3 nights in Rome\nn\n/help\n";
+    let piped = talk(lines).await;
+    assert!(!piped.contains('\x1b') && !piped.contains("you>") && !piped.contains("Bye"), "{piped}");
+    let shown = talk_with(demo::runner(None).unwrap(), lines, Style::Colour, true).await;
+    assert!(shown.contains("script") && shown.contains("\x1b[1;32myou>\x1b[0m "), "{shown}");
+    assert!(shown.contains("\x1b[2mSomewhere \x1b[0m"), "thoughts are dimmed: {shown}");
+    assert!(shown.contains("Approve? [y/n]") && shown.ends_with("\x1b[2mBye.\x1b[0m\n"), "{shown}");
+}
+
+#[tokio::test]
+async fn ctrl_c_stops_an_answer_and_the_chat_goes_on() {
+    let (pressed, interrupts) = Interrupts::channel();
+    let paper = Paper { stop_at: Some(("Go to", pressed)), ..Paper::default() };
+    let screen = Screen::new(paper.clone(), Style::Plain, true);
+    let runner = demo::runner(Some(Duration::from_millis(5))).unwrap();
+    let lines = &b"where should I go?\nhi\n"[..];
+    Chat::begin(runner, "ann", lines, screen, interrupts).await.unwrap().talk().await.unwrap();
+    let text = paper.text();
+    assert!(text.contains("guide> Go to \nStopped.\nyou> guide> Hello!"), "{text}");
+}
+
+#[tokio::test]
+async fn ctrl_c_at_the_prompt_leaves_when_pressed_twice() {
+    let (pressed, interrupts) = Interrupts::channel();
+    pressed.send(()).unwrap();
+    pressed.send(()).unwrap();
+    let paper = Paper::default();
+    let screen = Screen::new(paper.clone(), Style::Plain, true);
+    let runner = demo::runner(None).unwrap();
+    Chat::begin(runner, "ann", &b"hi\n"[..], screen, interrupts).await.unwrap().talk().await.unwrap();
+    let text = paper.text();
+    assert!(text.ends_with("you> \nPress Ctrl-C again to leave, or go on.\nyou> \nBye.\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_failure_is_told_with_what_to_do_and_the_chat_goes_on() {
+    let model = ScriptedModel::new("test").text("First.").break_off(["It is "]).text("Third.");
+    let text = talk_with(runner_of(model), "one\ntwo\nthree", Style::Plain, false).await;
+    assert_eq!(
+        text,
+        "guide> First.\nguide> It is \nThis went wrong: the model's answer broke off.\n\
+         Check the network and say it again.\nguide> Third.\n"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_was_cut_is_told() {
+    let mut response = Response::text("It is");
+    response.meta_mut().finish_reason = Some("MAX_TOKENS".into());
+    response.meta_mut().finish_message = Some("too long".to_owned());
+    let model = ScriptedModel::new("test").chunks([Chunk::Delta(response)]);
+    let text = talk_with(runner_of(model), "one", Style::Plain, false).await;
+    assert_eq!(text, "guide> It is\nThe answer may not be complete: too long\n");
+}
+
+#[tokio::test]
+async fn a_model_cannot_steer_the_terminal() {
+    let model = ScriptedModel::new("test").text("a\x1b[2Jb").stream(["c\x1b", "]0;d\x07"]);
+    let text = talk_with(runner_of(model), "one\ntwo", Style::Plain, false).await;
+    assert_eq!(text, "guide> a\u{fffd}[2Jb\nguide> c\u{fffd}]0;d\u{fffd}\n");
+}
+
+#[tokio::test]
+async fn one_answer_tells_how_it_ended() {
+    for (message, input, expected) in [
+        ("hi", "", Reply::Done),
+        ("book 2 nights in Rome", "", Reply::Unanswered),
+        ("book 2 nights in Rome", "n\n", Reply::Done),
+    ] {
+        let screen = Screen::new(io::sink(), Style::Plain, false);
+        let runner = demo::runner(None).unwrap();
+        let mut chat =
+            Chat::begin(runner, "ann", input.as_bytes(), screen, Interrupts::never()).await.unwrap();
+        assert_eq!(chat.answer(message).await.unwrap(), expected);
+    }
+}

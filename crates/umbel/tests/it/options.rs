@@ -1,0 +1,229 @@
+//! Settings of runners, runs, models and agents, each where it acts.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use umbel::{
+    Capabilities, Compactor, Content, CountingIds, Credential, CredentialStore, Error, ErrorKind,
+    EventFilter, FunctionTool, InMemoryCredentials, LlmAgent, Mode, ModelErrorKind, Outcome, Part, Payload,
+    Response, Role, RunConfig, RunLimits, Runner, ScriptedModel, Sequential, SteppingClock, ToolSpec,
+    agent_fn,
+};
+
+use crate::support::{begin, echo, fine, log, outcomes, read, said, stored, with_session};
+
+#[tokio::test]
+async fn ids_and_times_come_from_where_the_runner_is_told() {
+    let model = ScriptedModel::new("m").call("echo", json!({})).text("done");
+    let runner = Runner::builder("app", LlmAgent::new("a").model(model).tool(echo()))
+        .ids(CountingIds::default())
+        .clock(SteppingClock::new(100.0, 0.5));
+    let (runner, key) = with_session(runner.build().unwrap()).await;
+    let seen = read(runner.run(&key, "hi")).await;
+    assert_eq!(seen.events[0].run, "e-1");
+    assert_eq!(seen.events[0].calls().next().unwrap().id, Some("adk-1".into()));
+    let times: Vec<_> = stored(&runner, &key).await.iter().map(|event| event.timestamp).collect();
+    assert_eq!(times, [100.0, 100.5, 101.0, 101.5]);
+}
+
+#[tokio::test]
+async fn the_runners_settings_count_unless_a_run_has_its_own() {
+    let call =
+        || Response::new(Content::model(Part::call(umbel::FunctionCall::new("echo", Default::default()))));
+    let model = ScriptedModel::from_fn("m", move |_| vec![Ok(umbel::Chunk::Complete(call()))]);
+    let limits = |model_calls| RunConfig {
+        limits: RunLimits { model_calls, ..RunLimits::default() },
+        ..RunConfig::default()
+    };
+    let runner = Runner::builder("app", LlmAgent::new("a").model(model).tool(echo())).config(limits(2));
+    let (runner, key) = with_session(runner.build().unwrap()).await;
+    assert_eq!(read(runner.run(&key, "hi")).await.responses().len(), 2);
+    assert_eq!(read(runner.run_with(&key, "hi", limits(1))).await.responses().len(), 1);
+}
+
+#[tokio::test]
+async fn credentials_reach_tools_by_way_of_the_store() {
+    let secrets = InMemoryCredentials::new();
+    secrets.save("app", "ann", "mail", Credential::new("s3cret")).await.unwrap();
+    let mail = FunctionTool::with_context("mail", "", |cx, _: Value| {
+        Box::pin(async move {
+            let (services, key) = (cx.run().services(), cx.run().session_key());
+            let store = services.credentials.as_ref().ok_or_else(|| umbel::ToolError::new("no store"))?;
+            Ok(store.load(key.app(), key.user(), "mail").await?.is_some())
+        })
+    });
+    let model = ScriptedModel::new("m").call("mail", json!({})).text("sent");
+    let runner = Runner::builder("app", LlmAgent::new("a").model(model).tool(mail)).credentials(secrets);
+    let (runner, key) = with_session(runner.build().unwrap()).await;
+    assert_eq!(read(runner.run(&key, "hi")).await.responses(), [json!({"result": true})]);
+}
+
+#[tokio::test]
+async fn agents_read_each_others_thoughts_only_if_told_to() {
+    for include in [false, true] {
+        let thinks =
+            Response::new(Content::new(Role::Model, [Part::thought("a hunch"), Part::text("hello")]));
+        let second = ScriptedModel::new("b").text("ok");
+        let agent = Sequential::new("s")
+            .agent(LlmAgent::new("a").model(ScriptedModel::new("a").response(thinks)))
+            .agent(LlmAgent::new("b").model(second.clone()));
+        let (runner, key) = begin(agent).await;
+        let config = RunConfig { include_thoughts_from_other_agents: include, ..RunConfig::default() };
+        read(runner.run_with(&key, "hi", config)).await.assert_finished();
+        assert_eq!(said(&second.requests()[0]).join(" ").contains("a hunch"), include);
+    }
+}
+
+#[tokio::test]
+async fn ids_that_the_flow_minted_are_sent_only_to_models_that_need_them() {
+    for needs in [false, true] {
+        let mut capabilities = Capabilities::default();
+        if needs {
+            capabilities = capabilities.pairs_calls_by_id();
+        }
+        let model = ScriptedModel::new("m").capabilities(capabilities).call("echo", json!({})).text("done");
+        let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).tool(echo())).await;
+        read(runner.run(&key, "hi")).await.assert_finished();
+        let sent = model.requests()[1].contents.clone();
+        assert_eq!(sent.get(1).unwrap().calls().next().unwrap().id.is_some(), needs);
+        assert_eq!(sent.get(2).unwrap().responses().next().unwrap().id.is_some(), needs);
+    }
+}
+
+#[tokio::test]
+async fn display_names_are_kept_from_models_that_refuse_them() {
+    for refuses in [false, true] {
+        let mut capabilities = Capabilities::default();
+        if refuses {
+            capabilities = capabilities.refuses_display_names();
+        }
+        let model = ScriptedModel::new("m").capabilities(capabilities).text("ok");
+        let (runner, key) = begin(LlmAgent::new("a").model(model.clone())).await;
+        let mut photo = Part::data("image/png", [1u8]);
+        if let Payload::InlineData(blob) = &mut photo.payload {
+            blob.display_name = Some("me.png".into());
+        }
+        read(runner.run(&key, Content::new(Role::User, [photo]))).await.assert_finished();
+        let sent = model.requests()[0].contents.get(0).unwrap().clone();
+        let Payload::InlineData(blob) = &sent.parts[0].payload else { panic!("{sent:?}") };
+        assert_eq!(blob.display_name.is_none(), refuses);
+    }
+}
+
+#[derive(schemars::JsonSchema)]
+#[allow(dead_code)]
+struct Trip {
+    /// Where to.
+    city: String,
+}
+
+#[tokio::test]
+async fn an_agent_says_what_it_wants_to_be_asked() {
+    let helper = LlmAgent::new("helper").model(fine()).mode(Mode::SingleTurn).input::<Trip>();
+    let model = ScriptedModel::new("m").call("helper", json!({"city": "Rome"})).text("done");
+    let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).sub_agent(helper)).await;
+    read(runner.run(&key, "hi")).await.assert_finished();
+    let tool = model.requests()[0].tools.get("helper").unwrap().tool.clone();
+    assert_eq!(*tool.spec().parameters, ToolSpec::schema_of::<Trip>());
+}
+
+#[tokio::test]
+async fn summaries_can_be_due_by_runs_or_by_tokens() {
+    let mut long = Response::text("1");
+    let usage = umbel::Usage { prompt_token_count: Some(50), ..umbel::Usage::default() };
+    long.meta_mut().usage_metadata = Some(usage);
+    let model = ScriptedModel::new("m").response(long).text("a summary").text("2");
+    let runner = Runner::builder("app", LlmAgent::new("a").model(model.clone()))
+        .compaction(Compactor::every(100, 0).or_above(50, 0))
+        .clock(SteppingClock::new(1.0, 1.0));
+    let (runner, key) = with_session(runner.build().unwrap()).await;
+    read(runner.run(&key, "a")).await.assert_finished();
+    assert_eq!(read(runner.run(&key, "b")).await.assert_finished().texts(), [("a".into(), "2".into())]);
+    assert_eq!(model.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn a_reading_can_be_limited_to_the_newest_events_without_losing_state() {
+    let model = ScriptedModel::new("m").text("1").text("2");
+    let agent = LlmAgent::new("a").model(model).output_key("last");
+    let runner = Runner::builder("app", agent).clock(SteppingClock::new(1.0, 1.0)).build().unwrap();
+    let (runner, key) = with_session(runner).await;
+    read(runner.run(&key, "a")).await.assert_finished();
+    read(runner.run(&key, "b")).await.assert_finished();
+    let words = |filter| {
+        let (runner, key) = (runner.clone(), key.clone());
+        async move {
+            let session = runner.sessions().get(&key, filter).await.unwrap().unwrap();
+            assert_eq!(session.state.get("last"), Some(&json!("2")));
+            session.events.iter().map(|event| event.text()).collect::<Vec<_>>()
+        }
+    };
+    assert_eq!(words(EventFilter { recent: Some(1), after: None }).await, ["2"]);
+    assert_eq!(words(EventFilter { recent: Some(0), after: None }).await, [""; 0]);
+    assert_eq!(words(EventFilter { recent: None, after: Some(3.0) }).await, ["b", "2"]);
+}
+
+#[tokio::test]
+async fn a_run_whose_session_is_gone_or_made_anew_writes_nothing_more() {
+    for (anew, kind) in [(false, ErrorKind::SessionNotFound), (true, ErrorKind::Fenced)] {
+        let own = agent_fn("own", move |run| {
+            Box::pin(async move {
+                let (store, key) = (&run.services().sessions, run.session_key());
+                store.delete(key).await?;
+                if anew {
+                    store.create(umbel::NewSession::new(key.clone())).await?;
+                }
+                run.emit(run.event().with_content(Content::model("too late"))).await?;
+                run.flush().await
+            })
+        });
+        let (runner, key) = begin(own).await;
+        let seen = read(runner.run(&key, "hi")).await;
+        assert_eq!((seen.kind(), seen.code()), (kind, kind.code()));
+        assert!(seen.events.is_empty());
+        if anew {
+            assert!(log(&runner, &key).await.is_empty());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_run_cancelled_while_it_waits_for_its_session_leaves_no_trace() {
+    use futures::StreamExt;
+    let first = agent_fn("waiting", |run| {
+        Box::pin(async move {
+            run.emit(run.event().with_content(Content::model("one moment"))).await?;
+            run.flush().await?;
+            run.cancel_token().guard(std::future::pending::<()>()).await
+        })
+    });
+    let (runner, key) = begin(first).await;
+    let mut holder = runner.run(&key, "hi");
+    holder.next().await.unwrap().unwrap();
+    let config = RunConfig { wait_for_session: Duration::from_secs(30), ..RunConfig::default() };
+    let waiter = runner.run_with(&key, "me too", config);
+    let token = waiter.cancel_token();
+    let cancel = async {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        token.cancel(umbel::CancelReason::Asked);
+    };
+    let (seen, ()) = tokio::join!(read(waiter), cancel);
+    assert_eq!(seen.outcome, Outcome::Cancelled);
+    holder.cancel();
+    read(holder).await;
+    assert_eq!(stored(&runner, &key).await.len(), 2);
+    assert_eq!(outcomes(&log(&runner, &key).await), [Outcome::Cancelled]);
+}
+
+#[test]
+fn errors_tell_whether_trying_again_may_help() {
+    let of = |kind| Error::new(kind, "x").is_retryable();
+    for kind in [ModelErrorKind::RateLimited, ModelErrorKind::Overloaded, ModelErrorKind::Transport] {
+        assert!(of(ErrorKind::Model(kind)), "{kind:?}");
+    }
+    for kind in [ModelErrorKind::Auth, ModelErrorKind::Refused, ModelErrorKind::ContextTooLong] {
+        assert!(!of(ErrorKind::Model(kind)), "{kind:?}");
+    }
+    assert!(of(ErrorKind::SessionBusy) && of(ErrorKind::StaleSession) && of(ErrorKind::StreamCut));
+    assert!(!of(ErrorKind::InvalidInput) && !of(ErrorKind::Cancelled));
+}

@@ -1,0 +1,141 @@
+//! What a run may cost: instructions by callgrind, allocations and live heap by a counting allocator.
+//!
+//! The figures of `bench/budgets.json` are what was measured, plus some slack. A change that costs more must say why
+//! and raise them; one that costs much less should lower them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::test::{Verdict, ensure, root};
+
+pub(crate) fn check() -> Verdict {
+    match measure_and_compare() {
+        Ok(problems) if problems.is_empty() => Verdict::Passed,
+        Ok(problems) => Verdict::Failed(problems.join("; ")),
+        Err(Trouble::Missing(why)) => Verdict::NotRun(why),
+        Err(Trouble::Broken(why)) => Verdict::Failed(why),
+    }
+}
+
+enum Trouble {
+    /// A program is missing and cannot be had.
+    Missing(String),
+    /// The measuring itself went wrong.
+    Broken(String),
+}
+
+fn measure_and_compare() -> Result<Vec<String>, Trouble> {
+    ensure("valgrind", "valgrind").map_err(Trouble::Missing)?;
+    let bench = root().join("bench");
+    let budgets = read_budgets(&bench)?;
+    let mut measured = BTreeMap::new();
+    let plain = build(&bench, false)?;
+    for scenario in ["text", "tool", "stream"] {
+        let cost = per_run(&plain, &["fixed", scenario])?;
+        measured.insert(format!("instructions_{scenario}"), cost);
+    }
+    measured.insert("instructions_team".to_owned(), per_run(&plain, &["team"])?);
+    for scenario in ["text", "tool"] {
+        let near = per_turn(&plain, scenario, 10)?;
+        let far = per_turn(&plain, scenario, 1_000)?;
+        measured.insert(format!("growth_{scenario}_percent"), far * 100 / near.max(1));
+    }
+    let counting = build(&bench, true)?;
+    let allocs = json_of(&counting, "allocs")?;
+    for scenario in ["text", "tool", "stream"] {
+        let count = allocs.pointer(&format!("/result/{scenario}/allocations")).and_then(Value::as_u64);
+        measured.insert(format!("allocations_{scenario}"), count.unwrap_or(u64::MAX));
+    }
+    let memory = json_of(&counting, "memory")?;
+    let heap = memory.pointer("/result/live_heap_bytes_per_session").and_then(Value::as_u64);
+    measured.insert("heap_bytes_per_session".to_owned(), heap.unwrap_or(u64::MAX));
+    Ok(compare(&budgets, &measured))
+}
+
+/// Prints each figure beside its budget, and gives those that are over.
+fn compare(budgets: &BTreeMap<String, u64>, measured: &BTreeMap<String, u64>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (name, cost) in measured {
+        let budget = budgets.get(name).copied();
+        println!("   {name:<28} {cost:>9}  of {}", budget.map_or("no budget".to_owned(), |b| b.to_string()));
+        match budget {
+            Some(budget) if *cost <= budget => {}
+            Some(budget) => problems.push(format!("{name} is {cost}, and {budget} are allowed")),
+            None => problems.push(format!("{name} is {cost} and has no budget")),
+        }
+    }
+    problems
+}
+
+fn read_budgets(bench: &Path) -> Result<BTreeMap<String, u64>, Trouble> {
+    let path = bench.join("budgets.json");
+    let text = std::fs::read_to_string(&path)
+        .map_err(|e| Trouble::Broken(format!("{} cannot be read: {e}", path.display())))?;
+    serde_json::from_str(&text)
+        .map_err(|e| Trouble::Broken(format!("{} is not as it should be: {e}", path.display())))
+}
+
+/// Builds the benchmark and gives a copy of the binary.
+fn build(bench: &Path, counting: bool) -> Result<PathBuf, Trouble> {
+    let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
+    command.args(["build", "--release", "--quiet", "--locked", "-p", "bench-umbel"]).current_dir(bench);
+    if counting {
+        command.args(["--features", "harness/count-alloc"]);
+    }
+    let status = command.status().map_err(|e| Trouble::Broken(format!("cargo cannot be started: {e}")))?;
+    if !status.success() {
+        return Err(Trouble::Broken("the benchmark does not build".to_owned()));
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| bench.join("target"), PathBuf::from);
+    let built = target.join("release/bench-umbel");
+    let copy = target.join(if counting { "bench-umbel.counting" } else { "bench-umbel.plain" });
+    std::fs::copy(&built, &copy)
+        .map_err(|e| Trouble::Broken(format!("{} cannot be copied: {e}", built.display())))?;
+    Ok(copy)
+}
+
+/// Instructions of one run, as the difference of two counts.
+fn per_run(binary: &Path, args: &[&str]) -> Result<u64, Trouble> {
+    let count = |runs: &str| instructions(binary, &[args, &[runs]].concat());
+    Ok(count("250")?.saturating_sub(count("50")?) / 200)
+}
+
+/// Instructions of one turn of a session that is `turns` long.
+fn per_turn(binary: &Path, scenario: &str, turns: u64) -> Result<u64, Trouble> {
+    const MORE: u64 = 100;
+    let count = |turns: u64| instructions(binary, &["long", scenario, &turns.to_string()]);
+    Ok(count(turns + MORE)?.saturating_sub(count(turns)?) / MORE)
+}
+
+fn instructions(binary: &Path, args: &[&str]) -> Result<u64, Trouble> {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(binary).args(args);
+    let output = command.output().map_err(|e| Trouble::Broken(format!("valgrind cannot be started: {e}")))?;
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let count = told.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
+    count.ok_or_else(|| Trouble::Broken(format!("callgrind counted nothing: {told}")))
+}
+
+fn json_of(binary: &Path, measure: &str) -> Result<Value, Trouble> {
+    let output = Command::new(binary)
+        .arg(measure)
+        .output()
+        .map_err(|e| Trouble::Broken(format!("the benchmark cannot be started: {e}")))?;
+    serde_json::from_slice(&output.stdout)
+        .map_err(|e| Trouble::Broken(format!("the benchmark's `{measure}` is not JSON: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_over_its_budget_or_without_one_is_a_problem() {
+        let budgets = BTreeMap::from([("a".to_owned(), 10), ("b".to_owned(), 10)]);
+        let measured = BTreeMap::from([("a".to_owned(), 10), ("b".to_owned(), 11), ("c".to_owned(), 1)]);
+        assert_eq!(compare(&budgets, &measured).len(), 2);
+    }
+}

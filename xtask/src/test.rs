@@ -1,0 +1,111 @@
+//! `cargo xtask test`: everything that must hold, on a machine that has Rust and the package registries.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use crate::{budgets, style};
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
+}
+
+/// What one check says.
+pub(crate) enum Verdict {
+    Passed,
+    Failed(String),
+    /// It could not be done here, and why.
+    NotRun(String),
+}
+
+/// A check by name.
+struct Check {
+    name: &'static str,
+    run: fn() -> Verdict,
+}
+
+const CHECKS: &[Check] = &[
+    Check { name: "format", run: || cargo(&["fmt", "--all", "--check"], &[]) },
+    Check { name: "style", run: style::check },
+    Check {
+        name: "lints",
+        run: || cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
+    },
+    Check { name: "tests", run: || cargo(&["test", "--workspace"], &[]) },
+    Check {
+        name: "docs",
+        run: || cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]),
+    },
+    Check { name: "example", run: || cargo(&["run", "--quiet", "-p", "umbel", "--example", "weather"], &[]) },
+    Check { name: "budgets", run: budgets::check },
+];
+
+pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
+    let only = args.next();
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for check in CHECKS.iter().filter(|check| only.as_deref().is_none_or(|only| only == check.name)) {
+        println!("== {}", check.name);
+        let started = Instant::now();
+        let verdict = (check.run)();
+        let seconds = started.elapsed().as_secs();
+        match verdict {
+            Verdict::Passed => {
+                passed += 1;
+                println!("== {}: passed ({seconds} s)", check.name);
+            }
+            Verdict::Failed(why) => {
+                failed += 1;
+                println!("== {}: FAILED ({seconds} s): {why}", check.name);
+            }
+            Verdict::NotRun(why) => {
+                skipped += 1;
+                println!("== {}: not run: {why}", check.name);
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs cargo in the workspace.
+fn cargo(args: &[&str], env: &[(&str, &str)]) -> Verdict {
+    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let mut command = Command::new(program);
+    command.args(args).envs(env.iter().copied()).current_dir(root());
+    succeed(&mut command)
+}
+
+/// Runs a command and says whether it succeeded.
+pub(crate) fn succeed(command: &mut Command) -> Verdict {
+    match command.status() {
+        Ok(status) if status.success() => Verdict::Passed,
+        Ok(status) => Verdict::Failed(format!("{} ended with {status}", command.get_program().display())),
+        Err(error) => {
+            Verdict::Failed(format!("{} cannot be started: {error}", command.get_program().display()))
+        }
+    }
+}
+
+/// Whether a program can be started; a Debian package is installed for it where that is possible.
+pub(crate) fn ensure(program: &str, package: &str) -> Result<(), String> {
+    if is_there(program) {
+        return Ok(());
+    }
+    println!("installing {package}, since `{program}` is missing");
+    let apt = |args: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
+        matches!(succeed(&mut command), Verdict::Passed)
+    };
+    let installed = apt(&["update", "-qq"]) && apt(&["install", "-y", "-qq", package]);
+    if installed && is_there(program) {
+        return Ok(());
+    }
+    Err(format!("`{program}` is missing and could not be installed: install the package {package}"))
+}
+
+fn is_there(program: &str) -> bool {
+    let quiet = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    quiet.is_ok_and(|status| status.success())
+}
