@@ -26,7 +26,7 @@ pub struct InMemorySessions {
 
 #[derive(Default)]
 struct Inner {
-    sessions: SessionMap<Slot>,
+    sessions: SessionMap<Box<Slot>>,
     shared: SharedState,
     /// Sessions that work for another one, by that one.
     children: SessionMap<Vec<SessionKey>>,
@@ -270,7 +270,7 @@ impl SessionStore for InMemorySessions {
             return Work::done(Err(Error::new(ErrorKind::AlreadyExists, message)));
         };
         inner.created += 1;
-        let slot = place.insert(Slot {
+        let slot = place.insert(Box::new(Slot {
             incarnation: inner.created,
             hidden: new.parent.is_some(),
             first: state.clone(),
@@ -279,7 +279,7 @@ impl SessionStore for InMemorySessions {
             updated_at: SystemClock.now(),
             epoch: 0,
             held_until: None,
-        });
+        }));
         let session = slot.session(&new.key, &inner.shared, List::new());
         if let Some(parent) = new.parent {
             inner.children.entry(parent).or_default().push(new.key);

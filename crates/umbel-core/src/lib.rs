@@ -72,7 +72,7 @@ pub use instruction::Instruction;
 pub use interrupt::{Address, Interrupt};
 pub use json::Object;
 pub use list::List;
-pub use log::{CallFinished, Failure, LogEntry, Outcome, RunRecord, RunStep};
+pub use log::{CallFinished, Failure, LogEntry, Outcome, RunStep};
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
 pub use model::{Capabilities, Chunk, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
 pub use part::{

@@ -60,7 +60,14 @@ impl<T: Clone> List<T> {
             self.push_leaf(full);
         }
         match &mut self.tail {
-            Some(tail) => Arc::make_mut(tail).push(item),
+            Some(tail) => {
+                let tail = Arc::make_mut(tail);
+                if tail.len() == tail.capacity() {
+                    // By and by: many lists stay short, and all of them are kept.
+                    tail.reserve_exact(if tail.len() < 8 { 4 } else { 8 });
+                }
+                tail.push(item);
+            }
             None => {
                 let mut tail = Vec::with_capacity(4);
                 tail.push(item);

@@ -1,6 +1,6 @@
 //! The one log of a session: events, which are seen, and run records, which a run needs to go on.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use crate::error::Error;
 use crate::event::Event;
-use crate::id::{CallId, RunId};
+use crate::id::CallId;
 use crate::interrupt::Interrupt;
 
 /// One entry of a session's log. Its place in the log is its version.
@@ -16,8 +16,8 @@ use crate::interrupt::Interrupt;
 pub enum LogEntry {
     /// Seen by people and models.
     Event(Arc<Event>),
-    /// Seen by the runtime only.
-    Record(Arc<RunRecord>),
+    /// Seen by the runtime only. It belongs to the run of the event before it: a log has one writer at a time.
+    Record(Arc<RunStep>),
 }
 
 impl From<Arc<Event>> for LogEntry {
@@ -26,24 +26,20 @@ impl From<Arc<Event>> for LogEntry {
     }
 }
 
-impl From<RunRecord> for LogEntry {
-    fn from(record: RunRecord) -> Self {
-        Self::Record(Arc::new(record))
+impl From<RunStep> for LogEntry {
+    fn from(step: RunStep) -> Self {
+        // Nearly all runs end like this, so they share the record.
+        static FINISHED: LazyLock<Arc<RunStep>> =
+            LazyLock::new(|| Arc::new(RunStep::Ended { outcome: Outcome::Finished }));
+        match step {
+            RunStep::Ended { outcome: Outcome::Finished } => Self::Record(FINISHED.clone()),
+            step => Self::Record(Arc::new(step)),
+        }
     }
 }
 
-/// What a run needs to go on in another process.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RunRecord {
-    /// The run it belongs to.
-    pub run: RunId,
-    /// What happened.
-    #[serde(flatten)]
-    pub step: RunStep,
-}
-
-/// What happened in a run. Payloads are boxed: most records have none, and a log holds many.
+/// What happened in a run, as far as it is needed to go on in another process. Payloads are boxed: most records have
+/// none, and a log holds many.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "camelCase", rename_all_fields = "camelCase")]
 #[non_exhaustive]
@@ -132,11 +128,10 @@ mod tests {
     fn records_have_a_json_form_and_are_small() {
         let failure = Box::new(Failure { code: "X".into(), message: "m".into() });
         let step = RunStep::Ended { outcome: Outcome::Failed { failure } };
-        let record = RunRecord { run: "e-1".into(), step };
-        let value = serde_json::to_value(&record).unwrap();
+        let value = serde_json::to_value(&step).unwrap();
         let failed = json!({"kind": "failed", "failure": {"code": "X", "message": "m"}});
-        assert_eq!(value, json!({"run": "e-1", "step": "ended", "outcome": failed}));
-        assert_eq!(serde_json::from_value::<RunRecord>(value).unwrap(), record);
-        assert!(size_of::<RunRecord>() <= 40, "{}", size_of::<RunRecord>());
+        assert_eq!(value, json!({"step": "ended", "outcome": failed}));
+        assert_eq!(serde_json::from_value::<RunStep>(value).unwrap(), step);
+        assert!(size_of::<RunStep>() <= 16, "{}", size_of::<RunStep>());
     }
 }

@@ -16,7 +16,7 @@ use tracing::Instrument;
 use umbel_core::store::{Acquire, Entries};
 use umbel_core::{
     CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Outcome, Part, Payload, Result, Role,
-    Run, RunConfig, RunId, RunParts, RunRecord, RunStep, SessionKey, Source,
+    Run, RunConfig, RunId, RunParts, SessionKey, Source,
 };
 
 use super::Shared;
@@ -81,7 +81,6 @@ async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, 
     let extras = &shared.team.extras;
     let hot = shared.hot.take(&task.key);
     let recorder = Arc::new(Recorder::new(
-        task.id.clone(),
         services.clone(),
         extras.clone(),
         task.config.clone(),
@@ -133,9 +132,7 @@ async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, 
     if !parts.config.custom_metadata.is_empty() {
         event.meta_mut().custom_metadata = Some(parts.config.custom_metadata.clone());
     }
-    let started = RunStep::Started { fingerprint: shared.team.tree.fingerprint() };
-    let record = RunRecord { run: task.id.clone(), step: started };
-    let entries = smallvec![LogEntry::Event(Arc::new(event)), record.into()];
+    let entries = smallvec![LogEntry::Event(Arc::new(event)), LogEntry::Record(shared.started.clone())];
     take_session(shared, &recorder, &parts, entries).await?;
     let run = Run::new(parts, shared.team.tree.root())?;
     Ok((run, recorder, task.outlet))

@@ -9,7 +9,7 @@ use umbel_core::session::without_temp;
 use umbel_core::store::{Acquire, Acquired, Entries};
 use umbel_core::{
     Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, History, Interrupt, Journal, Lease, List, LogEntry,
-    Outcome, Result, Run, RunConfig, RunId, RunRecord, RunStep, Services, State, Versions, Work,
+    Outcome, Result, Run, RunConfig, RunStep, Services, State, Versions, Work,
 };
 
 use super::hot::HotSession;
@@ -19,7 +19,6 @@ use crate::team::Extras;
 
 /// The journal of one run.
 pub(crate) struct Recorder {
-    run: RunId,
     services: Arc<Services>,
     extras: Arc<Extras>,
     config: Arc<RunConfig>,
@@ -58,7 +57,6 @@ struct Writer {
 
 impl Recorder {
     pub(crate) fn new(
-        run: RunId,
         services: Arc<Services>,
         extras: Arc<Extras>,
         config: Arc<RunConfig>,
@@ -66,7 +64,7 @@ impl Recorder {
         hot: Box<HotSession>,
     ) -> Self {
         let inner = Inner { hot, pending: Entries::new(), interrupts: Vec::new(), writer: Turn::Nobody, refused: false };
-        Self { run, services, extras, config, outlet, inner: Mutex::new(inner), written: Notify::new() }
+        Self { services, extras, config, outlet, inner: Mutex::new(inner), written: Notify::new() }
     }
 
     /// What is known of the session.
@@ -139,7 +137,7 @@ impl Recorder {
     pub(crate) async fn end(&self, outcome: &Outcome) -> (Result<()>, Option<Box<HotSession>>) {
         let Some((mut writing, mut entries)) = self.turn().await else { return (Ok(()), None) };
         let events = events_of(&entries);
-        entries.push(self.record_of(RunStep::Ended { outcome: outcome.clone() }));
+        entries.push(RunStep::Ended { outcome: outcome.clone() }.into());
         let lost = writing.lost;
         let released = writing.release(entries).await;
         self.pass(Turn::Nobody);
@@ -261,13 +259,10 @@ impl Recorder {
         inner.interrupts.extend(questions(&event));
         inner.hot.events.push(event.clone());
         inner.pending.push(LogEntry::Event(event.clone()));
-        inner.pending.extend(steps.into_iter().map(|step| self.record_of(step)));
+        inner.pending.extend(steps.into_iter().map(LogEntry::from));
         event
     }
 
-    fn record_of(&self, step: RunStep) -> LogEntry {
-        RunRecord { run: self.run.clone(), step }.into()
-    }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -407,7 +402,7 @@ impl Journal for Recorder {
     }
 
     fn record(&self, steps: Vec<RunStep>) -> Work<'_, Result<()>> {
-        let records: Entries = steps.into_iter().map(|step| self.record_of(step)).collect();
+        let records: Entries = steps.into_iter().map(LogEntry::from).collect();
         self.lock().pending.extend(records);
         Work::later(self.write())
     }

@@ -16,7 +16,7 @@ use futures::StreamExt;
 use smol_str::SmolStr;
 use umbel_core::{
     Agent, AgentTree, ArtifactStore, CancelToken, Clock, Content, CredentialStore, Extensions, Handler, IdKind, Ids,
-    InMemorySessions, MemoryStore, NewSession, Object, RandomIds, Result, Run, RunConfig, Services, Session, SessionKey,
+    InMemorySessions, MemoryStore, NewSession, Object, RandomIds, Result, Run, RunConfig, RunStep, Services, Session, SessionKey,
     SessionStore, SystemClock,
 };
 
@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) services: Arc<Services>,
     pub(crate) config: Arc<RunConfig>,
     pub(crate) hot: HotSessions,
+    /// The record by which all its runs begin.
+    pub(crate) started: Arc<RunStep>,
     /// What runs carry along: the team.
     pub(crate) extensions: Arc<Extensions>,
 }
@@ -56,9 +58,14 @@ impl Shared {
         // Sessions of calls are not come back to.
         let hot = HotSessions::new(0);
         let (app, owner) = (run.session_key().app().into(), run.id().as_str().into());
-        let extensions = carrying(&team);
-        Self { app, owner, team, services: run.services().clone(), config: run.config().clone(), hot, extensions }
+        let (started, extensions) = (started(&team), carrying(&team));
+        let (services, config) = (run.services().clone(), run.config().clone());
+        Self { app, owner, team, services, config, hot, started, extensions }
     }
+}
+
+fn started(team: &Team) -> Arc<RunStep> {
+    Arc::new(RunStep::Started { fingerprint: team.tree.fingerprint() })
 }
 
 fn carrying(team: &Arc<Team>) -> Arc<Extensions> {
@@ -307,6 +314,7 @@ impl RunnerBuilder {
             services: Arc::new(self.services),
             config: Arc::new(self.config),
             hot: HotSessions::new(self.hot_sessions),
+            started: started(&team),
             extensions: carrying(&team),
             team,
         };

@@ -47,7 +47,7 @@ async fn assert_free(runner: &Runner, key: &SessionKey) {
 fn records(log: &[LogEntry]) -> Vec<&'static str> {
     let word = |entry: &LogEntry| match entry {
         LogEntry::Event(_) => "event",
-        LogEntry::Record(record) => match record.step {
+        LogEntry::Record(record) => match **record {
             RunStep::Started { .. } => "started",
             RunStep::CallsStarted { .. } => "calls",
             RunStep::CallFinished { .. } => "finished",

@@ -123,14 +123,15 @@ pub(crate) async fn stored_answers(runner: &Runner, key: &SessionKey) -> Vec<Arc
 pub(crate) fn outcomes(log: &[LogEntry]) -> Vec<Outcome> {
     let mut ended = Vec::new();
     let mut outcomes = Vec::new();
+    let mut run = None;
     for entry in log {
-        let run = match entry {
-            LogEntry::Event(event) => &event.run,
-            LogEntry::Record(record) => &record.run,
-        };
+        if let LogEntry::Event(event) = entry {
+            run = Some(&event.run);
+        }
+        let run = run.expect("a record belongs to the run of the event before it");
         assert!(!ended.contains(run), "nothing comes after the outcome of a run");
         if let LogEntry::Record(record) = entry
-            && let RunStep::Ended { outcome } = &record.step
+            && let RunStep::Ended { outcome } = &**record
         {
             ended.push(run.clone());
             outcomes.push(outcome.clone());
