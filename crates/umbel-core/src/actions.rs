@@ -116,7 +116,8 @@ impl Actions {
 
     /// Whether it only writes state and artifacts, or keeps the model from summing up: nothing that steers the run.
     pub fn is_plain(&self) -> bool {
-        let steers = Self { state_delta: None, artifact_delta: None, skip_summarization: None, ..self.clone() };
+        let steers =
+            Self { state_delta: None, artifact_delta: None, skip_summarization: None, ..self.clone() };
         steers.is_empty()
     }
 

@@ -241,7 +241,9 @@ impl AgentTree {
 
     /// The agent at that place.
     pub fn node(&self, id: NodeId) -> Result<&AgentNode> {
-        self.nodes.get(id.0).ok_or_else(|| Error::new(ErrorKind::AgentNotFound, "no such place in the agent tree"))
+        self.nodes
+            .get(id.0)
+            .ok_or_else(|| Error::new(ErrorKind::AgentNotFound, "no such place in the agent tree"))
     }
 
     /// The place of the agent of that name.

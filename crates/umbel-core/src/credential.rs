@@ -43,7 +43,8 @@ pub trait CredentialStore: Send + Sync + fmt::Debug {
     ) -> Work<'a, Result<()>>;
 
     /// The credential of that name.
-    fn load<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<Option<Credential>>>;
+    fn load<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str)
+    -> Work<'a, Result<Option<Credential>>>;
 
     /// Forgets it.
     fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>>;
@@ -61,7 +62,10 @@ impl InMemoryCredentials {
         Self::default()
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut HashMap<[String; 3], Credential>) -> T) -> Work<'_, Result<T>> {
+    fn with<T>(
+        &self,
+        change: impl FnOnce(&mut HashMap<[String; 3], Credential>) -> T,
+    ) -> Work<'_, Result<T>> {
         Work::done(Ok(change(&mut self.secrets.lock().unwrap_or_else(PoisonError::into_inner))))
     }
 }
@@ -83,7 +87,12 @@ impl CredentialStore for InMemoryCredentials {
         })
     }
 
-    fn load<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<Option<Credential>>> {
+    fn load<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+    ) -> Work<'a, Result<Option<Credential>>> {
         self.with(|secrets| secrets.get(&place(app, user, name)).cloned())
     }
 

@@ -399,9 +399,10 @@ mod tests {
 
     #[test]
     fn a_null_is_as_good_as_an_absent_key() {
-        let event: Event =
-            serde_json::from_value(json!({"author": "a", "errorCode": null, "content": null, "branch": null}))
-                .unwrap();
+        let event: Event = serde_json::from_value(
+            json!({"author": "a", "errorCode": null, "content": null, "branch": null}),
+        )
+        .unwrap();
         assert!(event.meta.is_none() && event.content.is_none() && event.branch().is_none());
     }
 

@@ -395,12 +395,7 @@ mod tests {
     struct Blank;
 
     impl Journal for Blank {
-        fn emit<'a>(
-            &'a self,
-            _: &'a Run,
-            event: Event,
-            _: Vec<RunStep>,
-        ) -> Work<'a, crate::Result<Emitted>> {
+        fn emit<'a>(&'a self, _: &'a Run, event: Event, _: Vec<RunStep>) -> Work<'a, crate::Result<Emitted>> {
             Work::done(Ok(Arc::new(event).into()))
         }
 

@@ -15,7 +15,9 @@ use crate::list::List;
 use crate::log::LogEntry;
 use crate::session::{Session, SessionKey, SessionMap, without_temp};
 use crate::state::{State, StateScope};
-use crate::store::{Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News, SessionStore, Versions};
+use crate::store::{
+    Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News, SessionStore, Versions,
+};
 use crate::work::Work;
 
 /// Keeps sessions in memory. They end with the process.
@@ -127,7 +129,9 @@ impl SharedState {
             let keys = match scope {
                 StateScope::Temp => continue,
                 StateScope::Session => &mut *state,
-                StateScope::User => self.users.entry((key.app().into(), key.user().into())).or_default().touch(),
+                StateScope::User => {
+                    self.users.entry((key.app().into(), key.user().into())).or_default().touch()
+                }
                 StateScope::App => self.apps.entry(key.app().into()).or_default().touch(),
             };
             Arc::make_mut(keys).insert(name.to_owned(), value.clone());
@@ -344,14 +348,24 @@ impl SessionStore for InMemorySessions {
         })
     }
 
-    fn append<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+    fn append<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
         self.with(&lease.key, |slot, shared| {
             slot.check(lease, expected)?;
             Ok(slot.write(&lease.key, shared, entries))
         })
     }
 
-    fn release<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+    fn release<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
         self.with(&lease.key, |slot, shared| {
             slot.check(lease, expected)?;
             slot.held_until = None;

@@ -83,7 +83,10 @@ pub use run::{Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
 pub use state::{State, StateScope};
 pub use store::{EventFilter, Lease, NewSession, SessionStore, Versions};
-pub use tool::{AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolValue, Toolset};
+pub use tool::{
+    AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolValue,
+    Toolset,
+};
 pub use tool_context::ToolContext;
 pub use view::ContentsView;
 pub use work::{BoxFuture, BoxStream, Work};

@@ -28,7 +28,12 @@ pub trait MemoryStore: Send + Sync + fmt::Debug {
     fn add<'a>(&'a self, session: &'a Session) -> Work<'a, Result<()>>;
 
     /// The memories that fit the query best, best first.
-    fn search<'a>(&'a self, app: &'a str, user: &'a str, query: &'a str) -> Work<'a, Result<Vec<MemoryEntry>>>;
+    fn search<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        query: &'a str,
+    ) -> Work<'a, Result<Vec<MemoryEntry>>>;
 }
 
 /// How many memories a search gives.
@@ -69,7 +74,12 @@ impl MemoryStore for InMemoryMemory {
         Work::done(Ok(()))
     }
 
-    fn search<'a>(&'a self, app: &'a str, user: &'a str, query: &'a str) -> Work<'a, Result<Vec<MemoryEntry>>> {
+    fn search<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        query: &'a str,
+    ) -> Work<'a, Result<Vec<MemoryEntry>>> {
         let wanted = words(query);
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let sessions = entries.get(&(app.to_owned(), user.to_owned()));

@@ -134,7 +134,6 @@ struct Scope {
     /// An event from here or below did.
     escalated: AtomicBool,
     paused: AtomicBool,
-    asked: AtomicBool,
     ended: AtomicBool,
     transfer: Mutex<Option<SmolStr>>,
 }
@@ -149,7 +148,6 @@ impl Scope {
             escalates: AtomicBool::new(false),
             escalated: AtomicBool::new(false),
             paused: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             transfer: Mutex::new(None),
         })
@@ -173,7 +171,8 @@ impl Run {
 
     /// The same run for an agent that goes on where it stopped, on the branch it was on.
     pub fn resume(&self, node: NodeId, branch: Option<SmolStr>) -> Result<Self> {
-        let scope = Scope::new(node, self.source_of(node, branch)?, self.scope.depth, self.scope.parent.clone());
+        let scope =
+            Scope::new(node, self.source_of(node, branch)?, self.scope.depth, self.scope.parent.clone());
         Ok(Self { parts: self.parts.clone(), scope })
     }
 
@@ -403,10 +402,10 @@ impl Run {
         let waiting = event.long_running();
         // A task that another agent works on answers its call by itself.
         let waits = |call: &FunctionCall| {
-            call.id.as_ref().is_some_and(|id| waiting.contains(id)) && self.parts.tree.find(&call.name).is_none()
+            call.id.as_ref().is_some_and(|id| waiting.contains(id))
+                && self.parts.tree.find(&call.name).is_none()
         };
         let pauses = !waiting.is_empty() && event.calls().any(waits);
-        let asks = pauses && event.calls().any(|call| call.name.starts_with(QUESTION_PREFIX));
         if !escalates && !pauses {
             return false;
         }
@@ -415,7 +414,6 @@ impl Run {
         while let Some(here) = scope {
             here.escalated.fetch_or(escalates, Ordering::Relaxed);
             here.paused.fetch_or(pauses, Ordering::Relaxed);
-            here.asked.fetch_or(asks, Ordering::Relaxed);
             scope = here.parent.as_ref();
         }
         escalates
@@ -434,11 +432,6 @@ impl Run {
     /// Whether a call was made from here or below whose answer comes later: from a person, or from work elsewhere.
     pub fn is_paused(&self) -> bool {
         self.scope.paused.load(Ordering::Relaxed)
-    }
-
-    /// Whether a person was asked from here or below.
-    pub fn has_asked(&self) -> bool {
-        self.scope.asked.load(Ordering::Relaxed)
     }
 
     /// Ends this agent's work after the present step.
@@ -461,9 +454,6 @@ impl Run {
         self.scope.transfer.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
-
-/// How the names of calls begin that ask a person something.
-const QUESTION_PREFIX: &str = "adk_request_";
 
 /// What a run is told that used up its model calls.
 pub fn model_call_limit(limit: u32) -> String {

@@ -222,11 +222,21 @@ impl<S: SessionStore + ?Sized> SessionStore for Arc<S> {
         (**self).heartbeat(lease, ttl)
     }
 
-    fn append<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+    fn append<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
         (**self).append(lease, expected, entries)
     }
 
-    fn release<'a>(&'a self, lease: &'a Lease, expected: Versions, entries: Entries) -> Work<'a, Result<Versions>> {
+    fn release<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
         (**self).release(lease, expected, entries)
     }
 

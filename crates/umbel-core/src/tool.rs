@@ -22,10 +22,18 @@ pub trait Tool: Send + Sync {
     fn spec(&self) -> &ToolSpec;
 
     /// Does it.
-    fn call<'a>(&'a self, cx: &'a ToolContext, args: Arc<Object>) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+    fn call<'a>(
+        &'a self,
+        cx: &'a ToolContext,
+        args: Arc<Object>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
 
     /// Has a say in each request of an agent that has the tool. `None` if it has nothing to say.
-    fn prepare<'a>(&'a self, _run: &'a Run, _request: &'a mut ModelRequest) -> Option<BoxFuture<'a, Result<()>>> {
+    fn prepare<'a>(
+        &'a self,
+        _run: &'a Run,
+        _request: &'a mut ModelRequest,
+    ) -> Option<BoxFuture<'a, Result<()>>> {
         None
     }
 }
@@ -35,11 +43,19 @@ impl<T: Tool + ?Sized> Tool for Arc<T> {
         (**self).spec()
     }
 
-    fn call<'a>(&'a self, cx: &'a ToolContext, args: Arc<Object>) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+    fn call<'a>(
+        &'a self,
+        cx: &'a ToolContext,
+        args: Arc<Object>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         (**self).call(cx, args)
     }
 
-    fn prepare<'a>(&'a self, run: &'a Run, request: &'a mut ModelRequest) -> Option<BoxFuture<'a, Result<()>>> {
+    fn prepare<'a>(
+        &'a self,
+        run: &'a Run,
+        request: &'a mut ModelRequest,
+    ) -> Option<BoxFuture<'a, Result<()>>> {
         (**self).prepare(run, request)
     }
 }

@@ -267,7 +267,8 @@ fn set_arg(args: &mut Object, arg: &PartialArg) {
     };
     let (Some(Step::Key(first)), rest) = (path.first(), path.get(1..).unwrap_or_default()) else { return };
     let slot = args.entry(first.clone()).or_insert_with(|| container_for(rest.first()));
-    let Some(slot) = rest.iter().enumerate().try_fold(slot, |slot, (i, step)| enter(slot, step, rest.get(i + 1)))
+    let Some(slot) =
+        rest.iter().enumerate().try_fold(slot, |slot, (i, step)| enter(slot, step, rest.get(i + 1)))
     else {
         return;
     };
@@ -353,7 +354,8 @@ fn unescaped(text: &str, ends: impl Fn(char) -> bool) -> (String, &str) {
         }
         let Some(escaped) = rest.chars().next() else { break };
         rest = rest.get(escaped.len_utf8()..).unwrap_or_default();
-        let code = rest.get(..4).filter(|_| escaped == 'u').and_then(|code| u32::from_str_radix(code, 16).ok());
+        let code =
+            rest.get(..4).filter(|_| escaped == 'u').and_then(|code| u32::from_str_radix(code, 16).ok());
         if let Some(c) = code.and_then(char::from_u32) {
             key.push(c);
             rest = rest.get(4..).unwrap_or_default();

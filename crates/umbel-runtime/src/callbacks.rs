@@ -8,7 +8,9 @@ use umbel_core::{BoxFuture, Context, Error, ModelRequest, Object, Response, Resu
 
 /// May change a request, or answer in the model's place.
 pub type BeforeModel = Arc<
-    dyn for<'a> Fn(&'a Context, &'a mut ModelRequest) -> BoxFuture<'a, Result<Option<Response>>> + Send + Sync,
+    dyn for<'a> Fn(&'a Context, &'a mut ModelRequest) -> BoxFuture<'a, Result<Option<Response>>>
+        + Send
+        + Sync,
 >;
 
 /// May put another answer in the place of the model's. In a streaming run it sees each piece, then the whole.
@@ -24,19 +26,27 @@ pub type OnModelError = Arc<
 
 /// May change the arguments, or answer in the tool's place. An empty object is an answer.
 pub type BeforeTool = Arc<
-    dyn for<'a> Fn(&'a ToolContext, Option<&'a dyn Tool>, &'a mut Object) -> BoxFuture<'a, Result<Option<Object>>>
+    dyn for<'a> Fn(
+            &'a ToolContext,
+            Option<&'a dyn Tool>,
+            &'a mut Object,
+        ) -> BoxFuture<'a, Result<Option<Object>>>
         + Send
         + Sync,
 >;
 
 /// May put another result in the place of the tool's.
 pub type AfterTool = Arc<
-    dyn for<'a> Fn(&'a ToolContext, &'a Object, &'a Object) -> BoxFuture<'a, Result<Option<Object>>> + Send + Sync,
+    dyn for<'a> Fn(&'a ToolContext, &'a Object, &'a Object) -> BoxFuture<'a, Result<Option<Object>>>
+        + Send
+        + Sync,
 >;
 
 /// May answer in the place of a tool that failed or does not exist.
 pub type OnToolError = Arc<
-    dyn for<'a> Fn(&'a ToolContext, &'a Object, &'a Error) -> BoxFuture<'a, Result<Option<Object>>> + Send + Sync,
+    dyn for<'a> Fn(&'a ToolContext, &'a Object, &'a Error) -> BoxFuture<'a, Result<Option<Object>>>
+        + Send
+        + Sync,
 >;
 
 /// Callbacks around model and tool calls.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use umbel_core::{
-    Actions, CallId, Chunk, Compaction, Content, Event, Model, ModelRequest, Part, Response, Result, Role, Run, Source,
+    Actions, CallId, Chunk, Compaction, Content, Event, Model, ModelRequest, Part, Response, Result, Role,
+    Run, Source,
 };
 
 use crate::aggregator::Aggregator;
@@ -88,10 +89,12 @@ impl Compactor {
     pub(crate) async fn compact_by_tokens(&self, run: &Run, model: &Arc<dyn Model>) -> Result<()> {
         let Some(tokens) = self.tokens else { return Ok(()) };
         let scope = &run.source().isolation_scope;
-        let events: Vec<_> = live(run).into_iter().filter(|event| event.source.isolation_scope == *scope).collect();
-        let used = events.iter().rev().find_map(|event| {
-            event.meta.as_ref()?.usage_metadata.as_ref()?.prompt_token_count
-        });
+        let events: Vec<_> =
+            live(run).into_iter().filter(|event| event.source.isolation_scope == *scope).collect();
+        let used = events
+            .iter()
+            .rev()
+            .find_map(|event| event.meta.as_ref()?.usage_metadata.as_ref()?.prompt_token_count);
         if used.is_none_or(|used| used < tokens.threshold) {
             return Ok(());
         }
@@ -120,7 +123,9 @@ impl Compactor {
             && let (Some(content), Some(from)) = (earlier.compacted_content, earlier.start_timestamp)
         {
             // The new summary takes in the old one, so that it can take its place.
-            told.push(Arc::new(Event::new(run.id().clone(), Arc::new(Source::new("model"))).with_content(content)));
+            told.push(Arc::new(
+                Event::new(run.id().clone(), Arc::new(Source::new("model"))).with_content(content),
+            ));
             start = from;
         }
         told.extend(window.iter().cloned());
@@ -221,11 +226,15 @@ fn self_contained(events: &[Arc<Event>]) -> Vec<Arc<Event>> {
 async fn summarise_with(model: &dyn Model, run: &Run, events: &[Arc<Event>]) -> Result<Option<Content>> {
     let mut talk = String::new();
     for event in events {
-        for part in event.content.iter().flat_map(|content| content.parts.iter()).filter(|part| !part.is_thought()) {
+        for part in
+            event.content.iter().flat_map(|content| content.parts.iter()).filter(|part| !part.is_thought())
+        {
             let line = match (part.as_text(), part.as_call(), part.as_response()) {
                 (Some(said), _, _) => said.to_owned(),
                 (_, Some(call), _) => text::called(event.author(), &call.name, call.args.as_deref()),
-                (_, _, Some(response)) => text::returned(event.author(), &response.name, response.response.as_ref()),
+                (_, _, Some(response)) => {
+                    text::returned(event.author(), &response.name, response.response.as_ref())
+                }
                 _ => continue,
             };
             talk.push_str(&format!("{}: {line}\n", event.author()));

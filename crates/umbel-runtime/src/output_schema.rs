@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use umbel_core::{BoxFuture, Error, ErrorKind, Object, Result, Tool, ToolContext, ToolError, ToolOutput, ToolSpec};
+use umbel_core::{
+    BoxFuture, Error, ErrorKind, Object, Result, Tool, ToolContext, ToolError, ToolOutput, ToolSpec,
+};
 
 use crate::text;
 
@@ -51,7 +53,10 @@ impl OutputSchema {
     /// Reads a model's text as a value that fits.
     pub fn parse(&self, text: &str) -> Result<Value> {
         let mut value: Value = serde_json::from_str(strip_fence(text)).map_err(|e| {
-            Error::new(ErrorKind::InvalidOutput, format!("the model's answer is not JSON, as its schema asks: {e}"))
+            Error::new(
+                ErrorKind::InvalidOutput,
+                format!("the model's answer is not JSON, as its schema asks: {e}"),
+            )
         })?;
         self.check(&value).map_err(|problems| {
             let message = format!("the model's answer does not fit its schema: {problems}");
@@ -112,7 +117,11 @@ impl SetModelResponse {
             None => (*schema.schema).clone(),
             Some(name) => json!({"type": "object", "properties": {name: *schema.schema}, "required": [name]}),
         };
-        Self { spec: ToolSpec::new(SET_MODEL_RESPONSE, text::SET_MODEL_RESPONSE, parameters), schema, wrapped }
+        Self {
+            spec: ToolSpec::new(SET_MODEL_RESPONSE, text::SET_MODEL_RESPONSE, parameters),
+            schema,
+            wrapped,
+        }
     }
 }
 
@@ -121,7 +130,11 @@ impl Tool for SetModelResponse {
         &self.spec
     }
 
-    fn call<'a>(&'a self, cx: &'a ToolContext, args: Arc<Object>) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+    fn call<'a>(
+        &'a self,
+        cx: &'a ToolContext,
+        args: Arc<Object>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
             let mut value = match self.wrapped {
                 None => Value::Object((*args).clone()),
@@ -140,4 +153,3 @@ impl fmt::Debug for SetModelResponse {
         f.write_str("SetModelResponse")
     }
 }
-

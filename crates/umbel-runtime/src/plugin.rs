@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use umbel_core::{
-    AgentCallbacks, BoxFuture, Content, Context, Error, ErrorKind, Event, Handler, Meta, ModelRequest, Object, Outcome,
-    Response, Result, Run, Source, Tool, ToolContext, Work,
+    AgentCallbacks, BoxFuture, Content, Context, Error, ErrorKind, Event, Handler, Meta, ModelRequest,
+    Object, Outcome, Response, Result, Run, Source, Tool, ToolContext, Work,
 };
 
 use crate::callbacks::Callbacks;
@@ -216,7 +216,11 @@ fn lay_over(event: Event, given: Event) -> Event {
     let source = Source {
         author: author.clone(),
         branch: given.source.branch.clone().or_else(|| event.source.branch.clone()),
-        isolation_scope: given.source.isolation_scope.clone().or_else(|| event.source.isolation_scope.clone()),
+        isolation_scope: given
+            .source
+            .isolation_scope
+            .clone()
+            .or_else(|| event.source.isolation_scope.clone()),
     };
     Event {
         id: event.id,
@@ -241,7 +245,15 @@ fn lay_over_meta(mut meta: Box<Meta>, given: Meta) -> Box<Meta> {
             $(if given.$field.is_some() { meta.$field = given.$field; })*
         };
     }
-    lay!(finish_reason, finish_message, error_code, error_message, interrupted, usage_metadata, grounding_metadata);
+    lay!(
+        finish_reason,
+        finish_message,
+        error_code,
+        error_message,
+        interrupted,
+        usage_metadata,
+        grounding_metadata
+    );
     lay!(citation_metadata, custom_metadata, input_transcription, output_transcription, model_version);
     lay!(live_session_id, node_info);
     meta.unknown.extend(given.unknown);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::json;
 use smol_str::SmolStr;
 use umbel_core::{
-    AgentTree, BoxFuture, Error, ErrorKind, Handler, Mode, NodeId, Object, Result, Run, Tool, ToolContext, ToolError,
-    ToolOutput, ToolSpec,
+    AgentTree, BoxFuture, Error, ErrorKind, Handler, Mode, NodeId, Object, Result, Run, Tool, ToolContext,
+    ToolError, ToolOutput, ToolSpec,
 };
 
 use crate::plugin::Plugin;
@@ -66,7 +66,8 @@ impl Team {
 
     /// The team of a run.
     pub(crate) fn of(run: &Run) -> Result<Arc<Self>> {
-        run.extension::<Self>().ok_or_else(|| Error::new(ErrorKind::Build, "the run was not started by a runner"))
+        run.extension::<Self>()
+            .ok_or_else(|| Error::new(ErrorKind::Build, "the run was not started by a runner"))
     }
 
     /// Whether any agent works on tasks that may take several turns.
@@ -132,14 +133,16 @@ pub fn transfer_instruction(tree: &AgentTree, id: NodeId) -> Result<Arc<str>> {
     }
     let parent = node.parent.filter(|_| node.agent.transfer().to_parent);
     let parent = parent.map(|parent| Ok::<_, Error>(tree.node(parent)?.agent.name())).transpose()?;
-    let agents = targets.iter().map(|id| tree.node(*id).map(|node| (node.agent.name(), node.agent.description())));
+    let agents =
+        targets.iter().map(|id| tree.node(*id).map(|node| (node.agent.name(), node.agent.description())));
     let agents: Vec<_> = agents.collect::<Result<_>>()?;
     Ok(text::transfer(&agents, parent).into())
 }
 
 /// The agent that a handing over goes to: the agent itself, or one that it may hand over to.
 pub fn resolve_transfer(tree: &AgentTree, from: NodeId, to: &str) -> Result<NodeId> {
-    let target = tree.find(to).ok_or_else(|| Error::new(ErrorKind::AgentNotFound, text::agent_not_found(to)))?;
+    let target =
+        tree.find(to).ok_or_else(|| Error::new(ErrorKind::AgentNotFound, text::agent_not_found(to)))?;
     let node = tree.node(from)?;
     let allowed =
         target == from || !node.agent.transfer().by_model || transfer_targets(tree, from)?.contains(&target);
@@ -171,10 +174,15 @@ impl Tool for TransferTool {
         &self.0
     }
 
-    fn call<'a>(&'a self, cx: &'a ToolContext, args: Arc<Object>) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+    fn call<'a>(
+        &'a self,
+        cx: &'a ToolContext,
+        args: Arc<Object>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         let name = args.get("agent_name").and_then(serde_json::Value::as_str).map(SmolStr::new);
         Box::pin(async move {
-            let name = name.ok_or_else(|| ToolError::invalid_arguments("`agent_name` must be the name of an agent"))?;
+            let name = name
+                .ok_or_else(|| ToolError::invalid_arguments("`agent_name` must be the name of an agent"))?;
             cx.transfer_to_agent(name);
             Ok(serde_json::Value::Null.into())
         })

@@ -105,8 +105,14 @@ pub(crate) fn is_text(mime: &str) -> bool {
     mime.starts_with("text/")
         || mime.ends_with("+json")
         || mime.ends_with("+xml")
-        || ["application/json", "application/xml", "application/csv", "application/yaml", "application/javascript"]
-            .contains(&mime.as_str())
+        || [
+            "application/json",
+            "application/xml",
+            "application/csv",
+            "application/yaml",
+            "application/javascript",
+        ]
+        .contains(&mime.as_str())
 }
 
 fn holes(text: &str) -> Vec<Hole> {

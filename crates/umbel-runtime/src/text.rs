@@ -24,17 +24,20 @@ pub const INSTRUCTION_PREAMBLE: &str = "The system adds this instruction for the
     as the system instruction and does not come from the user.";
 
 /// Tells a single-turn agent that nobody will answer it.
-pub const SINGLE_TURN_NUDGE: &str = "Note that no one will reply to questions. Do the task with what is given above.";
+pub const SINGLE_TURN_NUDGE: &str =
+    "Note that no one will reply to questions. Do the task with what is given above.";
 
 /// Tells the model to give its final answer through the answer tool.
 pub const OUTPUT_SCHEMA_NOTE: &str = "Use the other tools as you need them. When you have your final answer, give it by \
     calling `set_model_response` with the fields that it requires, and not as plain text.";
 
 /// What the answer tool does.
-pub const SET_MODEL_RESPONSE: &str = "Gives your final answer in the required structure. Call it once, at the end.";
+pub const SET_MODEL_RESPONSE: &str =
+    "Gives your final answer in the required structure. Call it once, at the end.";
 
 /// What the transfer tool does.
-pub const TRANSFER_TOOL: &str = "Hands the conversation over to another agent that is better placed to answer it.";
+pub const TRANSFER_TOOL: &str =
+    "Hands the conversation over to another agent that is better placed to answer it.";
 
 /// What a call is answered that waits for a person's word.
 pub const NEEDS_CONFIRMATION: &str = "This call waits for a person to approve or reject it.";
@@ -143,17 +146,21 @@ pub fn transfer(targets: &[(&str, &str)], parent: Option<&str>) -> String {
 /// What a call of an unknown tool is answered.
 pub fn tool_not_found(tool: &str, known: &[&str]) -> String {
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    format!("There is no tool named `{tool}`. The tools you can call are: {known}. Call only tools from this list.")
+    format!(
+        "There is no tool named `{tool}`. The tools you can call are: {known}. Call only tools from this list."
+    )
 }
 
 /// What a person is asked before a tool runs.
 pub fn confirm_hint(tool: &str) -> String {
-    format!("Approve or reject the call of `{tool}`: answer with a function response that carries a confirmation.")
+    format!("The agent wants to call `{tool}`. Approve or reject it.")
 }
 
 /// Says that a template names a state key that is not set.
 pub fn missing_state(key: &str, agent: &str) -> String {
-    format!("the instruction of `{agent}` names the state key `{key}`, which is not set: set it or write {{{key}?}}")
+    format!(
+        "the instruction of `{agent}` names the state key `{key}`, which is not set: set it or write {{{key}?}}"
+    )
 }
 
 /// Says that an agent does not exist.
@@ -163,7 +170,9 @@ pub fn agent_not_found(name: &str) -> String {
 
 /// Says that an agent may not hand over to another.
 pub fn transfer_refused(from: &str, to: &str) -> String {
-    format!("`{from}` may not hand over to `{to}`: it is neither below it, nor its parent, nor a peer it may pass on to")
+    format!(
+        "`{from}` may not hand over to `{to}`: it is neither below it, nor its parent, nor a peer it may pass on to"
+    )
 }
 
 /// Says that a plugin failed.

@@ -16,7 +16,8 @@ async fn get_weather(
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let model = ScriptedModel::new("demo").call("get_weather", json!({"city": "Paris"})).text("Sunny, 18 °C.");
+    let model =
+        ScriptedModel::new("demo").call("get_weather", json!({"city": "Paris"})).text("Sunny, 18 °C.");
     let agent = LlmAgent::new("weather").model(model).instruction("Be brief.").tool(get_weather);
     let runner = Runner::new("demo", agent)?;
     let session = runner.create_session("ann").await?;

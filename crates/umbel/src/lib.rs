@@ -314,3 +314,8 @@ pub mod macro_support {
     pub use serde;
     pub use serde_json;
 }
+
+/// The example of the README, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

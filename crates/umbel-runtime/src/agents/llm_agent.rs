@@ -7,9 +7,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use smol_str::SmolStr;
 use umbel_core::{
-    Agent, AgentCallbacks, AgentTree, BoxFuture, CodeExecutor, Content, Context, Error, ErrorKind, Event, GenerateConfig, Mode,
-    Model, ModelRequest, NodeId, Object, Response, Result, Run, Tool, ToolContext, ToolMeta, ToolSet, Toolset,
-    TransferPolicy, Work,
+    Agent, AgentCallbacks, AgentTree, BoxFuture, CodeExecutor, Content, Context, Error, ErrorKind, Event,
+    GenerateConfig, Mode, Model, ModelRequest, NodeId, Object, Response, Result, Run, Tool, ToolContext,
+    ToolMeta, ToolSet, Toolset, TransferPolicy, Work,
 };
 
 use crate::callbacks::Callbacks;
@@ -279,7 +279,10 @@ impl LlmAgent {
     /// Called after its model answered; a response takes the place of its.
     pub fn after_model<F>(mut self, callback: F) -> Self
     where
-        F: for<'a> Fn(&'a Context, &'a Response) -> BoxFuture<'a, Result<Option<Response>>> + Send + Sync + 'static,
+        F: for<'a> Fn(&'a Context, &'a Response) -> BoxFuture<'a, Result<Option<Response>>>
+            + Send
+            + Sync
+            + 'static,
     {
         self.callbacks.after_model.push(Arc::new(callback));
         self
@@ -300,7 +303,11 @@ impl LlmAgent {
     /// Called before a tool; an object answers in its place.
     pub fn before_tool<F>(mut self, callback: F) -> Self
     where
-        F: for<'a> Fn(&'a ToolContext, Option<&'a dyn Tool>, &'a mut Object) -> BoxFuture<'a, Result<Option<Object>>>
+        F: for<'a> Fn(
+                &'a ToolContext,
+                Option<&'a dyn Tool>,
+                &'a mut Object,
+            ) -> BoxFuture<'a, Result<Option<Object>>>
             + Send
             + Sync
             + 'static,
@@ -364,7 +371,8 @@ impl LlmAgent {
     }
 
     fn check_parts(&self) -> Result<()> {
-        let refuse = |kind, message: String| Err(Error::new(kind, format!("agent `{}`: {message}", self.name)));
+        let refuse =
+            |kind, message: String| Err(Error::new(kind, format!("agent `{}`: {message}", self.name)));
         if let Some(Err(problem)) = &self.output_schema {
             return refuse(ErrorKind::Build, problem.clone());
         }
@@ -373,11 +381,13 @@ impl LlmAgent {
         }
         let auth = self.tools.iter().find(|meta| meta.tool.spec().auth.is_some());
         if let Some(meta) = auth {
-            let message = format!("tool `{}` needs a credential, which is not supported yet", meta.tool.spec().name);
+            let message =
+                format!("tool `{}` needs a credential, which is not supported yet", meta.tool.spec().name);
             return refuse(ErrorKind::Unsupported, message);
         }
         if let Some(toolset) = self.toolsets.iter().find(|toolset| toolset.auth().is_some()) {
-            let message = format!("toolset `{}` needs a credential, which is not supported yet", toolset.name());
+            let message =
+                format!("toolset `{}` needs a credential, which is not supported yet", toolset.name());
             return refuse(ErrorKind::Unsupported, message);
         }
         Ok(())
@@ -391,7 +401,9 @@ fn render<'a>(source: Option<&'a InstructionSource>, run: &'a Run) -> Work<'a, R
         Some(InstructionSource::Template(template)) if template.is_plain() => {
             Work::done(Ok(Some(template.source().clone())))
         }
-        Some(InstructionSource::Template(template)) => Work::later(async move { template.render(run).await.map(Some) }),
+        Some(InstructionSource::Template(template)) => {
+            Work::later(async move { template.render(run).await.map(Some) })
+        }
         Some(InstructionSource::Provider(provider)) => {
             Work::later(async move { Ok(Some(provider(run).await?.into())) })
         }

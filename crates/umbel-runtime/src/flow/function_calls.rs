@@ -10,9 +10,9 @@ use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use tracing::Instrument;
 use umbel_core::{
-    Actions, CallFinished, CallId, Confirmation, Content, Error, ErrorKind, Event, FunctionCall, FunctionResponse,
-    Object, Part, Parts, Result, Role, Run, RunStep, ToolContext, ToolErrors, ToolItem, ToolMeta, ToolOutput, ToolSet,
-    ToolValue,
+    Actions, CallFinished, CallId, Confirmation, Content, Error, ErrorKind, Event, FunctionCall,
+    FunctionResponse, Object, Part, Parts, Result, Role, Run, RunStep, ToolContext, ToolErrors, ToolItem,
+    ToolMeta, ToolOutput, ToolSet, ToolValue,
 };
 
 use super::Turn;
@@ -47,10 +47,15 @@ struct Done {
 }
 
 /// Makes the calls, emits what they gave, and sees to what that asks for. Gives the last event.
-pub(super) async fn follow(turn: &mut Turn<'_>, tools: &Arc<ToolSet>, batch: &Batch) -> Result<Option<Arc<Event>>> {
+pub(super) async fn follow(
+    turn: &mut Turn<'_>,
+    tools: &Arc<ToolSet>,
+    batch: &Batch,
+) -> Result<Option<Arc<Event>>> {
     let run = turn.run;
     let Some(mut event) = execute(turn.agent, run, &turn.team, tools, batch).await? else { return Ok(None) };
-    let direct = batch.calls.iter().rev().find(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly));
+    let direct =
+        batch.calls.iter().rev().find(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly));
     if direct.is_some() {
         event.actions_mut().skip_summarization = Some(true);
     }
@@ -78,7 +83,8 @@ async fn emit_with_questions(run: &Run, calls: &[FunctionCall], mut event: Event
     let asked = event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.clone());
     let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return run.emit(event).await };
     let question = question(run, calls, &asked);
-    let settled = event.responses().any(|response| response.id.as_ref().is_none_or(|id| !asked.contains_key(id)));
+    let settled =
+        event.responses().any(|response| response.id.as_ref().is_none_or(|id| !asked.contains_key(id)));
     if settled {
         // Some calls have their results: the model shall see those once the others have theirs too.
         event.actions_mut().skip_summarization = None;
@@ -243,7 +249,12 @@ impl Caller<'_> {
         Ok(Done { part, words, actions })
     }
 
-    async fn value(&self, cx: &ToolContext, call: &FunctionCall, meta: Option<&ToolMeta>) -> Result<ToolValue> {
+    async fn value(
+        &self,
+        cx: &ToolContext,
+        call: &FunctionCall,
+        meta: Option<&ToolMeta>,
+    ) -> Result<ToolValue> {
         let mut args = call.args.clone().unwrap_or_default();
         if let Some(answer) = self.before_tool(cx, meta, &mut args).await? {
             return self.after_tool(cx, &args, Value::Object(answer).into()).await;
@@ -320,7 +331,11 @@ impl Caller<'_> {
         let timed = tokio::time::timeout(limit, work);
         match self.run.cancel_token().guard(pin!(timed)).await? {
             Err(_) => {
-                let message = format!("tool `{}` took longer than {} s and was stopped", spec.name, limit.as_secs_f64());
+                let message = format!(
+                    "tool `{}` took longer than {} s and was stopped",
+                    spec.name,
+                    limit.as_secs_f64()
+                );
                 Err(Error::new(ErrorKind::Timeout, message))
             }
             Ok(Err(panic)) => Err(Error::from_panic(&format!("tool `{}`", spec.name), panic.as_ref())),
@@ -342,7 +357,8 @@ impl Caller<'_> {
             match item.map_err(umbel_core::ToolError::into_error)? {
                 ToolItem::Done(value) => return Ok(value),
                 ToolItem::Progress(value) => {
-                    let response = FunctionResponse::new(cx.call_id().cloned(), cx.tool_name(), as_object(value));
+                    let response =
+                        FunctionResponse::new(cx.call_id().cloned(), cx.tool_name(), as_object(value));
                     let content = Content::new(Role::User, [Part::response(response)]);
                     let mut event = self.run.event().with_content(content);
                     event.partial = Some(true);
@@ -353,7 +369,12 @@ impl Caller<'_> {
         Err(Error::new(ErrorKind::Tool, format!("tool `{}` ended without a result", cx.tool_name())))
     }
 
-    async fn before_tool(&self, cx: &ToolContext, meta: Option<&ToolMeta>, args: &mut Arc<Object>) -> Result<Option<Object>> {
+    async fn before_tool(
+        &self,
+        cx: &ToolContext,
+        meta: Option<&ToolMeta>,
+        args: &mut Arc<Object>,
+    ) -> Result<Option<Object>> {
         let tool = meta.map(|meta| meta.tool.as_ref());
         for plugin in &self.team.extras.plugins {
             for callback in &plugin.callbacks.before_tool {

@@ -38,7 +38,7 @@ pub(crate) async fn run(agent: &LlmAgent, run: &Run) -> Result<()> {
         run.cancel_token().check()?;
         let last = one_step(&mut turn).await?;
         // Who asks a person waits for the answer, whatever else the step gave.
-        if run.is_ended() || run.has_asked() || last.is_none_or(|event| event.is_final() || event.is_partial()) {
+        if run.is_ended() || last.is_none_or(|event| event.is_final() || event.is_partial()) {
             return Ok(());
         }
     }
@@ -75,5 +75,5 @@ async fn one_step(turn: &mut Turn<'_>) -> Result<Option<Arc<Event>>> {
         }
     }
     step.finish_tools().await?;
-    model_call::call_model(turn, step).await
+    model_call::call_model(turn, &mut step).await
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
-    CallId, Chunk, Context, Error, ErrorKind, Event, EventId, ModelRequest, Part, Payload, Response, Result, RunStep,
+    CallId, Chunk, Context, Error, ErrorKind, Event, EventId, ModelRequest, Part, Payload, Response, Result,
+    RunStep,
 };
 
+use super::Turn;
 use super::function_calls::{self, Batch};
 use super::step::Step;
-use super::Turn;
 use crate::aggregator::Aggregator;
 use crate::{spans, text};
 
@@ -20,7 +21,7 @@ const NO_CONTENT: &str = "MODEL_RETURNED_NO_CONTENT";
 /// One answer in the making.
 struct Call<'t, 'a> {
     turn: &'t mut Turn<'a>,
-    request: ModelRequest,
+    request: &'t mut ModelRequest,
     /// Made only if someone is called back.
     cx: Option<Context>,
     /// Shared by the pieces of one answer, once there is one.
@@ -31,13 +32,13 @@ struct Call<'t, 'a> {
 }
 
 /// Asks the model and acts on its answer. Gives the last event.
-pub(super) async fn call_model(turn: &mut Turn<'_>, step: Step<'_>) -> Result<Option<Arc<Event>>> {
+pub(super) async fn call_model(turn: &mut Turn<'_>, step: &mut Step<'_>) -> Result<Option<Arc<Event>>> {
     let model = step.model.clone();
     let has_callbacks = turn.has_model_callbacks();
     let mut call = Call {
         cx: has_callbacks.then(|| Context::new(turn.run.clone())),
         event_id: None,
-        request: step.request,
+        request: &mut step.request,
         last: None,
         batches: Vec::new(),
         turn,
@@ -52,12 +53,12 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, step: Step<'_>) -> Result<Op
         return Ok(call.last);
     }
     call.turn.run.count_model_call()?;
-    let span = spans::model_call(call.turn.run, &call.request);
-    let chunks = model.generate(&call.request);
-    let read = async {
-        call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code()))
-    };
-    read.instrument(span).await?;
+    let span = spans::model_call(call.turn.run, call.request);
+    let chunks = model.generate(call.request);
+    let read =
+        async { call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code())) };
+    // Boxed, since a future that is handed through several layers is copied by each of them.
+    Box::pin(read.instrument(span)).await?;
     call.follow().await?;
     Ok(call.last)
 }
@@ -199,9 +200,8 @@ impl Call<'_, '_> {
     /// Gives calls without an id one, and says which of them are answered later. `None` if there are no calls.
     fn name_calls(&self, event: &mut Event) -> Option<Vec<CallId>> {
         let content = event.content.as_mut().filter(|content| content.has_calls())?;
-        let nameless = |part: &Part| {
-            part.as_call().is_some_and(|call| call.id.as_ref().is_none_or(CallId::is_empty))
-        };
+        let nameless =
+            |part: &Part| part.as_call().is_some_and(|call| call.id.as_ref().is_none_or(CallId::is_empty));
         if content.parts.iter().any(nameless) {
             for part in &mut Arc::make_mut(content).parts {
                 if let Payload::Call(call) = &mut part.payload
@@ -242,14 +242,14 @@ impl Call<'_, '_> {
         let Some(cx) = &self.cx else { return Ok(None) };
         for plugin in &self.turn.team.extras.plugins {
             for callback in &plugin.callbacks.before_model {
-                let given = callback(cx, &mut self.request).await;
+                let given = callback(cx, self.request).await;
                 if let Some(response) = given.map_err(|e| plugin.named("before_model", e))? {
                     return Ok(Some(response));
                 }
             }
         }
         for callback in &self.turn.agent.callbacks.before_model {
-            if let Some(response) = callback(cx, &mut self.request).await? {
+            if let Some(response) = callback(cx, self.request).await? {
                 return Ok(Some(response));
             }
         }
@@ -278,14 +278,14 @@ impl Call<'_, '_> {
         let Some(cx) = self.cx.as_ref().filter(|_| !error.is_control()) else { return Err(error) };
         for plugin in &self.turn.team.extras.plugins {
             for callback in &plugin.callbacks.on_model_error {
-                let given = callback(cx, &self.request, &error).await;
+                let given = callback(cx, self.request, &error).await;
                 if let Some(response) = given.map_err(|e| plugin.named("on_model_error", e))? {
                     return Ok(response);
                 }
             }
         }
         for callback in &self.turn.agent.callbacks.on_model_error {
-            if let Some(response) = callback(cx, &self.request, &error).await? {
+            if let Some(response) = callback(cx, self.request, &error).await? {
                 return Ok(response);
             }
         }

@@ -85,8 +85,9 @@ impl RecordingModel {
         let takes = self.takes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lines = String::new();
         for take in takes.iter() {
-            let line = serde_json::to_string(take)
-                .map_err(|e| Error::new(ErrorKind::Other, "an answer cannot be written down").with_source(e))?;
+            let line = serde_json::to_string(take).map_err(|e| {
+                Error::new(ErrorKind::Other, "an answer cannot be written down").with_source(e)
+            })?;
             lines.push_str(&line);
             lines.push('\n');
         }
@@ -145,7 +146,11 @@ impl ReplayModel {
             })?;
             takes.entry(take.request.clone()).or_default().push_back(take);
         }
-        Ok(Self { name: name.into(), capabilities: Capabilities::default(), takes: Arc::new(Mutex::new(takes)) })
+        Ok(Self {
+            name: name.into(),
+            capabilities: Capabilities::default(),
+            takes: Arc::new(Mutex::new(takes)),
+        })
     }
 
     /// What the recorded model could do.
@@ -170,7 +175,8 @@ impl Model for ReplayModel {
         let chunks = match takes.get_mut(&digest).and_then(VecDeque::pop_front) {
             Some(take) => take.chunks.into_iter().map(TakeChunk::play).collect(),
             None => {
-                let message = format!("the recording has no answer to this request ({digest}): record it again");
+                let message =
+                    format!("the recording has no answer to this request ({digest}): record it again");
                 vec![Err(Error::new(ErrorKind::Model(ModelErrorKind::Other), message))]
             }
         };

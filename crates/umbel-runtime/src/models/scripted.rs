@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use smol_str::SmolStr;
-use umbel_core::{
-    BoxStream, Capabilities, Chunk, Content, Error, ErrorKind, Model, ModelErrorKind, ModelRequest, Object, Part,
-    Response, Result, Role,
-};
 use umbel_core::FunctionCall;
+use umbel_core::{
+    BoxStream, Capabilities, Chunk, Content, Error, ErrorKind, Model, ModelErrorKind, ModelRequest, Object,
+    Part, Response, Result, Role,
+};
 
 type Answer = Arc<dyn Fn(&ModelRequest) -> Vec<Result<Chunk>> + Send + Sync>;
 
@@ -118,10 +118,10 @@ impl ScriptedModel {
     }
 
     fn next(&self, request: &ModelRequest) -> Vec<Result<Chunk>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request.clone());
         if let Some(answer) = &self.answer {
             return answer(request);
         }
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request.clone());
         let step = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         match step {
             Some(step) => {

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use umbel_core::store::{Acquire, Entries};
 use umbel_core::{
-    CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Outcome, Part, Payload, Result, Role,
-    Run, RunConfig, RunId, RunParts, SessionKey, Source,
+    CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Outcome, Part,
+    Payload, Result, Role, Run, RunConfig, RunId, RunParts, SessionKey, Source,
 };
 
 use super::Shared;
@@ -139,7 +139,12 @@ async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, 
 }
 
 /// Takes the lease. If another run has it, waits as long as it may.
-async fn take_session(shared: &Shared, recorder: &Recorder, parts: &RunParts, entries: Entries) -> Result<()> {
+async fn take_session(
+    shared: &Shared,
+    recorder: &Recorder,
+    parts: &RunParts,
+    entries: Entries,
+) -> Result<()> {
     let acquire = |entries| Acquire {
         key: parts.key.clone(),
         owner: shared.owner.clone(),
@@ -180,8 +185,11 @@ fn source_of(team: &Team, events: &List<Arc<Event>>, input: &Content) -> Result<
     let author = SmolStr::new_static(umbel_core::event::USER);
     if let Some(id) = input.responses().next().and_then(|response| response.id.as_ref()) {
         let call = events.iter().rev().find(|event| event.calls().any(|call| call.id.as_ref() == Some(id)));
-        let placed = call.filter(|call| call.source.branch.is_some() || call.source.isolation_scope.is_some());
-        return Ok(placed.map_or_else(Source::user, |call| Arc::new(Source { author, ..(*call.source).clone() })));
+        let placed =
+            call.filter(|call| call.source.branch.is_some() || call.source.isolation_scope.is_some());
+        return Ok(
+            placed.map_or_else(Source::user, |call| Arc::new(Source { author, ..(*call.source).clone() }))
+        );
     }
     if team.has_tasks() {
         let agent = &team.tree.node(pick_agent(&team.tree, events)?)?.source.author;
@@ -259,7 +267,8 @@ async fn report(run: &Run, failed: NodeId, error: &Error) -> Result<()> {
 fn blamed(run: &Run, failed: NodeId) -> Result<Arc<Source>> {
     let (tree, events) = (run.tree(), run.events());
     let node = tree.node(failed)?;
-    let mut said = events.iter().rev().take_while(|event| event.run == *run.id()).filter(|event| !event.is_user());
+    let mut said =
+        events.iter().rev().take_while(|event| event.run == *run.id()).filter(|event| !event.is_user());
     let inside = |author: &str| {
         let mut place = tree.find(author);
         // An agent with a model speaks for itself; one that runs others speaks through them.
@@ -273,7 +282,8 @@ fn blamed(run: &Run, failed: NodeId) -> Result<Arc<Source>> {
         return Ok(last.source.clone());
     }
     let above = node.parent.map(|parent| tree.node(parent)).transpose()?;
-    let above = above.filter(|above| std::iter::once(last).chain(said).any(|event| event.author() == above.agent.name()));
+    let above = above
+        .filter(|above| std::iter::once(last).chain(said).any(|event| event.author() == above.agent.name()));
     Ok(above.map_or_else(|| node.source.clone(), |above| above.source.clone()))
 }
 

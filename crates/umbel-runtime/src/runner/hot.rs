@@ -9,8 +9,8 @@ use umbel_core::{
     Content, ContentsView, Event, History, List, LogEntry, SessionKey, State, StateScope, Versions,
 };
 
-use crate::contents::projection::Projection;
 use crate::contents::build;
+use crate::contents::projection::Projection;
 
 /// A session as far as it was read.
 #[derive(Debug, Default)]

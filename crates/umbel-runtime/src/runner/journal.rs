@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 use umbel_core::session::without_temp;
 use umbel_core::store::{Acquire, Acquired, Entries};
 use umbel_core::{
-    Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, History, Interrupt, Journal, Lease, List, LogEntry,
-    Outcome, Result, Run, RunConfig, RunStep, Services, State, Versions, Work,
+    Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, History, Interrupt, Journal, Lease,
+    List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, Services, State, Versions, Work,
 };
 
 use super::hot::HotSession;
@@ -63,7 +63,13 @@ impl Recorder {
         outlet: Arc<Outlet>,
         hot: Box<HotSession>,
     ) -> Self {
-        let inner = Inner { hot, pending: Entries::new(), interrupts: Vec::new(), writer: Turn::Nobody, refused: false };
+        let inner = Inner {
+            hot,
+            pending: Entries::new(),
+            interrupts: Vec::new(),
+            writer: Turn::Nobody,
+            refused: false,
+        };
         Self { services, extras, config, outlet, inner: Mutex::new(inner), written: Notify::new() }
     }
 
@@ -109,10 +115,16 @@ impl Recorder {
                 match std::mem::replace(&mut inner.writer, Turn::Taken) {
                     Turn::Free(writer) => {
                         let entries = std::mem::take(&mut inner.pending);
-                        return Some((Writing { recorder: self, writer: Some(writer), lost: false }, entries));
+                        return Some((
+                            Writing { recorder: self, writer: Some(writer), lost: false },
+                            entries,
+                        ));
                     }
                     Turn::Lost(writer) => {
-                        return Some((Writing { recorder: self, writer: Some(writer), lost: true }, Entries::new()));
+                        return Some((
+                            Writing { recorder: self, writer: Some(writer), lost: true },
+                            Entries::new(),
+                        ));
                     }
                     Turn::Nobody => {
                         inner.writer = Turn::Nobody;
@@ -157,7 +169,7 @@ impl Recorder {
     }
 
     /// Writes at once and puts the event on offer, if it is one event, the turn is free and nothing else is on offer.
-    fn write_now(&self) -> Option<Result<Option<u64>>> {
+    fn write_now(&self) -> Option<Result<u64>> {
         if self.outlet.is_full() {
             return None;
         }
@@ -178,7 +190,7 @@ impl Recorder {
             writer.versions = *versions;
         }
         self.pass(Turn::Free(writer));
-        Some(result.map(|_| self.outlet.offer(&mut Some(event))))
+        Some(result.map(|_| self.outlet.offer(event)))
     }
 
     async fn write(&self) -> Result<()> {
@@ -186,7 +198,10 @@ impl Recorder {
             return Err(Error::new(ErrorKind::Other, "the run has ended: nothing can be emitted any more"));
         };
         if writing.lost {
-            return Err(Error::new(ErrorKind::Store, "a write of this run was cut short: the run cannot go on"));
+            return Err(Error::new(
+                ErrorKind::Store,
+                "a write of this run was cut short: the run cannot go on",
+            ));
         }
         let events = events_of(&entries);
         if !entries.is_empty() {
@@ -201,7 +216,7 @@ impl Recorder {
     async fn deliver(&self, events: Events) {
         let mut last = None;
         for event in events {
-            last = self.outlet.offer(&mut Some(event)).or(last);
+            last = Some(self.outlet.offer(event));
         }
         if let Some(ticket) = last {
             std::future::poll_fn(|cx| self.outlet.poll_taken(ticket, cx)).await;
@@ -229,7 +244,11 @@ impl Recorder {
             let seen = handler.on_event(run, event).await;
             event = seen.inspect_err(|_| self.lock().refused = true)?;
         }
-        if holds(run, &event, &steps) { Ok(self.note(event, steps).into()) } else { self.hand_on(event, steps).await }
+        if holds(run, &event, &steps) {
+            Ok(self.note(event, steps).into())
+        } else {
+            self.hand_on(event, steps).await
+        }
     }
 
     /// Shows a preview and waits until it is taken. An event that was held back came first.
@@ -263,7 +282,6 @@ impl Recorder {
         event
     }
 
-
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -271,7 +289,11 @@ impl Recorder {
 
 /// Whether an event waits for the next write: the last word of a run shares its write with the outcome.
 fn holds(run: &Run, event: &Event, steps: &[RunStep]) -> bool {
-    steps.is_empty() && run.is_top() && !event.is_partial() && event.is_final() && event.calls().next().is_none()
+    steps.is_empty()
+        && run.is_top()
+        && !event.is_partial()
+        && event.is_final()
+        && event.calls().next().is_none()
 }
 
 /// Events of one write; seldom more than two.
@@ -376,10 +398,8 @@ impl Journal for Recorder {
             if !self.lock().pending.is_empty() {
                 return Work::later(self.show(event));
             }
-            return match self.outlet.offer(&mut Some(event.clone())) {
-                Some(ticket) => Work::done(Ok(Emitted { event, ticket: Some(ticket) })),
-                None => Work::later(self.show(event)),
-            };
+            let ticket = Some(self.outlet.offer(event.clone()));
+            return Work::done(Ok(Emitted { event, ticket }));
         }
         if holds(run, &event, &steps) {
             return Work::done(Ok(self.note(event, steps).into()));
@@ -389,7 +409,7 @@ impl Journal for Recorder {
         }
         let event = self.note(event, steps);
         match self.write_now() {
-            Some(written) => Work::done(written.map(|ticket| Emitted { event, ticket })),
+            Some(written) => Work::done(written.map(|ticket| Emitted { event, ticket: Some(ticket) })),
             None => Work::later(async move {
                 self.write().await?;
                 Ok(event.into())

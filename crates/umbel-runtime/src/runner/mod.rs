@@ -15,9 +15,9 @@ use std::sync::atomic::AtomicU32;
 use futures::StreamExt;
 use smol_str::SmolStr;
 use umbel_core::{
-    Agent, AgentTree, ArtifactStore, CancelToken, Clock, Content, CredentialStore, Extensions, Handler, IdKind, Ids,
-    InMemorySessions, MemoryStore, NewSession, Object, RandomIds, Result, Run, RunConfig, RunStep, Services, Session, SessionKey,
-    SessionStore, SystemClock,
+    Agent, AgentTree, ArtifactStore, CancelToken, Clock, Content, CredentialStore, Extensions, Handler,
+    IdKind, Ids, InMemorySessions, MemoryStore, NewSession, Object, RandomIds, Result, Run, RunConfig,
+    RunStep, Services, Session, SessionKey, SessionStore, SystemClock,
 };
 
 pub use self::stream::RunStream;

@@ -33,19 +33,19 @@ struct Inner {
 impl Outlet {
     /// Offers an event and waits until it is taken.
     pub(crate) async fn send(&self, event: Arc<Event>) {
-        let ticket = self.offer(&mut Some(event)).unwrap_or_default();
+        let ticket = self.offer(event);
         poll_fn(|cx| self.poll_taken(ticket, cx)).await;
     }
 
     /// Puts an event on offer, behind others that are. Gives the number by which to ask whether it was taken.
-    pub(crate) fn offer(&self, event: &mut Option<Arc<Event>>) -> Option<u64> {
+    pub(crate) fn offer(&self, event: Arc<Event>) -> u64 {
         let mut inner = self.lock();
-        if let Some(event) = event.take().filter(|_| !inner.closed) {
+        if !inner.closed {
             inner.events.push(event);
             inner.offered += 1;
             self.full.store(true, Ordering::Release);
         }
-        Some(inner.offered)
+        inner.offered
     }
 
     /// Ready once the event with that number was taken, or nobody reads any more.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use umbel_core::{
-    Actions, Error, ErrorKind, Event, LogEntry, Object, Result, RunId, SessionKey, Source, StateScope, Versions,
+    Actions, Error, ErrorKind, Event, LogEntry, Object, Result, RunId, SessionKey, Source, StateScope,
+    Versions,
 };
 
 use super::Runner;
@@ -33,7 +34,9 @@ impl Runner {
         event.id = services.ids.event();
         event.timestamp = services.clock.now();
         let event = Arc::new(event);
-        self.sessions().commit(key, Some(log.versions), smallvec::smallvec![LogEntry::Event(event.clone())]).await?;
+        self.sessions()
+            .commit(key, Some(log.versions), smallvec::smallvec![LogEntry::Event(event.clone())])
+            .await?;
         Ok(event)
     }
 

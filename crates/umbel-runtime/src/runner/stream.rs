@@ -7,9 +7,7 @@ use std::task::{Context, Poll};
 
 use futures::{Stream, StreamExt};
 use serde::de::DeserializeOwned;
-use umbel_core::{
-    BoxFuture, CancelReason, CancelToken, Error, ErrorKind, Event, Outcome, Result, RunId,
-};
+use umbel_core::{BoxFuture, CancelReason, CancelToken, Error, ErrorKind, Event, Outcome, Result, RunId};
 
 use super::drive::Ended;
 use super::outlet::Outlet;
@@ -28,7 +26,12 @@ pub struct RunStream {
 }
 
 impl RunStream {
-    pub(crate) fn new(id: RunId, work: BoxFuture<'static, Ended>, outlet: Arc<Outlet>, cancel: CancelToken) -> Self {
+    pub(crate) fn new(
+        id: RunId,
+        work: BoxFuture<'static, Ended>,
+        outlet: Arc<Outlet>,
+        cancel: CancelToken,
+    ) -> Self {
         Self { id, work: Some(work), outlet, cancel, ended: None }
     }
 

@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 use umbel_core::{
-    Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, NewSession, Object, Outcome, Part, Payload, Result, Run,
-    SessionKey, StateScope, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue,
+    Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, NewSession, Object, Outcome, Part,
+    Payload, Result, Run, SessionKey, StateScope, Tool, ToolContext, ToolError, ToolOutput, ToolSpec,
+    ToolValue,
 };
 
 use crate::output_schema::OutputSchema;
@@ -141,7 +142,9 @@ impl Said {
         let texts = parts.filter(|part| !part.is_thought()).filter_map(in_words);
         let text = texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
         match (schema, self.error) {
-            (_, Some(error)) if text.is_empty() => Ok(ToolValue { is_error: true, ..Value::String(error).into() }),
+            (_, Some(error)) if text.is_empty() => {
+                Ok(ToolValue { is_error: true, ..Value::String(error).into() })
+            }
             (Some(schema), _) if self.last.is_some() => Ok(schema.parse(&text)?.into()),
             _ => Ok(Value::String(text).into()),
         }
@@ -163,7 +166,11 @@ impl Tool for AgentTool {
         &self.spec
     }
 
-    fn call<'a>(&'a self, cx: &'a ToolContext, args: Arc<Object>) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+    fn call<'a>(
+        &'a self,
+        cx: &'a ToolContext,
+        args: Arc<Object>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move { Ok(ToolOutput::Value(self.ask(cx, &args).await?)) })
     }
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
 use umbel_core::{
-    BoxFuture, Content, MemoryEntry, ModelRequest, Object, Part, Result, Role, Run, Tool, ToolContext, ToolError,
-    ToolOutput, ToolSpec,
+    BoxFuture, Content, MemoryEntry, ModelRequest, Object, Part, Result, Role, Run, Tool, ToolContext,
+    ToolError, ToolOutput, ToolSpec,
 };
 
 use crate::contents::visible::REQUEST_INPUT;
@@ -45,7 +45,8 @@ impl Tool for LoadMemory {
                 "properties": {"query": {"type": "string", "description": "Words to look for."}},
                 "required": ["query"],
             });
-            let mut spec = ToolSpec::new("load_memory", "Looks up what is remembered of the user.", parameters);
+            let mut spec =
+                ToolSpec::new("load_memory", "Looks up what is remembered of the user.", parameters);
             spec.read_only = true;
             spec
         });
@@ -84,7 +85,11 @@ impl Tool for PreloadMemory {
         Box::pin(async { Err(ToolError::new("this tool is not to be called: it works on its own")) })
     }
 
-    fn prepare<'a>(&'a self, run: &'a Run, request: &'a mut ModelRequest) -> Option<BoxFuture<'a, Result<()>>> {
+    fn prepare<'a>(
+        &'a self,
+        run: &'a Run,
+        request: &'a mut ModelRequest,
+    ) -> Option<BoxFuture<'a, Result<()>>> {
         Some(Box::pin(async move {
             let query = run.input().map(|input| input.text()).unwrap_or_default();
             let key = run.session_key();
@@ -127,7 +132,11 @@ impl Tool for LoadArtifacts {
         Box::pin(async move { Ok(json!({"artifact_names": names}).into()) })
     }
 
-    fn prepare<'a>(&'a self, run: &'a Run, request: &'a mut ModelRequest) -> Option<BoxFuture<'a, Result<()>>> {
+    fn prepare<'a>(
+        &'a self,
+        run: &'a Run,
+        request: &'a mut ModelRequest,
+    ) -> Option<BoxFuture<'a, Result<()>>> {
         Some(Box::pin(async move {
             let store = run.artifacts()?;
             let names = store.names(run.session_key()).await?;
@@ -176,7 +185,11 @@ impl Tool for RequestInput {
                 "properties": {"message": {"type": "string", "description": "The question for the user."}},
                 "required": ["message"],
             });
-            let mut spec = ToolSpec::new(REQUEST_INPUT, "Asks the user a question and waits for the answer.", parameters);
+            let mut spec = ToolSpec::new(
+                REQUEST_INPUT,
+                "Asks the user a question and waits for the answer.",
+                parameters,
+            );
             spec.long_running = true;
             spec
         });

@@ -63,7 +63,11 @@ impl Tool for Delegate {
         &self.spec
     }
 
-    fn call<'a>(&'a self, cx: &'a ToolContext, _args: Arc<Object>) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+    fn call<'a>(
+        &'a self,
+        cx: &'a ToolContext,
+        _args: Arc<Object>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
             let Some(call) = cx.call_id() else {
                 return Err(ToolError::new("a task needs a call with an id"));
@@ -75,11 +79,16 @@ impl Tool for Delegate {
 
 /// What the agent that works under `call` reported as the result of its task.
 pub(crate) fn report(events: &List<Arc<Event>>, call: &CallId) -> Option<ToolValue> {
-    let mine = events.iter().rev().take_while(|event| !event.calls().any(|made| made.id.as_ref() == Some(call)));
-    let done = mine.filter(|event| event.source.isolation_scope.as_deref() == Some(call.as_str())).find_map(|event| {
-        let mut responses = event.responses();
-        responses.find(|response| response.name == FINISH_TASK).and_then(|response| response.response.clone())
-    })?;
+    let mine =
+        events.iter().rev().take_while(|event| !event.calls().any(|made| made.id.as_ref() == Some(call)));
+    let done = mine.filter(|event| event.source.isolation_scope.as_deref() == Some(call.as_str())).find_map(
+        |event| {
+            let mut responses = event.responses();
+            responses
+                .find(|response| response.name == FINISH_TASK)
+                .and_then(|response| response.response.clone())
+        },
+    )?;
     if done.contains_key("error") {
         return None;
     }
@@ -88,7 +97,8 @@ pub(crate) fn report(events: &List<Arc<Event>>, call: &CallId) -> Option<ToolVal
 
 /// The last text that the agent under `call` said.
 fn last_words(events: &List<Arc<Event>>, call: &CallId) -> ToolValue {
-    let mine = events.iter().rev().filter(|event| event.source.isolation_scope.as_deref() == Some(call.as_str()));
+    let mine =
+        events.iter().rev().filter(|event| event.source.isolation_scope.as_deref() == Some(call.as_str()));
     let text = mine.map(|event| event.text()).find(|text| !text.is_empty()).unwrap_or_default();
     Value::String(text).into()
 }
@@ -119,7 +129,9 @@ impl FinishTask {
     fn new(schema: Option<OutputSchema>) -> Self {
         let parameters = match &schema {
             Some(schema) if schema.schema().get("properties").is_some() => (**schema.schema()).clone(),
-            _ => json!({"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]}),
+            _ => {
+                json!({"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]})
+            }
         };
         Self { spec: ToolSpec::new(FINISH_TASK, text::FINISH_TASK, parameters), schema }
     }
@@ -130,7 +142,11 @@ impl Tool for FinishTask {
         &self.spec
     }
 
-    fn call<'a>(&'a self, cx: &'a ToolContext, args: Arc<Object>) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+    fn call<'a>(
+        &'a self,
+        cx: &'a ToolContext,
+        args: Arc<Object>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
             let value = Value::Object((*args).clone());
             if let Some(schema) = &self.schema {

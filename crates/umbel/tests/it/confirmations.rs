@@ -232,7 +232,7 @@ fn book() -> FunctionTool {
 
 #[tokio::test]
 async fn a_tool_can_ask_by_itself_and_is_called_again_with_the_answer() {
-    let model = ScriptedModel::new("m").call("book", json!({})).text("booked");
+    let model = ScriptedModel::new("m").call("book", json!({})).text("one moment").text("booked");
     let (runner, key) = begin(LlmAgent::new("a").model(model).tool(book())).await;
     let seen = read(runner.run(&key, "book")).await;
     let asked = question(&seen);
@@ -243,10 +243,21 @@ async fn a_tool_can_ask_by_itself_and_is_called_again_with_the_answer() {
 }
 
 #[tokio::test]
-async fn a_question_ends_the_run_though_the_tool_gave_an_answer_too() {
-    // The tool gave an answer besides its question; the model is not asked to comment before the person has spoken.
-    let model = ScriptedModel::new("m").call("book", json!({})).text("too early");
+async fn the_model_may_comment_on_the_answer_that_a_tool_gave_besides_its_question() {
+    let model = ScriptedModel::new("m").call("book", json!({})).text("one moment");
     let seen = run_once(LlmAgent::new("a").model(model.clone()).tool(book())).await;
     assert!(matches!(seen.outcome, Outcome::Interrupted { .. }));
-    assert_eq!(model.requests().len(), 1, "{:?}", seen.texts());
+    assert_eq!(model.requests().len(), 2);
+    // A tool that wants the turn to end with its question says so.
+    let quiet = FunctionTool::with_context("quiet", "Asks.", |cx, _: Value| {
+        Box::pin(async move {
+            cx.request_confirmation("May I?", None)?;
+            cx.skip_summarization();
+            Ok(json!({"status": "asking"}))
+        })
+    });
+    let model = ScriptedModel::new("m").call("quiet", json!({})).text("too early");
+    let seen = run_once(LlmAgent::new("a").model(model.clone()).tool(quiet)).await;
+    assert!(matches!(seen.outcome, Outcome::Interrupted { .. }));
+    assert_eq!(model.requests().len(), 1);
 }

@@ -290,26 +290,22 @@ async fn artifacts_are_named_and_shown_when_asked_for() {
 #[tokio::test]
 async fn a_question_to_the_user_is_answered_in_the_next_turn() {
     let ask = json!({"message": "Which city?"});
-    let both = [("echo", json!({})), ("adk_request_input", ask)];
-    let model = ScriptedModel::new("m").calls(both).text("Rome, then.");
-    let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).tool(RequestInput).tool(echo())).await;
+    let model = ScriptedModel::new("m").call("adk_request_input", ask).text("Rome, then.");
+    let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).tool(RequestInput)).await;
     let seen = read(runner.run(&key, "plan a trip")).await;
     let Outcome::Interrupted { interrupts } = &seen.outcome else { panic!("{:?}", seen.outcome) };
     assert_eq!(
         (interrupts[0].reason.as_str(), interrupts[0].message.as_deref()),
         ("input", Some("Which city?"))
     );
-    // Its sibling has an answer, but the model waits for the user.
     assert_eq!(model.requests().len(), 1);
     let reply = answer(interrupts[0].id.as_str(), "adk_request_input", json!({"result": "Rome"}));
     let seen = read(runner.run(&key, reply)).await;
     assert_eq!(seen.assert_finished().texts(), [("a".into(), "Rome, then.".into())]);
     let sent = model.requests()[1].contents.clone();
     let answers: Vec<_> = sent.iter().flat_map(|content| content.responses()).collect();
-    assert_eq!(answers.len(), 2);
-    assert!(
-        answers.iter().any(|answer| answer.response.as_ref().unwrap().get("result") == Some(&json!("Rome")))
-    );
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0].response.as_ref().unwrap().get("result"), Some(&json!("Rome")));
 }
 
 #[tokio::test]

@@ -8,8 +8,8 @@ use umbel_core::{CallId, Confirmation, Error, ErrorKind, Event, FunctionCall, Li
 
 use super::RequestProcessor;
 use crate::contents::visible::REQUEST_CONFIRMATION;
-use crate::flow::function_calls::{self, Batch};
 use crate::flow::Step;
+use crate::flow::function_calls::{self, Batch};
 
 pub(super) struct Confirmations;
 
@@ -73,9 +73,8 @@ async fn take_in(step: &mut Step<'_>, events: List<Arc<Event>>, mut given: Given
         if event.author() != step.run.agent_name().as_str() {
             continue;
         }
-        let answer = Confirmation::from_response(answer).map_err(|e| {
-            refused(format!("the answer to `{question}` is no confirmation: {e}"))
-        })?;
+        let answer = Confirmation::from_response(answer)
+            .map_err(|e| refused(format!("the answer to `{question}` is no confirmation: {e}")))?;
         if let Some(call) = check(step, &events, call)? {
             let Some(id) = call.id.clone() else { continue };
             batch.calls.push(call);
@@ -103,7 +102,8 @@ fn asked(events: &List<Arc<Event>>, given: &Given) -> HashMap<CallId, (Arc<Event
         for call in event.calls() {
             let Some(id) = call.id.as_ref().filter(|id| given.answers.contains_key(*id)) else { continue };
             let about = call.args.as_ref().and_then(|args| args.get("originalFunctionCall"));
-            if let Some(about) = about.filter(|about| about.is_object() && call.name == REQUEST_CONFIRMATION) {
+            if let Some(about) = about.filter(|about| about.is_object() && call.name == REQUEST_CONFIRMATION)
+            {
                 asked.insert(id.clone(), (event.clone(), about.clone()));
             }
         }
@@ -125,7 +125,8 @@ fn used(
         for id in event.responses().filter_map(|response| response.id.as_ref()) {
             if event.is_user() {
                 answered.extend(given.answers.contains_key(id).then(|| id.clone()));
-            } else if let Some(question) = questions.get(id).filter(|question| answered.contains(**question)) {
+            } else if let Some(question) = questions.get(id).filter(|question| answered.contains(**question))
+            {
                 used.insert((*question).clone());
                 now |= index > given.at;
             }
@@ -146,7 +147,8 @@ fn check(step: &Step<'_>, events: &List<Arc<Event>>, shown: &Value) -> Result<Op
         return Err(refused("the question shows a call without an id".to_owned()));
     };
     let made = events.iter().rev().find_map(|event| {
-        let call = event.calls().find(|call| call.id.as_ref() == Some(&id) && call.name != REQUEST_CONFIRMATION)?;
+        let call =
+            event.calls().find(|call| call.id.as_ref() == Some(&id) && call.name != REQUEST_CONFIRMATION)?;
         Some((event.clone(), call.clone()))
     });
     let Some((event, made)) = made else {
@@ -155,7 +157,9 @@ fn check(step: &Step<'_>, events: &List<Arc<Event>>, shown: &Value) -> Result<Op
     if event.author() != step.run.agent_name().as_str() {
         return Ok(None);
     }
-    let tool = step.tool(&shown.name).ok_or_else(|| refused(format!("there is no tool `{}` any more", shown.name)))?;
+    let tool = step
+        .tool(&shown.name)
+        .ok_or_else(|| refused(format!("there is no tool `{}` any more", shown.name)))?;
     let empty = Arc::new(Object::new());
     let args = |call: &FunctionCall| call.args.clone().unwrap_or_else(|| empty.clone());
     if !tool.tool.spec().confirm.needed(&args(&shown)) && !asked_by_tool(events, &id) {
