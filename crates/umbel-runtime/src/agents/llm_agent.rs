@@ -240,9 +240,9 @@ impl LlmAgent {
         self
     }
 
-    /// Changes the list of processors that make its requests and look at its responses.
-    pub fn processors(mut self, change: impl FnOnce(&mut Processors)) -> Self {
-        change(&mut self.processors);
+    /// The processors that make its requests and look at its responses, in the place of the usual ones.
+    pub fn processors(mut self, processors: Processors) -> Self {
+        self.processors = processors;
         self
     }
 

@@ -1,6 +1,7 @@
 //! Agents: one that thinks with a model, and those that run others.
 
 mod agent_fn;
+mod group;
 mod llm_agent;
 mod loop_agent;
 mod parallel;

@@ -12,8 +12,8 @@ use umbel::{
 };
 
 use crate::support::{
-    Seen, answer, begin, call_with_id, calls, echo, fine, log, outcomes, read, run_once, said, state, stored,
-    stored_answers,
+    Seen, answer, begin, call_with_id, calls, changed, echo, fine, log, outcomes, read, run_once, said,
+    state, stored, stored_answers,
 };
 
 /// One run in which a model calls a tool, then says "done".
@@ -466,9 +466,9 @@ fn what_is_not_supported_yet_cannot_be_built() {
 
 #[test]
 fn a_processor_that_does_not_exist_cannot_be_moved() {
-    LlmAgent::new("a").processors(|processors| {
+    LlmAgent::new("a").processors(changed(|processors| {
         let error = processors.remove("nope").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Build);
         assert!(error.message().contains("basic, auth, confirmation"), "{error}");
-    });
+    }));
 }

@@ -13,7 +13,7 @@ use umbel::{
 };
 
 use crate::support::{
-    Notes, begin, echo, fine, object, read, run_once, said, state, stored_answers, with_session,
+    Notes, begin, changed, echo, fine, object, read, run_once, said, state, stored_answers, with_session,
 };
 
 /// Leaves its name in the instruction.
@@ -44,7 +44,7 @@ async fn request_of(agent: LlmAgent) -> ModelRequest {
 
 #[test]
 fn processors_have_names_and_an_order() {
-    LlmAgent::new("a").processors(|processors| {
+    LlmAgent::new("a").processors(changed(|processors| {
         let names = [
             "basic",
             "auth",
@@ -60,16 +60,16 @@ fn processors_have_names_and_an_order() {
             "display_names",
         ];
         assert_eq!(processors.request_names(), names);
-    });
+    }));
 }
 
 #[tokio::test]
 async fn processors_act_in_the_order_of_the_list() {
-    let agent = LlmAgent::new("a").instruction("Be brief.").processors(|processors| {
+    let agent = LlmAgent::new("a").instruction("Be brief.").processors(changed(|processors| {
         processors.insert_before("instructions", Spot("first")).unwrap();
         processors.insert_after("identity", Spot("last")).unwrap();
         processors.insert_before("last", Spot("third")).unwrap();
-    });
+    }));
     let request = request_of(agent).await;
     assert_eq!(sources(&request), ["first", "instruction", "identity", "third", "last"]);
     let text = request.instruction.text();
@@ -78,10 +78,10 @@ async fn processors_act_in_the_order_of_the_list() {
 
 #[tokio::test]
 async fn processors_can_be_replaced_and_removed() {
-    let agent =
-        LlmAgent::new("a").processors(|processors| processors.replace("identity", Spot("me")).unwrap());
+    let agent = LlmAgent::new("a")
+        .processors(changed(|processors| processors.replace("identity", Spot("me")).unwrap()));
     assert_eq!(sources(&request_of(agent).await), ["me"]);
-    let agent = LlmAgent::new("a").processors(|processors| processors.remove("identity").unwrap());
+    let agent = LlmAgent::new("a").processors(changed(|processors| processors.remove("identity").unwrap()));
     assert!(sources(&request_of(agent).await).is_empty());
 }
 
@@ -104,7 +104,7 @@ impl RequestProcessor for Stop {
 #[tokio::test]
 async fn a_processor_can_answer_in_the_models_place() {
     let agent = LlmAgent::new("a").model(ScriptedModel::new("m"));
-    let agent = agent.processors(|processors| processors.insert_before("contents", Stop).unwrap());
+    let agent = agent.processors(changed(|processors| processors.insert_before("contents", Stop).unwrap()));
     assert_eq!(run_once(agent).await.assert_finished().texts(), [("a".into(), "not today".into())]);
 }
 
@@ -130,7 +130,7 @@ impl ResponseProcessor for Shout {
 #[tokio::test]
 async fn response_processors_change_whole_answers() {
     let agent = LlmAgent::new("a").model(ScriptedModel::new("m").stream(["he", "llo"]));
-    let (runner, key) = begin(agent.processors(|processors| processors.add_response(Shout))).await;
+    let (runner, key) = begin(agent.processors(changed(|processors| processors.add_response(Shout)))).await;
     let seen = read(runner.run_with(&key, "hi", RunConfig { streaming: true, ..RunConfig::default() })).await;
     assert_eq!(seen.partial().iter().map(|event| event.text()).collect::<Vec<_>>(), ["he", "llo"]);
     assert_eq!(seen.texts(), [("a".into(), "HELLO".into())]);
@@ -159,7 +159,7 @@ async fn a_planner_asks_for_a_plan_and_hides_it() {
 #[tokio::test]
 async fn a_response_processor_can_be_removed() {
     let agent = LlmAgent::new("a").model(ScriptedModel::new("m").text(PLANNED)).planner(PlanAndAct);
-    let seen = run_once(agent.processors(|processors| processors.remove_response("planning"))).await;
+    let seen = run_once(agent.processors(changed(|processors| processors.remove_response("planning")))).await;
     assert_eq!(seen.texts(), [("a".into(), PLANNED.into())]);
 }
 

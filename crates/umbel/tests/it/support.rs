@@ -298,3 +298,10 @@ impl SessionStore for Spy {
         Work::later(async move { self.write(self.0.store.commit(key, expected, entries)).await })
     }
 }
+
+/// The usual processors, changed.
+pub(crate) fn changed(change: impl FnOnce(&mut umbel::flow::Processors)) -> umbel::flow::Processors {
+    let mut processors = umbel::flow::Processors::default();
+    change(&mut processors);
+    processors
+}
