@@ -356,7 +356,8 @@ impl Run {
         Event::new(self.parts.id.clone(), self.scope.source.clone())
     }
 
-    /// Emits an event: returns once it is stored and taken. A preview is taken but not stored.
+    /// Emits an event: returns once it is stored and taken. A preview is not stored, and a run may be a few of them ahead
+    /// of its reader.
     pub async fn emit(&self, event: Event) -> Result<Arc<Event>> {
         self.emit_with(event, Vec::new()).await
     }

@@ -9,6 +9,7 @@ mod sequential;
 
 use std::sync::Arc;
 
+use futures::TryFutureExt;
 use tracing::Instrument;
 use umbel_core::{AgentCallback, AgentCallbacks, Content, Context, Error, NodeId, Result, Run};
 
@@ -71,8 +72,8 @@ pub(crate) async fn run_child(run: &Run) -> Result<()> {
 }
 
 /// The work with its failure noted in the span.
-async fn noted<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    work.await.inspect_err(|error| spans::record_error(error.kind().code()))
+fn noted<T>(work: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
+    work.inspect_err(|error| spans::record_error(error.kind().code()))
 }
 
 /// One agent with what is called before it. Gives whether it worked: if it was answered in its place, what comes

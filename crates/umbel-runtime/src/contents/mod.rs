@@ -1,6 +1,6 @@
 //! From the log to what a model is sent.
 //!
-//! [`build`] does it from scratch, rule by rule; a [`Projection`](projection::Projection) keeps the result and extends
+//! [`build`] does it from scratch, rule by rule; a `Projection` keeps the result and extends
 //! it as the log grows. Both must always agree.
 
 mod compaction;

@@ -239,7 +239,7 @@ impl Caller<'_> {
             }
             value
         };
-        let value = value.instrument(span).await?;
+        let value = pin!(value.instrument(span)).await?;
         let spec = meta.map(|meta| meta.tool.spec());
         let later = spec.is_some_and(|spec| spec.long_running);
         let actions = cx.take_actions();
@@ -326,10 +326,10 @@ impl Caller<'_> {
             Some(turns) => Some((None, Some(turns.read().await))),
         };
         let limit = spec.timeout.unwrap_or(self.run.config().limits.tool_time);
-        // Also called inside: a tool may panic before there is a future.
-        let work = AssertUnwindSafe(async { self.finish(cx, meta.tool.call(cx, args)).await }).catch_unwind();
-        let timed = tokio::time::timeout(limit, work);
-        match self.run.cancel_token().guard(pin!(timed)).await? {
+        // Called inside the guard: a tool may panic before there is a future.
+        let work = async { self.finish(cx, meta.tool.call(cx, args).await).await };
+        let timed = pin!(tokio::time::timeout(limit, AssertUnwindSafe(work).catch_unwind()));
+        match self.run.cancel_token().guard(timed).await? {
             Err(_) => {
                 let message = format!(
                     "tool `{}` took longer than {} s and was stopped",
@@ -343,16 +343,25 @@ impl Caller<'_> {
         }
     }
 
-    /// Waits for the result. News on the way are shown as they come.
+    /// The result, once there is one.
     async fn finish(
         &self,
         cx: &ToolContext,
-        call: impl Future<Output = Result<ToolOutput, umbel_core::ToolError>>,
+        output: Result<ToolOutput, umbel_core::ToolError>,
     ) -> Result<ToolValue> {
-        let mut items = match call.await.map_err(umbel_core::ToolError::into_error)? {
-            ToolOutput::Value(value) => return Ok(value),
-            ToolOutput::Stream(items) => items,
-        };
+        match output.map_err(umbel_core::ToolError::into_error)? {
+            ToolOutput::Value(value) => Ok(value),
+            // Boxed: most tools answer at once.
+            ToolOutput::Stream(items) => Box::pin(self.read(cx, items)).await,
+        }
+    }
+
+    /// Reads a streamed result. News on the way are shown as they come.
+    async fn read(
+        &self,
+        cx: &ToolContext,
+        mut items: umbel_core::BoxStream<'static, Result<ToolItem, umbel_core::ToolError>>,
+    ) -> Result<ToolValue> {
         while let Some(item) = items.next().await {
             match item.map_err(umbel_core::ToolError::into_error)? {
                 ToolItem::Done(value) => return Ok(value),

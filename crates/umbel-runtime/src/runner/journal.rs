@@ -17,6 +17,10 @@ use super::outlet::Outlet;
 use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use crate::team::Extras;
 
+/// How many previews a run may be ahead of its reader. A model that has its next pieces ready then does not go through
+/// the whole run for each of them.
+const AHEAD: u64 = 5;
+
 /// The journal of one run.
 pub(crate) struct Recorder {
     services: Arc<Services>,
@@ -398,7 +402,7 @@ impl Journal for Recorder {
             if !self.lock().pending.is_empty() {
                 return Work::later(self.show(event));
             }
-            let ticket = Some(self.outlet.offer(event.clone()));
+            let ticket = Some(self.outlet.offer(event.clone()).saturating_sub(AHEAD));
             return Work::done(Ok(Emitted { event, ticket }));
         }
         if holds(run, &event, &steps) {
