@@ -99,7 +99,50 @@ pub enum ModelErrorKind {
     Other,
 }
 
+/// Every kind there is.
+const KINDS: [ErrorKind; 34] = [
+    ErrorKind::InvalidInput,
+    ErrorKind::Build,
+    ErrorKind::Unsupported,
+    ErrorKind::SessionNotFound,
+    ErrorKind::AlreadyExists,
+    ErrorKind::SessionBusy,
+    ErrorKind::StaleSession,
+    ErrorKind::Fenced,
+    ErrorKind::MissingState,
+    ErrorKind::MissingArtifact,
+    ErrorKind::NoArtifactStore,
+    ErrorKind::AgentNotFound,
+    ErrorKind::TransferRefused,
+    ErrorKind::ModelCallLimit,
+    ErrorKind::DepthLimit,
+    ErrorKind::Timeout,
+    ErrorKind::StreamCut,
+    ErrorKind::Model(ModelErrorKind::Auth),
+    ErrorKind::Model(ModelErrorKind::RateLimited),
+    ErrorKind::Model(ModelErrorKind::Overloaded),
+    ErrorKind::Model(ModelErrorKind::ContextTooLong),
+    ErrorKind::Model(ModelErrorKind::Refused),
+    ErrorKind::Model(ModelErrorKind::BadRequest),
+    ErrorKind::Model(ModelErrorKind::Transport),
+    ErrorKind::Model(ModelErrorKind::Other),
+    ErrorKind::Tool,
+    ErrorKind::InvalidConfirmation,
+    ErrorKind::InvalidOutput,
+    ErrorKind::Handler,
+    ErrorKind::Panic,
+    ErrorKind::Cancelled,
+    ErrorKind::Store,
+    ErrorKind::Corrupt,
+    ErrorKind::Other,
+];
+
 impl ErrorKind {
+    /// The kind of that name.
+    pub fn from_code(code: &str) -> Option<Self> {
+        KINDS.into_iter().find(|kind| kind.code() == code)
+    }
+
     /// Its stable name: `errorCode` in events.
     pub fn code(self) -> &'static str {
         match self {
@@ -220,5 +263,18 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_found_by_its_code() {
+        for kind in KINDS {
+            assert_eq!(ErrorKind::from_code(kind.code()), Some(kind));
+        }
+        assert_eq!(ErrorKind::from_code("NO_SUCH_CODE"), None);
     }
 }

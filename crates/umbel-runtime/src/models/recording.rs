@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 use umbel_core::{
     BoxStream, Capabilities, Chunk, Error, ErrorKind, Model, ModelErrorKind, ModelRequest, Response, Result,
 };
@@ -32,7 +32,12 @@ pub enum TakeChunk {
     /// What came so far is void.
     Restart,
     /// The model failed.
-    Failed(String),
+    Failed {
+        /// The kind of error, [`ErrorKind::code`](umbel_core::ErrorKind::code).
+        code: SmolStr,
+        /// What happened, in words.
+        message: String,
+    },
 }
 
 impl TakeChunk {
@@ -40,7 +45,9 @@ impl TakeChunk {
         match chunk {
             Ok(Chunk::Complete(response)) => Self::Complete(response.clone()),
             Ok(chunk) => chunk.clone().into_delta().map_or(Self::Restart, Self::Delta),
-            Err(error) => Self::Failed(error.message().to_owned()),
+            Err(error) => {
+                Self::Failed { code: error.kind().code().into(), message: error.message().to_owned() }
+            }
         }
     }
 
@@ -49,22 +56,31 @@ impl TakeChunk {
             Self::Delta(response) => Ok(Chunk::Delta(response)),
             Self::Complete(response) => Ok(Chunk::Complete(response)),
             Self::Restart => Ok(Chunk::Restart),
-            Self::Failed(message) => Err(Error::new(ErrorKind::Model(ModelErrorKind::Other), message)),
+            Self::Failed { code, message } => {
+                let other = ErrorKind::Model(ModelErrorKind::Other);
+                Err(Error::new(ErrorKind::from_code(&code).unwrap_or(other), message))
+            }
         }
     }
 }
 
-/// A digest of what a model is asked, so that the same question gets the same answer.
+/// A digest of what a model is asked, so that the same question gets the same answer. It is FNV-1a, written out: a
+/// recording has to be found again by any later build.
 fn digest(request: &ModelRequest) -> String {
-    let mut digest = DefaultHasher::new();
-    request.instruction.text().hash(&mut digest);
+    let mut digest: u64 = 0xcbf2_9ce4_8422_2325;
+    let mut add = |text: &str| {
+        for byte in text.bytes().chain([0xff]) {
+            digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    add(&request.instruction.text());
     for content in &request.contents {
-        serde_json::to_string(content).unwrap_or_default().hash(&mut digest);
+        add(&serde_json::to_string(content).unwrap_or_default());
     }
     for spec in request.tools.specs() {
-        spec.name.hash(&mut digest);
+        add(&spec.name);
     }
-    format!("{:016x}", digest.finish())
+    format!("{digest:016x}")
 }
 
 /// Writes down what another model answers.
@@ -187,5 +203,28 @@ impl Model for ReplayModel {
 impl fmt::Debug for ReplayModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ReplayModel({})", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ScriptedModel;
+
+    #[tokio::test]
+    async fn a_recorded_failure_keeps_its_kind() {
+        let recorder = RecordingModel::new(ScriptedModel::new("m").break_off(["half"]));
+        let request = ModelRequest::new("m");
+        let first: Vec<_> = recorder.generate(&request).collect().await;
+        let replay = ReplayModel::from_json_lines("m", &recorder.to_json_lines().unwrap()).unwrap();
+        let again: Vec<_> = replay.generate(&request).collect().await;
+        let last =
+            |items: &[Result<Chunk>]| items.last().and_then(|item| item.as_ref().err().map(Error::kind));
+        assert_eq!((last(&first), last(&again)), (Some(ErrorKind::StreamCut), Some(ErrorKind::StreamCut)));
+    }
+
+    #[test]
+    fn the_digest_of_a_request_does_not_change_from_build_to_build() {
+        assert_eq!(digest(&ModelRequest::new("m")), "af64724c8602eb6e");
     }
 }
