@@ -55,11 +55,10 @@ pub(crate) struct Ended {
 
 /// Does a run, whatever comes.
 pub(crate) async fn drive(shared: Arc<Shared>, task: Task) -> Ended {
-    let result = match caught(start(&shared, task)).await {
+    let (run, recorder, outlet) = match caught(start(&shared, task)).await {
         Ok(started) => started,
         Err(error) => return Ended { outcome: Outcome::from_error(&error), error: Some(error) },
     };
-    let (run, recorder, outlet) = result;
     let span = spans::invocation(&run);
     let work = pin!(caught(work(&shared, &run, &recorder)).instrument(span));
     let result = watched(work, &run, &recorder, &outlet).await;
@@ -113,7 +112,6 @@ async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, 
             input = handler.on_input(&early, input).await?;
         }
     }
-    let mut delta = parts.config.state_delta.clone();
     let mut artifacts = None;
     if parts.config.save_input_blobs {
         (input, artifacts) = store_blobs(&parts, input).await?;
@@ -123,8 +121,8 @@ async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, 
     let mut event = Event::new(task.id.clone(), source).with_content(input);
     event.id = services.ids.event();
     event.timestamp = services.clock.now();
-    if !delta.is_empty() {
-        event.actions_mut().state_delta = Some(std::mem::take(&mut delta));
+    if !parts.config.state_delta.is_empty() {
+        event.actions_mut().state_delta = Some(parts.config.state_delta.clone());
     }
     if artifacts.is_some() {
         event.actions_mut().artifact_delta = artifacts;
@@ -319,7 +317,8 @@ async fn watched<T>(
     .await
 }
 
-/// Begins when the run first waits for something. Ends when the run must: the lease is lost, or it was cancelled and did not unwind in time.
+/// Begins when the run first waits for something. Ends when the run must: the lease is lost, or it was cancelled and did
+/// not unwind in time.
 async fn keep_watch(run: &Run, recorder: &Recorder) -> Error {
     let limits = run.config().limits;
     let deadline = Instant::now() + limits.run_time;
