@@ -9,7 +9,9 @@ use crate::content::Content;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Source, USER};
+use crate::handler::Handler;
 use crate::model::Model;
+use crate::plan::AgentPlan;
 use crate::run::Run;
 use crate::work::{BoxFuture, Work};
 
@@ -36,6 +38,16 @@ pub trait Agent: Send + Sync {
     /// What is called around its work.
     fn callbacks(&self) -> Option<&AgentCallbacks> {
         None
+    }
+
+    /// What extends it.
+    fn handlers(&self) -> Extending<'_> {
+        Extending::default()
+    }
+
+    /// What it works with before any handler has a say.
+    fn plan(&self) -> AgentPlan {
+        AgentPlan::default()
     }
 
     /// What all agents of the tree are told, if this one is its root.
@@ -98,6 +110,14 @@ impl<A: Agent + ?Sized> Agent for Arc<A> {
         (**self).callbacks()
     }
 
+    fn handlers(&self) -> Extending<'_> {
+        (**self).handlers()
+    }
+
+    fn plan(&self) -> AgentPlan {
+        (**self).plan()
+    }
+
     fn global_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Option<Arc<str>>>> {
         (**self).global_instruction(run)
     }
@@ -129,6 +149,38 @@ impl<A: Agent + ?Sized> Agent for Arc<A> {
     fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<()>> {
         (**self).run(run)
     }
+}
+
+/// What extends an agent, in the order in which it comes, outermost first.
+#[derive(Clone, Copy, Default)]
+pub struct Extending<'a> {
+    /// Around its tool calls, outside its other handlers.
+    pub tool_layers: &'a [Arc<dyn Handler>],
+    /// Middlewares of the old form.
+    pub legacy: &'a [Arc<dyn Handler>],
+    /// Its handlers.
+    pub handlers: &'a [Arc<dyn Handler>],
+    /// Whether handlers behind a call come in the reverse order.
+    pub after_order: AfterOrder,
+    /// Whether two tools of one name are an error.
+    pub strict_tools: bool,
+}
+
+impl std::fmt::Debug for Extending<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = [self.tool_layers, self.legacy, self.handlers].concat();
+        f.debug_list().entries(names.iter().map(|handler| handler.name())).finish()
+    }
+}
+
+/// In which order handlers come in `after_model` and `after_agent`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterOrder {
+    /// As they were added.
+    #[default]
+    Forward,
+    /// The last one first, as the layers of an onion are left.
+    Reverse,
 }
 
 /// Called before or after an agent works.

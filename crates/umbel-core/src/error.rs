@@ -1,6 +1,7 @@
 //! One error type: what happened (a kind to match on), why (words for people), and where it came from.
 
 use std::fmt;
+use std::time::Duration;
 
 /// The result of nearly everything here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -15,6 +16,7 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     source: Option<BoxError>,
+    retry_after: Option<Duration>,
 }
 
 /// What kind of thing went wrong. [`ErrorKind::code`] is its name in events and on the wire.
@@ -63,8 +65,16 @@ pub enum ErrorKind {
     InvalidConfirmation,
     /// The model's answer does not fit the output schema.
     InvalidOutput,
-    /// A plugin or callback failed.
+    /// A handler, plugin or callback failed.
     Handler,
+    /// A limit on calls was reached; see [`Error::retry_after`].
+    RateLimited,
+    /// A circuit is open: what failed too often is not tried for a while; see [`Error::retry_after`].
+    CircuitOpen,
+    /// Something that must not leave or enter was found, and the policy is to stop.
+    Blocked,
+    /// A person must be asked first. Control flow, not a failure.
+    Interrupted,
     /// Something panicked; it was caught.
     Panic,
     /// The run was cancelled. Control flow, not a failure.
@@ -100,7 +110,7 @@ pub enum ModelErrorKind {
 }
 
 /// Every kind there is.
-const KINDS: [ErrorKind; 34] = [
+const KINDS: [ErrorKind; 38] = [
     ErrorKind::InvalidInput,
     ErrorKind::Build,
     ErrorKind::Unsupported,
@@ -130,6 +140,10 @@ const KINDS: [ErrorKind; 34] = [
     ErrorKind::InvalidConfirmation,
     ErrorKind::InvalidOutput,
     ErrorKind::Handler,
+    ErrorKind::RateLimited,
+    ErrorKind::CircuitOpen,
+    ErrorKind::Blocked,
+    ErrorKind::Interrupted,
     ErrorKind::Panic,
     ErrorKind::Cancelled,
     ErrorKind::Store,
@@ -168,6 +182,10 @@ impl ErrorKind {
             Self::InvalidConfirmation => "INVALID_CONFIRMATION",
             Self::InvalidOutput => "INVALID_OUTPUT",
             Self::Handler => "HANDLER_FAILED",
+            Self::RateLimited => "RATE_LIMITED",
+            Self::CircuitOpen => "CIRCUIT_OPEN",
+            Self::Blocked => "BLOCKED",
+            Self::Interrupted => "INTERRUPTED",
             Self::Panic => "PANIC",
             Self::Cancelled => "CANCELLED",
             Self::Store => "STORE_FAILED",
@@ -195,13 +213,29 @@ impl ModelErrorKind {
 impl Error {
     /// An error of that kind, with words for people.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), source: None }))
+        Self(Box::new(Inner { kind, message: message.into(), source: None, retry_after: None }))
     }
 
     /// The same with the error that caused it.
     pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
         self.0.source = Some(source.into());
         self
+    }
+
+    /// The same, with how long to wait before it is worth another try.
+    pub fn with_retry_after(mut self, after: Duration) -> Self {
+        self.0.retry_after = Some(after);
+        self
+    }
+
+    /// How long to wait before it is worth another try, if that is known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    /// A person must be asked this before the call can be made; it is made again with the answer.
+    pub fn interrupt(question: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Interrupted, question)
     }
 
     /// What kind of error it is.
@@ -216,7 +250,7 @@ impl Error {
 
     /// Whether it is control flow, which no retry, fallback or error-to-model policy may swallow.
     pub fn is_control(&self) -> bool {
-        self.0.kind == ErrorKind::Cancelled
+        matches!(self.0.kind, ErrorKind::Cancelled | ErrorKind::Interrupted)
     }
 
     /// Whether the same call may succeed later.
@@ -226,6 +260,8 @@ impl Error {
             ErrorKind::SessionBusy
                 | ErrorKind::StaleSession
                 | ErrorKind::StreamCut
+                | ErrorKind::RateLimited
+                | ErrorKind::CircuitOpen
                 | ErrorKind::Model(
                     ModelErrorKind::RateLimited | ModelErrorKind::Overloaded | ModelErrorKind::Transport
                 )

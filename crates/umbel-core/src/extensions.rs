@@ -26,6 +26,19 @@ impl Extensions {
         self.0.push((id, value));
     }
 
+    /// Puts all values of another map in, in the place of older ones of their types.
+    pub fn extend(&mut self, other: &Self) {
+        for (id, value) in &other.0 {
+            self.0.retain(|(present, _)| present != id);
+            self.0.push((*id, value.clone()));
+        }
+    }
+
+    /// Whether there is no value.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The value of that type.
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         let id = TypeId::of::<T>();

@@ -371,85 +371,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::agent::{Agent, AgentTree};
-    use crate::run::{Emitted, Journal, Run, RunParts, Services};
-    use crate::work::Work;
-    use crate::{
-        CancelToken, Content, ContentsView, CountingIds, Event, Extensions, History, InMemorySessions, List,
-        RunStep, SessionKey, State, SystemClock,
-    };
-
-    struct Nobody;
-
-    impl Agent for Nobody {
-        fn name(&self) -> &str {
-            "nobody"
-        }
-
-        fn run<'a>(&'a self, _run: &'a Run) -> BoxFuture<'a, crate::Result<()>> {
-            Box::pin(async { Ok(()) })
-        }
-    }
-
-    /// A journal that keeps nothing.
-    struct Blank;
-
-    impl Journal for Blank {
-        fn emit<'a>(&'a self, _: &'a Run, event: Event, _: Vec<RunStep>) -> Work<'a, crate::Result<Emitted>> {
-            Work::done(Ok(Arc::new(event).into()))
-        }
-
-        fn poll_taken(&self, _: u64, _: &mut std::task::Context<'_>) -> std::task::Poll<()> {
-            std::task::Poll::Ready(())
-        }
-
-        fn record(&self, _: Vec<RunStep>) -> Work<'_, crate::Result<()>> {
-            Work::done(Ok(()))
-        }
-
-        fn flush(&self) -> Work<'_, crate::Result<()>> {
-            Work::done(Ok(()))
-        }
-
-        fn state(&self) -> State {
-            State::default()
-        }
-
-        fn events(&self) -> List<Arc<Event>> {
-            List::new()
-        }
-
-        fn contents(&self, _: &ContentsView, _: Option<&Arc<Content>>) -> History {
-            History::new()
-        }
-    }
 
     fn context(tool: &FunctionTool) -> ToolContext {
-        let services = Services {
-            clock: Arc::new(SystemClock),
-            ids: Arc::new(CountingIds::default()),
-            sessions: Arc::new(InMemorySessions::new()),
-            artifacts: None,
-            memory: None,
-            credentials: None,
-            dependencies: Extensions::new(),
-        };
-        let tree = Arc::new(AgentTree::new(&(Arc::new(Nobody) as Arc<dyn Agent>)).unwrap());
-        let root = tree.root();
-        let parts = RunParts {
-            key: SessionKey::new("app", "user", "session").unwrap(),
-            id: "run".into(),
-            input: None,
-            config: Arc::default(),
-            services: Arc::new(services),
-            cancel: CancelToken::new(),
-            journal: Arc::new(Blank),
-            tree,
-            model_calls: Arc::default(),
-            depth: 0,
-            extensions: Arc::default(),
-        };
-        ToolContext::new(Run::new(parts, root).unwrap(), tool.spec.name.clone(), None, None)
+        ToolContext::detached(&tool.spec.name).unwrap()
     }
 
     async fn call_with(tool: &FunctionTool, cx: &ToolContext, args: Value) -> Result<ToolValue, ToolError> {

@@ -38,6 +38,11 @@ impl History {
         self.0.replace(index, content.into())
     }
 
+    /// Puts messages in the place of those from `at` on, so many of them. Costs what stands behind `at`.
+    pub fn splice(&mut self, at: usize, remove: usize, contents: impl IntoIterator<Item = Arc<Content>>) {
+        self.0.splice(at, remove, contents);
+    }
+
     /// Keeps the first `len` messages.
     pub fn truncate(&mut self, len: usize) {
         self.0.truncate(len);

@@ -8,7 +8,9 @@
 //! - [`tool`], [`tool_context`]: the contract of a tool; [`function_tool`]: tools from closures
 //! - [`agent`], [`run`], [`config`], [`view`]: the contract of an agent, and a run as it sees it
 //! - [`artifact`], [`memory`], [`credential`]: the other stores
-//! - [`handler`]: what extends a run; [`interrupt`]: a pause with a question
+//! - [`handler`]: what extends agents and runs; [`onion`]: calls on their way through the layers; [`plan`], [`turn`],
+//!   [`transcript`], [`values`]: what handlers work on
+//! - [`interrupt`]: a pause with a question
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven: that is `umbel-runtime`.
 
@@ -24,6 +26,7 @@ pub mod config;
 pub mod content;
 pub mod context;
 pub mod credential;
+mod detached;
 pub mod error;
 pub mod event;
 pub mod extensions;
@@ -39,7 +42,9 @@ pub mod list;
 pub mod log;
 pub mod memory;
 pub mod model;
+pub mod onion;
 pub mod part;
+pub mod plan;
 pub mod response;
 pub mod run;
 pub mod session;
@@ -47,11 +52,16 @@ pub mod state;
 pub mod store;
 pub mod tool;
 pub mod tool_context;
+pub mod transcript;
+pub mod turn;
+pub mod values;
 pub mod view;
 pub mod work;
 
 pub use actions::{Actions, Compaction, Confirmation};
-pub use agent::{Agent, AgentCallback, AgentCallbacks, AgentTree, Mode, NodeId, TransferPolicy};
+pub use agent::{
+    AfterOrder, Agent, AgentCallback, AgentCallbacks, AgentTree, Extending, Mode, NodeId, TransferPolicy,
+};
 pub use artifact::{ArtifactStore, InMemoryArtifacts};
 pub use cancel::{CancelReason, CancelToken};
 pub use clock::{Clock, SteppingClock, SystemClock};
@@ -64,7 +74,7 @@ pub use error::{BoxError, Error, ErrorKind, ModelErrorKind, Result};
 pub use event::{Event, Meta, Source, Usage};
 pub use extensions::Extensions;
 pub use function_tool::{Dep, FunctionTool};
-pub use handler::Handler;
+pub use handler::{Handler, Hooks, Jump, Step};
 pub use history::History;
 pub use id::{CallId, CountingIds, EventId, IdKind, Ids, RandomIds, RunId};
 pub use in_memory::InMemorySessions;
@@ -72,12 +82,16 @@ pub use instruction::Instruction;
 pub use interrupt::{Address, Interrupt};
 pub use json::Object;
 pub use list::List;
-pub use log::{CallFinished, Failure, LogEntry, Outcome, RunStep};
+pub use log::{CallFinished, Edited, Failure, Kept, LogEntry, Outcome, RunStep};
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
 pub use model::{Capabilities, Chunk, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
+pub use onion::{
+    ChunkStream, Guarded, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
+};
 pub use part::{
     Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, PartialArg, Payload,
 };
+pub use plan::{AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, template};
 pub use response::Response;
 pub use run::{Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
@@ -88,5 +102,8 @@ pub use tool::{
     Toolset,
 };
 pub use tool_context::ToolContext;
+pub use transcript::{Edit, Transcript};
+pub use turn::ModelTurn;
+pub use values::RunValues;
 pub use view::ContentsView;
 pub use work::{BoxFuture, BoxStream, Work};

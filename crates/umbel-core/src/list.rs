@@ -96,10 +96,7 @@ impl<T: Clone> List<T> {
     ///
     /// Costs what stands behind `index`.
     pub fn insert(&mut self, index: usize, items: impl IntoIterator<Item = T>) {
-        let behind: Vec<T> = self.iter_from(index).cloned().collect();
-        self.truncate(index);
-        self.extend(items);
-        self.extend(behind);
+        self.splice(index, 0, items);
     }
 
     /// Puts `item` in the place of the one at `index`. Returns whether there was one.
@@ -125,6 +122,42 @@ impl<T: Clone> List<T> {
     /// The items from `start` on.
     pub fn iter_from(&self, start: usize) -> Iter<'_, T> {
         Iter { list: self, leaf: &[], front: start.min(self.len), back: self.len }
+    }
+
+    /// How many items at the front are the same in both. What is shared is not looked at, so lists that came from one
+    /// another cost what they differ in.
+    pub fn common_prefix(&self, other: &Self) -> usize
+    where
+        T: PartialEq,
+    {
+        let (mut mine, mut theirs) = (self.root.as_ref(), other.root.as_ref());
+        // The smaller tree is the first child of the larger one, as far as both go.
+        for _ in other.height..self.height {
+            mine = mine.and_then(first_child);
+        }
+        for _ in self.height..other.height {
+            theirs = theirs.and_then(first_child);
+        }
+        let same = match (mine, theirs) {
+            (Some(mine), Some(theirs)) => same_leaves(mine, theirs) * WIDTH,
+            _ => 0,
+        };
+        let differ = |(mine, theirs): (&T, &T)| mine != theirs;
+        let rest = self.iter_from(same).zip(other.iter_from(same));
+        let limit = self.len.min(other.len) - same;
+        same + rest.into_iter().position(differ).unwrap_or(limit)
+    }
+
+    /// Puts `items` in the place of those from `at` on, so many of them. Costs what stands behind `at`.
+    pub fn splice(&mut self, at: usize, remove: usize, items: impl IntoIterator<Item = T>) {
+        if at == 0 && remove >= self.len {
+            *self = items.into_iter().collect();
+            return;
+        }
+        let behind: Vec<T> = self.iter_from(at.saturating_add(remove)).cloned().collect();
+        self.truncate(at);
+        self.extend(items);
+        self.extend(behind);
     }
 
     fn tail_start(&self) -> usize {
@@ -188,6 +221,50 @@ impl<T: Clone> List<T> {
             },
         }
     }
+}
+
+fn first_child<T>(node: &Node<T>) -> Option<&Node<T>> {
+    match node {
+        Node::Branch(children) => children.first(),
+        Node::Leaf(_) => None,
+    }
+}
+
+/// How many leaves at the front two trees of one height share.
+fn same_leaves<T>(mine: &Node<T>, theirs: &Node<T>) -> usize {
+    match (mine, theirs) {
+        (Node::Leaf(a), Node::Leaf(b)) => usize::from(Arc::ptr_eq(a, b)),
+        (Node::Branch(a), Node::Branch(b)) if Arc::ptr_eq(a, b) => leaves(mine),
+        (Node::Branch(a), Node::Branch(b)) => {
+            let mut count = 0;
+            for (mine, theirs) in a.iter().zip(b.iter()) {
+                let same = same_leaves(mine, theirs);
+                count += same;
+                if same < leaves(mine) {
+                    break;
+                }
+            }
+            count
+        }
+        _ => 0,
+    }
+}
+
+/// How many leaves a tree has: all children but the last are full.
+fn leaves<T>(node: &Node<T>) -> usize {
+    let mut node = node;
+    let mut path = [0usize; 13];
+    let mut height = 0;
+    while let Node::Branch(children) = node
+        && let Some(last) = children.last()
+        && let Some(slot) = path.get_mut(height)
+    {
+        *slot = children.len() - 1;
+        height += 1;
+        node = last;
+    }
+    // The number of the last leaf, digit by digit.
+    path.iter().take(height).fold(0, |number, digit| (number << BITS) + digit) + 1
 }
 
 /// A leaf below `height` branches.
@@ -380,6 +457,11 @@ mod tests {
                 prop_assert_eq!(list.last(), model.last());
             }
             kept.push((model, list));
+            for ((a, list), (b, other)) in kept.iter().zip(kept.iter().skip(1)) {
+                let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+                prop_assert_eq!(list.common_prefix(other), same);
+                prop_assert_eq!(other.common_prefix(list), same);
+            }
             for (model, list) in kept {
                 prop_assert!(list.iter().eq(model.iter()));
                 prop_assert!(list.iter().rev().eq(model.iter().rev()));

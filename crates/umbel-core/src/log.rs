@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::error::Error;
-use crate::event::Event;
+use crate::error::{Error, ErrorKind};
+use crate::event::{Event, Source};
 use crate::id::CallId;
 use crate::interrupt::Interrupt;
+use crate::transcript::Edit;
 
 /// One entry of a session's log. Its place in the log is its version.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +60,16 @@ pub enum RunStep {
         /// Which, and what it gave.
         finished: Box<CallFinished>,
     },
+    /// Handlers changed the conversation of an agent, for this run.
+    Edited {
+        /// Whose, and how.
+        edited: Box<Edited>,
+    },
+    /// A handler keeps a value in the run's state.
+    Kept {
+        /// Which.
+        kept: Box<Kept>,
+    },
     /// The run ended.
     Ended {
         /// How.
@@ -75,6 +86,48 @@ pub struct CallFinished {
     /// What it gave; absent if the answer comes later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<Value>,
+}
+
+/// Changes to the conversation of one agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Edited {
+    /// The agent.
+    pub agent: SmolStr,
+    /// Its branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<SmolStr>,
+    /// The call it works under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation_scope: Option<SmolStr>,
+    /// The changes, in order.
+    pub edits: Vec<Edit>,
+}
+
+impl Edited {
+    /// Changes to the conversation of the agent that speaks from there.
+    pub fn new(source: &Source, edits: Vec<Edit>) -> Self {
+        let Source { author, branch, isolation_scope } = source.clone();
+        Self { agent: author, branch, isolation_scope, edits }
+    }
+
+    /// Where that agent speaks from.
+    pub fn source(&self) -> Source {
+        Source {
+            author: self.agent.clone(),
+            branch: self.branch.clone(),
+            isolation_scope: self.isolation_scope.clone(),
+        }
+    }
+}
+
+/// A value in a run's state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Its name.
+    pub key: SmolStr,
+    /// What it is; `null` drops it.
+    pub value: Value,
 }
 
 /// How a run ended. Every run has exactly one.
@@ -110,7 +163,7 @@ pub struct Failure {
 impl Outcome {
     /// The outcome of a run that ended with this error.
     pub fn from_error(error: &Error) -> Self {
-        if error.is_control() {
+        if error.kind() == ErrorKind::Cancelled {
             Self::Cancelled
         } else {
             let failure = Failure { code: error.kind().code().into(), message: error.message().to_owned() };

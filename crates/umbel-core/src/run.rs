@@ -1,11 +1,14 @@
 //! A run as an agent sees it: a cheap handle to what is shared, and to the place it works at.
 
+use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context as TaskContext, Poll};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::agent::{AgentNode, AgentTree, NodeId};
@@ -21,12 +24,13 @@ use crate::extensions::Extensions;
 use crate::history::History;
 use crate::id::{Ids, RunId};
 use crate::list::List;
-use crate::log::RunStep;
+use crate::log::{Kept, RunStep};
 use crate::memory::MemoryStore;
 use crate::part::FunctionCall;
 use crate::session::SessionKey;
 use crate::state::State;
 use crate::store::SessionStore;
+use crate::values::RunValues;
 use crate::view::ContentsView;
 use crate::work::Work;
 
@@ -64,6 +68,12 @@ pub trait Journal: Send + Sync {
 
     /// Writes and hands on an event that was held back.
     fn flush(&self) -> Work<'_, Result<()>>;
+
+    /// Notes what the run must remember, to be written with what is written next.
+    fn note(&self, step: RunStep);
+
+    /// What the run carries along.
+    fn values(&self) -> &RunValues;
 
     /// The state now.
     fn state(&self) -> State;
@@ -136,6 +146,8 @@ struct Scope {
     paused: AtomicBool,
     ended: AtomicBool,
     transfer: Mutex<Option<SmolStr>>,
+    /// What the runtime keeps for this turn of the agent.
+    turn: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Scope {
@@ -150,6 +162,7 @@ impl Scope {
             paused: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             transfer: Mutex::new(None),
+            turn: OnceLock::new(),
         })
     }
 }
@@ -273,12 +286,55 @@ impl Run {
 
     /// A value of the runtime or of a handler, by type.
     pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.parts.extensions.get::<T>()
+        self.parts.extensions.get::<T>().or_else(|| self.values().extension::<T>())
     }
 
-    /// All such values.
-    pub fn extensions(&self) -> &Extensions {
-        &self.parts.extensions
+    /// Puts a value in for the whole run: agents, model calls and tool calls find it by its type.
+    pub fn insert<T: Send + Sync + 'static>(&self, value: T) {
+        self.values().insert(Arc::new(value));
+    }
+
+    /// What the run carries along.
+    pub fn values(&self) -> &RunValues {
+        self.parts.journal.values()
+    }
+
+    /// A value that was kept in the run's state. It is an error if it has another form.
+    pub fn kept<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
+        let read = |value| {
+            serde_json::from_value(value).map_err(|e| {
+                let message = format!("the value `{key}` that the run keeps cannot be read: {e}");
+                Error::new(ErrorKind::Corrupt, message).with_source(e)
+            })
+        };
+        self.values().kept(key).map(read).transpose()
+    }
+
+    /// Keeps a value in the run's state: it survives an interrupt and a crash, and ends with the run.
+    pub fn keep<T: Serialize>(&self, key: impl Into<SmolStr>, value: &T) -> Result<()> {
+        let key = key.into();
+        let value = serde_json::to_value(value).map_err(|e| {
+            let message = format!("the value `{key}` cannot be kept: it has no JSON form: {e}");
+            Error::new(ErrorKind::InvalidInput, message).with_source(e)
+        })?;
+        self.values().keep(key.clone(), value.clone());
+        self.parts.journal.note(RunStep::Kept { kept: Box::new(Kept { key, value }) });
+        Ok(())
+    }
+
+    /// Notes what the run must remember, to be written with what is written next.
+    pub fn note_step(&self, step: RunStep) {
+        self.parts.journal.note(step);
+    }
+
+    /// What the runtime keeps for this turn of the agent, by type.
+    pub fn turn_value<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.scope.turn.get().cloned().and_then(|value| value.downcast().ok())
+    }
+
+    /// Sets that, once.
+    pub fn set_turn_value<T: Send + Sync + 'static>(&self, value: Arc<T>) {
+        let _ = self.scope.turn.set(value);
     }
 
     /// The run's agents.
@@ -369,7 +425,7 @@ impl Run {
         if let Some(ticket) = ticket {
             poll_fn(|cx| journal.poll_taken(ticket, cx)).await;
         }
-        if self.note(&event) && !self.is_top() {
+        if self.tell(&event) && !self.is_top() {
             // Whoever encloses this agent may end it before it goes on.
             let mut asked = false;
             poll_fn(|cx| {
@@ -395,7 +451,7 @@ impl Run {
     }
 
     /// Lets the agents above know what the event asks of them. Gives whether it asks to end what encloses its agent.
-    fn note(&self, event: &Event) -> bool {
+    fn tell(&self, event: &Event) -> bool {
         if event.is_partial() {
             return false;
         }

@@ -9,7 +9,7 @@ use umbel_core::session::without_temp;
 use umbel_core::store::{Acquire, Acquired, Entries};
 use umbel_core::{
     Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, History, Interrupt, Journal, Lease,
-    List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, Services, State, Versions, Work,
+    List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, RunValues, Services, State, Versions, Work,
 };
 
 use super::hot::HotSession;
@@ -28,6 +28,8 @@ pub(crate) struct Recorder {
     config: Arc<RunConfig>,
     outlet: Arc<Outlet>,
     inner: Mutex<Inner>,
+    /// What the run carries along.
+    values: RunValues,
     /// Told when a write is done and the next may begin.
     written: Notify,
 }
@@ -36,6 +38,8 @@ struct Inner {
     hot: Box<HotSession>,
     /// Not yet written: an event that waits for the next one, and what belongs to it.
     pending: Entries,
+    /// What the run must remember, to go with what is written next.
+    notes: Vec<RunStep>,
     interrupts: Vec<Interrupt>,
     writer: Turn,
     /// A handler failed on an event: it would on the next one too.
@@ -70,11 +74,13 @@ impl Recorder {
         let inner = Inner {
             hot,
             pending: Entries::new(),
+            notes: Vec::new(),
             interrupts: Vec::new(),
             writer: Turn::Nobody,
             refused: false,
         };
-        Self { services, extras, config, outlet, inner: Mutex::new(inner), written: Notify::new() }
+        let values = RunValues::default();
+        Self { services, extras, config, outlet, inner: Mutex::new(inner), values, written: Notify::new() }
     }
 
     /// What is known of the session.
@@ -118,7 +124,7 @@ impl Recorder {
                 let mut inner = self.lock();
                 match std::mem::replace(&mut inner.writer, Turn::Taken) {
                     Turn::Free(writer) => {
-                        let entries = std::mem::take(&mut inner.pending);
+                        let entries = inner.take_pending();
                         return Some((
                             Writing { recorder: self, writer: Some(writer), lost: false },
                             entries,
@@ -184,7 +190,7 @@ impl Recorder {
             return None;
         }
         let Turn::Free(mut writer) = std::mem::replace(&mut inner.writer, Turn::Taken) else { return None };
-        let entries = std::mem::take(&mut inner.pending);
+        let entries = inner.take_pending();
         drop(inner);
         let result = match self.services.sessions.append(&writer.lease, writer.versions, entries).try_now() {
             Ok(appended) => appended,
@@ -249,7 +255,7 @@ impl Recorder {
             event = seen.inspect_err(|_| self.lock().refused = true)?;
         }
         if holds(run, &event, &steps) {
-            Ok(self.note(event, steps).into())
+            Ok(self.take_in_event(event, steps).into())
         } else {
             self.hand_on(event, steps).await
         }
@@ -267,13 +273,13 @@ impl Recorder {
         if event.is_partial() {
             return self.show(Arc::new(event)).await;
         }
-        let event = self.note(event, steps);
+        let event = self.take_in_event(event, steps);
         self.write().await?;
         Ok(event.into())
     }
 
     /// Takes an event into what is known of the session, and marks it to be written.
-    fn note(&self, event: Event, steps: Vec<RunStep>) -> Arc<Event> {
+    fn take_in_event(&self, event: Event, steps: Vec<RunStep>) -> Arc<Event> {
         let mut inner = self.lock();
         if let Some(delta) = event.state_delta() {
             inner.hot.state.apply(delta);
@@ -288,6 +294,14 @@ impl Recorder {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn take_pending(&mut self) -> Entries {
+        let mut entries = std::mem::take(&mut self.pending);
+        entries.extend(self.notes.drain(..).map(LogEntry::from));
+        entries
     }
 }
 
@@ -406,12 +420,12 @@ impl Journal for Recorder {
             return Work::done(Ok(Emitted { event, ticket }));
         }
         if holds(run, &event, &steps) {
-            return Work::done(Ok(self.note(event, steps).into()));
+            return Work::done(Ok(self.take_in_event(event, steps).into()));
         }
         if !self.services.sessions.is_immediate() {
             return Work::later(self.hand_on(event, steps));
         }
-        let event = self.note(event, steps);
+        let event = self.take_in_event(event, steps);
         match self.write_now() {
             Some(written) => Work::done(written.map(|ticket| Emitted { event, ticket: Some(ticket) })),
             None => Work::later(async move {
@@ -436,6 +450,14 @@ impl Journal for Recorder {
             return Work::done(Ok(()));
         }
         Work::later(self.write())
+    }
+
+    fn note(&self, step: RunStep) {
+        self.lock().notes.push(step);
+    }
+
+    fn values(&self) -> &RunValues {
+        &self.values
     }
 
     fn state(&self) -> State {

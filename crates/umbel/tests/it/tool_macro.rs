@@ -7,86 +7,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use umbel::{
-    Agent, AgentTree, BoxFuture, CancelToken, Confirm, Content, ContentsView, CountingIds, Dep, Emitted,
-    ErrorKind, Event, Extensions, History, InMemorySessions, Journal, List, Object, Result, Run, RunParts,
-    RunStep, Services, SessionKey, State, SystemClock, Tool, ToolContext, ToolError, ToolOutput, ToolSet,
-    ToolValue, Work, tool,
+    Confirm, Dep, ErrorKind, Extensions, Object, Result, Tool, ToolContext, ToolError, ToolOutput, ToolSet,
+    ToolValue, tool,
 };
-
-struct Nobody;
-
-impl Agent for Nobody {
-    fn name(&self) -> &str {
-        "nobody"
-    }
-
-    fn run<'a>(&'a self, _run: &'a Run) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-}
-
-/// A journal that keeps nothing.
-struct Blank;
-
-impl Journal for Blank {
-    fn emit<'a>(&'a self, _: &'a Run, event: Event, _: Vec<RunStep>) -> Work<'a, Result<Emitted>> {
-        Work::done(Ok(Arc::new(event).into()))
-    }
-
-    fn poll_taken(&self, _: u64, _: &mut std::task::Context<'_>) -> std::task::Poll<()> {
-        std::task::Poll::Ready(())
-    }
-
-    fn record(&self, _: Vec<RunStep>) -> Work<'_, Result<()>> {
-        Work::done(Ok(()))
-    }
-
-    fn flush(&self) -> Work<'_, Result<()>> {
-        Work::done(Ok(()))
-    }
-
-    fn state(&self) -> State {
-        State::default()
-    }
-
-    fn events(&self) -> List<Arc<Event>> {
-        List::new()
-    }
-
-    fn contents(&self, _: &ContentsView, _: Option<&Arc<Content>>) -> History {
-        History::new()
-    }
-}
 
 /// What the tools below need.
 struct Prefix(String);
 
 fn context(tool: &dyn Tool, dependencies: Extensions) -> ToolContext {
-    let services = Services {
-        clock: Arc::new(SystemClock),
-        ids: Arc::new(CountingIds::default()),
-        sessions: Arc::new(InMemorySessions::new()),
-        artifacts: None,
-        memory: None,
-        credentials: None,
-        dependencies,
-    };
-    let tree = Arc::new(AgentTree::new(&(Arc::new(Nobody) as Arc<dyn Agent>)).unwrap());
-    let root = tree.root();
-    let parts = RunParts {
-        key: SessionKey::new("app", "user", "session").unwrap(),
-        id: "run".into(),
-        input: None,
-        config: Arc::default(),
-        services: Arc::new(services),
-        cancel: CancelToken::new(),
-        journal: Arc::new(Blank),
-        tree,
-        model_calls: Arc::default(),
-        depth: 0,
-        extensions: Arc::default(),
-    };
-    ToolContext::new(Run::new(parts, root).unwrap(), tool.spec().name.clone(), None, None)
+    ToolContext::detached_with(&tool.spec().name, dependencies).unwrap()
 }
 
 async fn call_with(tool: &dyn Tool, cx: &ToolContext, args: Value) -> Result<ToolValue, ToolError> {

@@ -1,0 +1,229 @@
+//! Calls that pass through the layers of an onion: of a tool, and of a model.
+//!
+//! A layer gets the call and what is `next`; it may change the call, ask `next` once, several times or not at all, and
+//! change what comes back. A panic in a layer is caught and names it.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::extensions::Extensions;
+use crate::handler::Handler;
+use crate::id::CallId;
+use crate::json::Object;
+use crate::model::{Chunk, Model, ModelRequest};
+use crate::run::Run;
+use crate::tool::{Tool, ToolError, ToolOutput};
+use crate::tool_context::ToolContext;
+use crate::work::{BoxStream, Work};
+
+/// What a tool call gives.
+pub type ToolResult = Result<ToolOutput, ToolError>;
+
+/// What a model call gives, piece by piece.
+pub type ChunkStream<'a> = BoxStream<'a, Result<Chunk>>;
+
+/// One call of a tool, on its way through the layers.
+#[derive(Clone)]
+pub struct ToolCall<'a> {
+    /// The context that the tool will get. [`ToolContext::with`] puts a value in for those further in.
+    pub cx: &'a ToolContext,
+    /// The tool; absent if the model asked for one that does not exist.
+    pub tool: Option<&'a Arc<dyn Tool>>,
+    /// The arguments.
+    pub args: Arc<Object>,
+}
+
+impl<'a> ToolCall<'a> {
+    /// The tool's name, as the model gave it.
+    pub fn name(&self) -> &'a str {
+        self.cx.tool_name()
+    }
+
+    /// The call's id.
+    pub fn id(&self) -> Option<&'a CallId> {
+        self.cx.call_id()
+    }
+
+    /// The run that the call belongs to.
+    pub fn run(&self) -> &'a Run {
+        self.cx.run()
+    }
+
+    /// The same call with other arguments.
+    pub fn with_args(mut self, args: Object) -> Self {
+        self.args = Arc::new(args);
+        self
+    }
+
+    /// The same call seen with another context.
+    pub fn with_context<'b>(self, cx: &'b ToolContext) -> ToolCall<'b>
+    where
+        'a: 'b,
+    {
+        ToolCall { cx, tool: self.tool, args: self.args }
+    }
+}
+
+impl fmt::Debug for ToolCall<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ToolCall({})", self.name())
+    }
+}
+
+/// What stands at the centre of the layers around a tool.
+pub trait ToolEnd: Send + Sync {
+    /// Makes the call.
+    fn call<'a>(&'a self, call: ToolCall<'a>) -> Work<'a, ToolResult>;
+}
+
+/// What is further in than a layer around a tool. It may be asked as often as the layer likes.
+#[derive(Clone, Copy)]
+pub struct NextTool<'a> {
+    layers: &'a [Arc<dyn Handler>],
+    end: &'a dyn ToolEnd,
+}
+
+impl<'a> NextTool<'a> {
+    /// All layers, outermost first, with the end in the middle.
+    pub fn new(layers: &'a [Arc<dyn Handler>], end: &'a dyn ToolEnd) -> Self {
+        Self { layers, end }
+    }
+
+    /// Makes the call.
+    pub fn call(self, call: ToolCall<'a>) -> Guarded<'a, ToolResult> {
+        let Some((layer, layers)) = self.layers.split_first() else {
+            return Guarded { work: self.end.call(call), hook: None };
+        };
+        let rest = Self { layers, ..self };
+        Guarded::new(&**layer, "wrap_tool", || layer.wrap_tool(call, rest))
+    }
+}
+
+impl fmt::Debug for NextTool<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NextTool({} layers)", self.layers.len())
+    }
+}
+
+/// One call of a model, on its way through the layers.
+#[derive(Clone)]
+pub struct ModelCall<'a> {
+    /// Where to leave state and other actions for the answer's event.
+    pub cx: &'a Context,
+    /// The model that will be asked; another one can be put in its place.
+    pub model: Arc<dyn Model>,
+    /// What it will be asked. Changes hold for this call alone.
+    pub request: ModelRequest,
+    /// Values for those further in.
+    pub extensions: Extensions,
+}
+
+impl<'a> ModelCall<'a> {
+    /// The run that the call belongs to.
+    pub fn run(&self) -> &'a Run {
+        self.cx.run()
+    }
+
+    /// A value that someone further out put in, or that the run has.
+    pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.extensions.get::<T>().or_else(|| self.cx.run().extension::<T>())
+    }
+}
+
+impl fmt::Debug for ModelCall<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ModelCall({}, {} messages)", self.request.model, self.request.contents.len())
+    }
+}
+
+/// What stands at the centre of the layers around a model.
+pub trait ModelEnd: Send + Sync {
+    /// Makes the call.
+    fn call<'a>(&'a self, call: ModelCall<'a>) -> Work<'a, Result<ChunkStream<'a>>>;
+}
+
+/// What is further in than a layer around a model. It may be asked as often as the layer likes.
+#[derive(Clone, Copy)]
+pub struct NextModel<'a> {
+    layers: &'a [Arc<dyn Handler>],
+    end: &'a dyn ModelEnd,
+}
+
+impl<'a> NextModel<'a> {
+    /// All layers, outermost first, with the end in the middle.
+    pub fn new(layers: &'a [Arc<dyn Handler>], end: &'a dyn ModelEnd) -> Self {
+        Self { layers, end }
+    }
+
+    /// Makes the call.
+    pub fn call(self, call: ModelCall<'a>) -> Guarded<'a, Result<ChunkStream<'a>>> {
+        let Some((layer, layers)) = self.layers.split_first() else {
+            return Guarded { work: self.end.call(call), hook: None };
+        };
+        let rest = Self { layers, ..self };
+        Guarded::new(&**layer, "wrap_model", || layer.wrap_model(call, rest))
+    }
+}
+
+impl fmt::Debug for NextModel<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NextModel({} layers)", self.layers.len())
+    }
+}
+
+/// The work of one hook. A panic in it is an error that names the handler and the hook.
+#[must_use = "futures do nothing unless awaited"]
+pub struct Guarded<'a, T> {
+    work: Work<'a, T>,
+    /// Who works; absent at the centre of an onion, where the runtime has a guard of its own.
+    hook: Option<(&'a dyn Handler, &'static str)>,
+}
+
+impl<'a, T, E: From<Error>> Guarded<'a, Result<T, E>> {
+    /// Calls a hook. It may panic before there is a future.
+    pub fn new(
+        handler: &'a dyn Handler,
+        hook: &'static str,
+        call: impl FnOnce() -> Work<'a, Result<T, E>>,
+    ) -> Self {
+        let work = catch_unwind(AssertUnwindSafe(call))
+            .unwrap_or_else(|panic| Work::done(Err(panicked(handler, hook, panic.as_ref()).into())));
+        Self { work, hook: Some((handler, hook)) }
+    }
+
+    /// The value, if it is there already.
+    pub fn try_now(self) -> Result<Result<T, E>, Self> {
+        let Self { work, hook } = self;
+        work.try_now().map_err(|work| Self { work, hook })
+    }
+}
+
+impl<T, E: From<Error>> Future for Guarded<'_, Result<T, E>> {
+    type Output = Result<T, E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let Self { work, hook } = &mut *self;
+        let Some((handler, hook)) = *hook else { return Pin::new(work).poll(cx) };
+        catch_unwind(AssertUnwindSafe(|| Pin::new(work).poll(cx)))
+            .unwrap_or_else(|panic| Poll::Ready(Err(panicked(handler, hook, panic.as_ref()).into())))
+    }
+}
+
+impl<T> fmt::Debug for Guarded<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.hook {
+            Some((handler, hook)) => write!(f, "Guarded({}.{hook})", handler.name()),
+            None => f.write_str("Guarded"),
+        }
+    }
+}
+
+fn panicked(handler: &dyn Handler, hook: &str, panic: &(dyn std::any::Any + Send)) -> Error {
+    Error::from_panic(&format!("handler `{}` in {hook}", handler.name()), panic)
+}

@@ -1,0 +1,72 @@
+//! One model call as the handlers before and behind it see it.
+
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::id::CallId;
+use crate::part::FunctionCall;
+use crate::response::Response;
+use crate::run::Run;
+use crate::tool::{ToolSet, ToolValue};
+use crate::transcript::Transcript;
+
+/// One model call: the history that goes to it, and behind it its response.
+#[derive(Debug)]
+pub struct ModelTurn<'a> {
+    cx: &'a Context,
+    /// The conversation. What is changed here is the run's state.
+    pub history: &'a mut Transcript,
+    /// The response; absent before the model was asked. It is stored as it is left here.
+    pub response: Option<Response>,
+    /// The tools that the model may call.
+    pub tools: &'a Arc<ToolSet>,
+    answers: Vec<(CallId, ToolValue)>,
+}
+
+impl<'a> ModelTurn<'a> {
+    /// A turn in the context of a run.
+    pub fn new(cx: &'a Context, history: &'a mut Transcript, tools: &'a Arc<ToolSet>) -> Self {
+        Self { cx, history, response: None, tools, answers: Vec::new() }
+    }
+
+    /// The same with the response.
+    pub fn with_response(mut self, response: Response) -> Self {
+        self.response = Some(response);
+        self
+    }
+
+    /// The run, seen from the agent's place.
+    pub fn run(&self) -> &'a Run {
+        self.cx.run()
+    }
+
+    /// Where to leave state and other actions; they go with the event of the response.
+    pub fn cx(&self) -> &'a Context {
+        self.cx
+    }
+
+    /// The calls that the response asks for.
+    pub fn calls(&self) -> impl Iterator<Item = &FunctionCall> {
+        self.response
+            .iter()
+            .filter_map(|response| response.content.as_ref())
+            .flat_map(|content| content.calls())
+    }
+
+    /// Answers a call of the response in the tool's place: it is not made. The first answer to a call counts.
+    pub fn answer(&mut self, call: CallId, value: impl Into<ToolValue>) {
+        if !self.is_answered(&call) {
+            self.answers.push((call, value.into()));
+        }
+    }
+
+    /// Whether someone answered that call already.
+    pub fn is_answered(&self, call: &CallId) -> bool {
+        self.answers.iter().any(|(answered, _)| answered == call)
+    }
+
+    /// The response and the answers, taken out.
+    pub fn finish(self) -> (Option<Response>, Vec<(CallId, ToolValue)>) {
+        (self.response, self.answers)
+    }
+}
