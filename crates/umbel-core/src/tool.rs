@@ -166,8 +166,11 @@ pub enum ToolOutput {
     /// Done.
     Value(ToolValue),
     /// News while it works; the last item is the value.
-    Stream(BoxStream<'static, Result<ToolItem, ToolError>>),
+    Stream(ToolStream),
 }
+
+/// A result that comes piece by piece. An error ends it.
+pub type ToolStream = BoxStream<'static, Result<ToolItem, ToolError>>;
 
 impl fmt::Debug for ToolOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -216,6 +219,14 @@ impl From<Value> for ToolOutput {
 impl From<Value> for ToolValue {
     fn from(value: Value) -> Self {
         Self { value, ..Self::default() }
+    }
+}
+
+impl ToolValue {
+    /// A failure in words that the model can act on.
+    pub fn error(message: impl Into<Value>) -> Self {
+        let value = Value::Object(Object::from_iter([("error".to_owned(), message.into())]));
+        Self { value, is_error: true, ..Self::default() }
     }
 }
 
