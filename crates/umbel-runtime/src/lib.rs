@@ -8,6 +8,7 @@
 //! - [`aggregator`]: from chunks to a message
 //! - [`tools`]: agents as tools, and small tools that most agents can use
 //! - [`plugin`], [`callbacks`]: what is called around all of that
+//! - [`with`]: handlers from closures
 //! - [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
 //! It knows `umbel-core` and nothing else of Umbel.
@@ -30,6 +31,7 @@ pub mod team;
 pub mod template;
 pub mod text;
 pub mod tools;
+pub mod with;
 
 pub use agents::{
     AgentFn, IncludeContents, LlmAgent, LoopAgent, Parallel, Sequential, agent_fn, run_sub_agent,

@@ -13,3 +13,4 @@ mod sessions;
 mod spans;
 mod support;
 mod tool_macro;
+mod with_helpers;
