@@ -8,7 +8,7 @@
 //! - [`aggregator`]: from chunks to a message
 //! - [`tools`]: agents as tools, and small tools that most agents can use
 //! - [`plugin`], [`callbacks`]: what is called around all of that
-//! - [`with`]: handlers from closures
+//! - [`handlers`]: handlers that are ready to use; [`with`]: handlers from closures
 //! - [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
 //! It knows `umbel-core` and nothing else of Umbel.
@@ -21,6 +21,7 @@ pub mod callbacks;
 pub mod compaction;
 pub mod contents;
 pub mod flow;
+pub mod handlers;
 pub mod models;
 pub mod output_schema;
 pub mod planner;
