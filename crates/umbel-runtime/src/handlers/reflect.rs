@@ -22,7 +22,8 @@ type Judge = Arc<dyn Fn(&ToolContext, &ToolValue) -> Option<String> + Send + Syn
 /// Answers a failing tool call with guidance: what went wrong, which failure this was, what to check before the next
 /// try.
 ///
-/// Failures are counted per tool, in each run anew, and a success sets the count back. Once a tool has failed more often
+/// An error is a failure, and so is a result by which the tool says that it failed; [`failure_if`](Self::failure_if) says
+/// it of other results. Failures are counted per tool, in each run anew, and a success sets the count back. Once a tool has failed more often
 /// than it may, the error goes its usual way: with [`ToolErrors::Fail`](umbel_core::ToolErrors::Fail) it fails the run.
 /// [`stop_when_exceeded`](Self::stop_when_exceeded) tells the model instead to do without the tool.
 ///
@@ -73,7 +74,7 @@ impl ReflectRetry {
         self
     }
 
-    /// Says of a result whether it is a failure, and what went wrong.
+    /// Says of a result that it is a failure, and what went wrong.
     pub fn failure_if<F>(mut self, judge: F) -> Self
     where
         F: Fn(&ToolContext, &ToolValue) -> Option<String> + Send + Sync + 'static,
@@ -87,7 +88,8 @@ impl ReflectRetry {
         let error = match end {
             // Another one further in has spoken already.
             Ok(value) if value.metadata.contains_key(REFLECT_RETRY) => return Ok(value),
-            Ok(value) => match self.failure_if.as_ref().and_then(|judge| judge(cx, &value)) {
+            Ok(value) if value.is_error && concerns_a_person(cx) => return Ok(value),
+            Ok(value) => match self.problem(cx, &value) {
                 Some(problem) => Error::new(ErrorKind::Tool, problem),
                 None => {
                     self.forget(cx)?;
@@ -109,6 +111,15 @@ impl ReflectRetry {
             return Ok(guide(&error, &guidance, failures, self.max_retries));
         }
         Err(error.into())
+    }
+
+    /// What is wrong with a result, if anything is.
+    fn problem(&self, cx: &ToolContext, value: &ToolValue) -> Option<String> {
+        let judged = self.failure_if.as_ref().and_then(|judge| judge(cx, value));
+        judged.or_else(|| {
+            let said = value.value.get("error").unwrap_or(&value.value);
+            value.is_error.then(|| umbel_core::json::render(said))
+        })
     }
 
     /// Counts a failure.
@@ -148,6 +159,17 @@ impl Default for ReflectRetry {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Whether a call was not made because a person is asked about it or said no: that is not for the model to mend.
+fn concerns_a_person(cx: &ToolContext) -> bool {
+    let rejected = cx.confirmation().is_some_and(|said| !said.confirmed);
+    let mut asked = false;
+    cx.actions(|actions| {
+        let waiting = actions.requested_tool_confirmations.iter().flat_map(|asked| asked.keys());
+        asked = waiting.into_iter().any(|id| Some(id) == cx.call_id());
+    });
+    rejected || asked
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -10,6 +10,7 @@ mod flow;
 mod options;
 mod outcome;
 mod sessions;
+mod small_handlers;
 mod spans;
 mod support;
 mod tool_macro;

@@ -233,7 +233,8 @@ async fn t1_a_mapped_stream_keeps_errors_marks_and_its_last_item() {
     let mapped: Vec<_> = with::map_tool_stream(inner, |_| json!("mapped")).collect().await;
     let expected = ToolValue { value: json!("mapped"), ..failed };
     assert!(matches!(mapped.as_slice(), [Ok(ToolItem::Done(value))] if *value == expected), "{mapped:?}");
-    let error = Error::new(ErrorKind::RateLimited, "later").with_retry_after(std::time::Duration::from_secs(3));
+    let error =
+        Error::new(ErrorKind::RateLimited, "later").with_retry_after(std::time::Duration::from_secs(3));
     let ToolOutput::Stream(inner) = pieces(vec![Ok(ToolItem::Progress(json!(1))), Err(error.into())]) else {
         panic!()
     };
