@@ -16,9 +16,10 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 commands:
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, lints, tests, docs, example, budgets
+      format, style, lints, tests, vectors, docs, example, budgets
   vectors DIR [--case NAME] [--verbose]
-      runs every vector file of a folder and says which cases fail
+      runs every vector file of a folder and says which cases fail; those on which Umbel is better on purpose
+      (vectors/handlers/better.json) are counted apart
       -c, --case NAME   only cases whose name contains NAME
       -v, --verbose     shows what was expected and what came of each failing case";
 

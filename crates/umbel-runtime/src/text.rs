@@ -265,6 +265,11 @@ pub fn reflect_exceeded(tool: &str, max: u32) -> String {
     )
 }
 
+/// Says that a tool failed too often.
+pub fn reflect_failed(tool: &str, failures: u32, message: &str) -> String {
+    format!("tool `{tool}` failed {failures} times in a row, the last time with: {message}")
+}
+
 /// What a person is asked before a tool runs.
 pub fn confirm_hint(tool: &str) -> String {
     format!("The agent wants to call `{tool}`. Approve or reject it.")

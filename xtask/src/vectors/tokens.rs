@@ -12,7 +12,7 @@ const CLOSE: char = '⟧';
 const ANYTHING: &str = "\u{1}anything\u{1}";
 
 /// Turns tokens into words. Knows the agents of a case: some sentences name them, or say what they do.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Tokens {
     /// Name and description.
     agents: Vec<(String, String)>,
@@ -114,6 +114,9 @@ impl Tokens {
             "begin" => BEGIN_TURN.to_owned(),
             "continue" => CONTINUE_TURN.to_owned(),
             "single-turn-nudge" => text::SINGLE_TURN_NUDGE.to_owned(),
+            "todo-prompt" => text::TODO_PROMPT.to_owned(),
+            "todo-parallel-error" => text::TODO_PARALLEL.to_owned(),
+            "todo-updated" | "tool-args-invalid" => ANYTHING.to_owned(),
             _ => format!("{OPEN}{token}{CLOSE}"),
         };
         vec![words]

@@ -23,8 +23,8 @@ type Judge = Arc<dyn Fn(&ToolContext, &ToolValue) -> Option<String> + Send + Syn
 /// try.
 ///
 /// An error is a failure, and so is a result by which the tool says that it failed; [`failure_if`](Self::failure_if) says
-/// it of other results. Failures are counted per tool, in each run anew, and a success sets the count back. Once a tool has failed more often
-/// than it may, the error goes its usual way: with [`ToolErrors::Fail`](umbel_core::ToolErrors::Fail) it fails the run.
+/// it of other results. Failures are counted per tool, in each run anew, and a success sets the count back. Once a tool
+/// has failed more often than it may, the run fails, whatever its policy on tool errors;
 /// [`stop_when_exceeded`](Self::stop_when_exceeded) tells the model instead to do without the tool.
 ///
 /// ```
@@ -110,7 +110,8 @@ impl ReflectRetry {
             let guidance = text::reflect_exceeded(cx.tool_name(), self.max_retries);
             return Ok(guide(&error, &guidance, failures, self.max_retries));
         }
-        Err(error.into())
+        let message = text::reflect_failed(cx.tool_name(), failures, error.message());
+        Err(Error::new(ErrorKind::Handler, message).with_source(error).into())
     }
 
     /// What is wrong with a result, if anything is.

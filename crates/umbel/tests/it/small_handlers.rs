@@ -283,7 +283,8 @@ async fn a_failure_is_answered_with_guidance_until_there_were_too_many() {
     // Other tools have counts of their own.
     assert_eq!(value(through(&layers, &in_run(&run, "other"), failed("x")).await).value["attempt"], 1);
     let error = through(&layers, &cx, failed("still no such row")).await.err().unwrap();
-    assert_eq!(error.error().message(), "still no such row");
+    assert_eq!(error.error().kind(), ErrorKind::Handler, "which fails the run");
+    assert_eq!(error.error().message(), text::reflect_failed("search", 3, "still no such row"));
 }
 
 #[tokio::test]
@@ -318,7 +319,8 @@ async fn a_result_that_is_called_a_failure_counts_as_one() {
     let cx = in_run(&run, "job");
     let bad = || Ok(json!({"status": "failed"}).into());
     assert_eq!(value(through(&layers, &cx, bad()).await).value["error"], "the job failed");
-    assert_eq!(through(&layers, &cx, bad()).await.err().unwrap().error().message(), "the job failed");
+    let error = through(&layers, &cx, bad()).await.err().unwrap();
+    assert_eq!(error.error().message(), text::reflect_failed("job", 2, "the job failed"));
     let good = json!({"status": "done"});
     assert_eq!(value(through(&layers, &cx, Ok(good.clone().into())).await).value, good);
     let own = through(&layers, &cx, Ok(ToolOutput::Value(ToolValue::error("the tool says so")))).await;

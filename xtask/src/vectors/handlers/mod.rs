@@ -1,0 +1,13 @@
+//! Vectors of prebuilt handlers: whole runs with scripted models and tools, and pure functions.
+//!
+//! # Layout
+//! - [`message`]: messages as vectors write them, and back
+//! - [`scene`]: scripted models and tools, and what they saw; [`play`]: whole runs
+//! - one module per kind
+
+mod message;
+pub(super) mod order;
+mod play;
+mod scene;
+pub(super) mod todo;
+pub(super) mod tool_select;
