@@ -10,7 +10,7 @@
 //! - [`plugin`], [`callbacks`]: what is called around all of that
 //! - [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
-//! It knows `umbel-core` and nothing else of Umbel.
+//! Of Umbel it knows `umbel-core`, and `#[handler]`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
