@@ -8,7 +8,7 @@
 //! - [`aggregator`]: from chunks to a message
 //! - [`tools`]: agents as tools, and small tools that most agents can use
 //! - [`plugin`], [`callbacks`]: what is called around all of that
-//! - [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
+//! - [`backoff`], [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
 //! Of Umbel it knows `umbel-core`, and `#[handler]`.
 
@@ -16,6 +16,7 @@
 
 pub mod agents;
 pub mod aggregator;
+pub mod backoff;
 pub mod callbacks;
 pub mod compaction;
 pub mod contents;
