@@ -24,6 +24,7 @@ use super::journal::Recorder;
 use super::outlet::Outlet;
 use super::pick::pick_agent;
 use crate::agents::run_agent;
+use crate::onion;
 use crate::team::Team;
 use crate::tools::delegate::open_task;
 use crate::{spans, text};
@@ -77,11 +78,11 @@ async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, 
     task.cancel.check()?;
     let input = checked(task.input)?;
     let services = &shared.services;
-    let extras = &shared.team.extras;
+    let hooks = &shared.team.hooks;
     let hot = shared.hot.take(&task.key);
     let recorder = Arc::new(Recorder::new(
         services.clone(),
-        extras.clone(),
+        shared.team.clone(),
         task.config.clone(),
         task.outlet.clone(),
         hot,
@@ -100,17 +101,15 @@ async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, 
         extensions: shared.extensions.clone(),
     };
     let mut input = Arc::new(input);
-    if !extras.handlers.is_empty() || input.has_responses() || shared.team.has_tasks() {
+    if !hooks.on_input.is_empty() || input.has_responses() || shared.team.has_tasks() {
         // Handlers may look at the session, and an answer belongs where its question stands.
         if let Some(news) = services.sessions.news(&task.key, recorder.versions()).await? {
             recorder.take_in(news);
         }
     }
-    if !extras.handlers.is_empty() {
+    if !hooks.on_input.is_empty() {
         let early = Run::new(parts.clone(), shared.team.tree.root())?;
-        for handler in &extras.handlers {
-            input = handler.on_input(&early, input).await?;
-        }
+        input = onion::on_input(&hooks.on_input, &early, input).await?;
     }
     let mut artifacts = None;
     if parts.config.save_input_blobs {
@@ -225,12 +224,10 @@ async fn store_blobs(
 
 /// The run itself: handlers, then the agent that has the conversation and those it hands over to.
 async fn work(shared: &Shared, run: &Run, recorder: &Recorder) -> Result<()> {
-    for handler in &shared.team.extras.handlers {
-        if let Some(content) = handler.before_run(run).await? {
-            let source = Arc::new(Source::new("model"));
-            run.emit(Event::new(run.id().clone(), source).with_content(content)).await?;
-            return Ok(());
-        }
+    if let Some(content) = onion::before_run(&shared.team.hooks.before_run, run).await? {
+        let source = Arc::new(Source::new("model"));
+        run.emit(Event::new(run.id().clone(), source).with_content(content)).await?;
+        return Ok(());
     }
     let events = umbel_core::Journal::events(recorder);
     let node = pick_agent(run.tree(), &events)?;
@@ -353,7 +350,7 @@ async fn finish(shared: &Shared, run: &Run, recorder: &Recorder, result: Result<
     };
     // Boxed: most runs have nothing to wind up.
     let extras = &shared.team.extras;
-    let quiet = extras.handlers.is_empty() && extras.compaction.is_none();
+    let quiet = shared.team.hooks.after_run.is_empty() && extras.compaction.is_none();
     if !quiet
         && let Err(failure) = Box::pin(caught(wind_up(shared, run, &outcome))).await
         && error.is_none()
@@ -374,9 +371,7 @@ async fn finish(shared: &Shared, run: &Run, recorder: &Recorder, result: Result<
 
 /// What comes after the last event: handlers, and a summary if one is due.
 async fn wind_up(shared: &Shared, run: &Run, outcome: &Outcome) -> Result<()> {
-    for handler in &shared.team.extras.handlers {
-        handler.after_run(run, outcome).await?;
-    }
+    onion::after_run(&shared.team.hooks.after_run, run, outcome).await?;
     let ended_well = matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
     if let Some(compactor) = shared.team.extras.compaction.as_ref().filter(|_| ended_well) {
         compactor.compact_by_runs(run).await?;

@@ -8,14 +8,16 @@ use tokio::sync::Notify;
 use umbel_core::session::without_temp;
 use umbel_core::store::{Acquire, Acquired, Entries};
 use umbel_core::{
-    Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, History, Interrupt, Journal, Lease,
-    List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, RunValues, Services, State, Versions, Work,
+    Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, History, Interrupt, Journal,
+    Lease, List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, RunValues, Services, State, Versions,
+    Work,
 };
 
 use super::hot::HotSession;
 use super::outlet::Outlet;
 use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
-use crate::team::Extras;
+use crate::onion::{self, Onion};
+use crate::team::Team;
 
 /// How many previews a run may be ahead of its reader. A model that has its next pieces ready then does not go through
 /// the whole run for each of them.
@@ -24,7 +26,7 @@ const AHEAD: u64 = 5;
 /// The journal of one run.
 pub(crate) struct Recorder {
     services: Arc<Services>,
-    extras: Arc<Extras>,
+    team: Arc<Team>,
     config: Arc<RunConfig>,
     outlet: Arc<Outlet>,
     inner: Mutex<Inner>,
@@ -40,6 +42,8 @@ struct Inner {
     pending: Entries,
     /// What the run must remember, to go with what is written next.
     notes: Vec<RunStep>,
+    /// What readers see of events that are not yet handed on, where it is not the event itself.
+    views: Vec<(EventId, Option<Arc<Event>>)>,
     interrupts: Vec<Interrupt>,
     writer: Turn,
     /// A handler failed on an event: it would on the next one too.
@@ -66,7 +70,7 @@ struct Writer {
 impl Recorder {
     pub(crate) fn new(
         services: Arc<Services>,
-        extras: Arc<Extras>,
+        team: Arc<Team>,
         config: Arc<RunConfig>,
         outlet: Arc<Outlet>,
         hot: Box<HotSession>,
@@ -75,12 +79,13 @@ impl Recorder {
             hot,
             pending: Entries::new(),
             notes: Vec::new(),
+            views: Vec::new(),
             interrupts: Vec::new(),
             writer: Turn::Nobody,
             refused: false,
         };
         let values = RunValues::default();
-        Self { services, extras, config, outlet, inner: Mutex::new(inner), values, written: Notify::new() }
+        Self { services, team, config, outlet, inner: Mutex::new(inner), values, written: Notify::new() }
     }
 
     /// What is known of the session.
@@ -226,10 +231,21 @@ impl Recorder {
     async fn deliver(&self, events: Events) {
         let mut last = None;
         for event in events {
-            last = Some(self.outlet.offer(event));
+            if let Some(event) = self.seen(event) {
+                last = Some(self.outlet.offer(event));
+            }
         }
         if let Some(ticket) = last {
             std::future::poll_fn(|cx| self.outlet.poll_taken(ticket, cx)).await;
+        }
+    }
+
+    /// What readers see of an event that was stored.
+    fn seen(&self, event: Arc<Event>) -> Option<Arc<Event>> {
+        let views = &mut self.lock().views;
+        match views.iter().position(|(id, _)| *id == event.id) {
+            Some(place) => views.swap_remove(place).1,
+            None => Some(event),
         }
     }
 
@@ -248,17 +264,38 @@ impl Recorder {
         }
     }
 
-    /// Lets the handlers see an event, then hands it on.
-    async fn emit_seen(&self, run: &Run, mut event: Event, steps: Vec<RunStep>) -> Result<Emitted> {
-        for handler in &self.extras.handlers {
-            let seen = handler.on_event(run, event).await;
-            event = seen.inspect_err(|_| self.lock().refused = true)?;
+    /// Lets the handlers see an event, then hands it on as they want it to be seen.
+    async fn emit_seen(
+        &self,
+        run: &Run,
+        onion: &Onion,
+        event: Event,
+        steps: Vec<RunStep>,
+    ) -> Result<Emitted> {
+        let refused = |_: &Error| self.lock().refused = true;
+        let event = onion::on_event(&onion.on_event, run, event).await.inspect_err(refused)?;
+        if event.is_partial() {
+            let event = Arc::new(event);
+            return match self.view(run, onion, &event).await.inspect_err(refused)? {
+                Some(seen) => self.show(seen).await.map(|_| event.into()),
+                None => Ok(event.into()),
+            };
         }
-        if holds(run, &event, &steps) {
-            Ok(self.take_in_event(event, steps).into())
-        } else {
-            self.hand_on(event, steps).await
+        let holds = holds(run, &event, &steps);
+        let event = self.take_in_event(event, steps);
+        let seen = self.view(run, onion, &event).await.inspect_err(refused)?;
+        if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &event)) {
+            self.lock().views.push((event.id.clone(), seen));
         }
+        if !holds {
+            self.write().await?;
+        }
+        Ok(event.into())
+    }
+
+    /// What readers are to see of an event.
+    async fn view(&self, run: &Run, onion: &Onion, event: &Arc<Event>) -> Result<Option<Arc<Event>>> {
+        onion::on_output(&onion.on_output, run, event.clone()).await
     }
 
     /// Shows a preview and waits until it is taken. An event that was held back came first.
@@ -408,8 +445,12 @@ fn questions(event: &Event) -> Vec<Interrupt> {
 impl Journal for Recorder {
     fn emit<'a>(&'a self, run: &'a Run, mut event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Emitted>> {
         self.stamp(&mut event);
-        if !self.extras.handlers.is_empty() {
-            return Work::later(self.emit_seen(run, event, steps));
+        let onion = match self.team.place(run.node_id()) {
+            Ok(place) => &place.onion,
+            Err(error) => return Work::done(Err(error)),
+        };
+        if !onion.on_event.is_empty() || !onion.on_output.is_empty() {
+            return Work::later(self.emit_seen(run, onion, event, steps));
         }
         if event.is_partial() {
             let event = Arc::new(event);

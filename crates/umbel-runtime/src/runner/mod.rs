@@ -26,6 +26,7 @@ use self::drive::{Task, drive};
 use self::hot::HotSessions;
 use self::outlet::Outlet;
 use crate::compaction::Compactor;
+use crate::onion;
 use crate::plugin::{Plugin, Plugins};
 use crate::team::{Extras, Team};
 
@@ -88,6 +89,10 @@ impl Runner {
     /// The app's name.
     pub fn app(&self) -> &str {
         &self.shared.app
+    }
+
+    pub(crate) fn team(&self) -> &Arc<Team> {
+        &self.shared.team
     }
 
     /// The agents.
@@ -158,10 +163,7 @@ impl Runner {
 
     /// Closes the runner's handlers. Runs that are under way are not affected.
     pub async fn close(&self) -> Result<()> {
-        for handler in &self.shared.team.extras.handlers {
-            handler.close().await?;
-        }
-        Ok(())
+        onion::close(&self.shared.team.hooks.close).await
     }
 }
 
