@@ -156,7 +156,19 @@ pub struct Transcription {
 impl Event {
     /// An event of `source` in `run`, with nothing in it yet.
     pub fn new(run: RunId, source: Arc<Source>) -> Self {
-        Self { run, source, ..Self::default() }
+        // Written out, since the default of a source is an allocation.
+        Self {
+            id: EventId::default(),
+            run,
+            source,
+            timestamp: 0.0,
+            content: None,
+            partial: None,
+            turn_complete: None,
+            actions: None,
+            long_running_tool_ids: None,
+            meta: None,
+        }
     }
 
     /// The same with a content.
