@@ -358,30 +358,40 @@ impl Run {
 
     /// Emits an event: returns once it is stored and taken. A preview is not stored, and a run may be a few of them ahead
     /// of its reader.
-    pub async fn emit(&self, event: Event) -> Result<Arc<Event>> {
-        self.emit_with(event, Vec::new()).await
+    pub fn emit(&self, event: Event) -> impl Future<Output = Result<Arc<Event>>> + Send {
+        self.emit_with(event, Vec::new())
     }
 
     /// Emits an event together with what the run must remember.
-    pub async fn emit_with(&self, event: Event, steps: Vec<RunStep>) -> Result<Arc<Event>> {
-        let journal = &self.parts.journal;
-        let Emitted { event, ticket } = journal.emit(self, event, steps).await?;
-        if let Some(ticket) = ticket {
-            poll_fn(|cx| journal.poll_taken(ticket, cx)).await;
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps its arguments twice, and all who emit keep this"
+    )]
+    pub fn emit_with(
+        &self,
+        event: Event,
+        steps: Vec<RunStep>,
+    ) -> impl Future<Output = Result<Arc<Event>>> + Send {
+        async move {
+            let journal = &self.parts.journal;
+            let Emitted { event, ticket } = journal.emit(self, event, steps).await?;
+            if let Some(ticket) = ticket {
+                poll_fn(|cx| journal.poll_taken(ticket, cx)).await;
+            }
+            if self.note(&event) && !self.is_top() {
+                // Whoever encloses this agent may end it before it goes on.
+                let mut asked = false;
+                poll_fn(|cx| {
+                    if std::mem::replace(&mut asked, true) {
+                        return Poll::Ready(());
+                    }
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                })
+                .await;
+            }
+            Ok(event)
         }
-        if self.note(&event) && !self.is_top() {
-            // Whoever encloses this agent may end it before it goes on.
-            let mut asked = false;
-            poll_fn(|cx| {
-                if std::mem::replace(&mut asked, true) {
-                    return Poll::Ready(());
-                }
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            })
-            .await;
-        }
-        Ok(event)
     }
 
     /// Writes what the run must remember, without an event.
