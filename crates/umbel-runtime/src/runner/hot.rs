@@ -29,8 +29,10 @@ impl HotSession {
     /// Takes in what is newer.
     pub(crate) fn take_in(&mut self, news: News) {
         if news.whole {
-            *self = Self::default();
-            self.state.replace_scope(StateScope::Session, news.session_state.unwrap_or_else(empty_object));
+            let state = news.session_state.unwrap_or_else(empty_object);
+            self.state = State::new(state, empty_object(), empty_object());
+            self.events = List::new();
+            self.projections.clear();
         }
         for entry in news.entries {
             if let LogEntry::Event(event) = entry {
@@ -48,13 +50,11 @@ impl HotSession {
         self.versions = news.versions;
     }
 
-    /// Takes in what is newer, and the events that a run begins with.
-    pub(crate) fn begin(&mut self, news: News, events: impl IntoIterator<Item = Arc<Event>>) {
+    /// Takes in what is newer, and the event that a run begins with.
+    pub(crate) fn begin(&mut self, news: News, event: Arc<Event>) {
         self.take_in(news);
-        for event in events {
-            self.take_in_event(&event);
-            self.events.push(event);
-        }
+        self.take_in_event(&event);
+        self.events.push(event);
     }
 
     fn take_in_event(&mut self, event: &Event) {
@@ -95,8 +95,8 @@ impl HotSessions {
     }
 
     /// Takes a session out, for one run.
-    pub(crate) fn take(&self, key: &SessionKey) -> Box<HotSession> {
-        self.lock().remove(key).unwrap_or_default()
+    pub(crate) fn take(&self, key: &SessionKey) -> Option<Box<HotSession>> {
+        self.lock().remove(key)
     }
 
     /// Puts it back.

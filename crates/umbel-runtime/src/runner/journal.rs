@@ -6,34 +6,31 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use umbel_core::session::without_temp;
-use umbel_core::store::{Acquire, Acquired, Entries};
+use umbel_core::store::{Acquired, Entries};
 use umbel_core::{
     Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, History, Interrupt, Journal, Lease,
-    List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, Services, State, Versions, Work,
+    List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, SessionKey, State, Versions, Work,
 };
 
+use super::Shared;
 use super::hot::HotSession;
 use super::outlet::Outlet;
 use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
-use crate::team::Extras;
-
-/// How many previews a run may be ahead of its reader. A model that has its next pieces ready then does not go through
-/// the whole run for each of them.
-const AHEAD: u64 = 5;
 
 /// The journal of one run.
 pub(crate) struct Recorder {
-    services: Arc<Services>,
-    extras: Arc<Extras>,
-    config: Arc<RunConfig>,
-    outlet: Arc<Outlet>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) config: Arc<RunConfig>,
+    /// To the reader, who holds the recorder for its sake.
+    pub(crate) outlet: Outlet,
     inner: Mutex<Inner>,
     /// Told when a write is done and the next may begin.
     written: Notify,
 }
 
 struct Inner {
-    hot: Box<HotSession>,
+    /// There from the first look at the session until the run ends.
+    hot: Option<Box<HotSession>>,
     /// Not yet written: an event that waits for the next one, and what belongs to it.
     pending: Entries,
     interrupts: Vec<Interrupt>,
@@ -59,27 +56,33 @@ struct Writer {
     versions: Versions,
 }
 
+impl Inner {
+    fn hot(&mut self) -> &mut HotSession {
+        self.hot.get_or_insert_default()
+    }
+}
+
 impl Recorder {
-    pub(crate) fn new(
-        services: Arc<Services>,
-        extras: Arc<Extras>,
-        config: Arc<RunConfig>,
-        outlet: Arc<Outlet>,
-        hot: Box<HotSession>,
-    ) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, config: Arc<RunConfig>) -> Self {
         let inner = Inner {
-            hot,
+            hot: None,
             pending: Entries::new(),
             interrupts: Vec::new(),
             writer: Turn::Nobody,
             refused: false,
         };
-        Self { services, extras, config, outlet, inner: Mutex::new(inner), written: Notify::new() }
+        Self { shared, config, outlet: Outlet::default(), inner: Mutex::new(inner), written: Notify::new() }
+    }
+
+    /// Takes what is kept of the session.
+    pub(crate) fn look_at(&self, key: &SessionKey) {
+        let kept = self.shared.hot.take(key);
+        self.lock().hot = kept;
     }
 
     /// What is known of the session.
     pub(crate) fn versions(&self) -> Versions {
-        self.lock().hot.versions
+        self.lock().hot.as_ref().map(|hot| hot.versions).unwrap_or_default()
     }
 
     /// Whether a handler failed on an event.
@@ -89,17 +92,15 @@ impl Recorder {
 
     /// Brings the session up to date before the run begins.
     pub(crate) fn take_in(&self, news: umbel_core::store::News) {
-        self.lock().hot.take_in(news);
+        self.lock().hot().take_in(news);
     }
 
-    /// Begins the run: takes the lease and writes the user's event.
-    pub(crate) async fn begin(&self, acquire: Acquire) -> Result<()> {
-        let events = events_of(&acquire.entries);
-        let Acquired { lease, news, versions } = self.services.sessions.acquire(acquire).await?;
+    /// The run has begun: it has the lease, and its first event is written.
+    pub(crate) fn begin(&self, acquired: Acquired, event: Arc<Event>) {
+        let Acquired { lease, news, versions } = acquired;
         let mut inner = self.lock();
-        inner.hot.begin(news, events);
+        inner.hot().begin(news, event);
         inner.writer = Turn::Free(Writer { lease, versions });
-        Ok(())
     }
 
     /// The lease, once there is one.
@@ -114,30 +115,30 @@ impl Recorder {
     async fn turn(&self) -> Option<(Writing<'_>, Entries)> {
         loop {
             let written = self.written.notified();
-            {
-                let mut inner = self.lock();
-                match std::mem::replace(&mut inner.writer, Turn::Taken) {
-                    Turn::Free(writer) => {
-                        let entries = std::mem::take(&mut inner.pending);
-                        return Some((
-                            Writing { recorder: self, writer: Some(writer), lost: false },
-                            entries,
-                        ));
-                    }
-                    Turn::Lost(writer) => {
-                        return Some((
-                            Writing { recorder: self, writer: Some(writer), lost: true },
-                            Entries::new(),
-                        ));
-                    }
-                    Turn::Nobody => {
-                        inner.writer = Turn::Nobody;
-                        return None;
-                    }
-                    Turn::Taken => {}
-                }
+            if let Some(turn) = self.try_turn() {
+                return turn;
             }
             written.await;
+        }
+    }
+
+    /// The turn to write, unless someone else has it.
+    fn try_turn(&self) -> Option<Option<(Writing<'_>, Entries)>> {
+        let mut inner = self.lock();
+        match std::mem::replace(&mut inner.writer, Turn::Taken) {
+            Turn::Free(writer) => {
+                let entries = std::mem::take(&mut inner.pending);
+                Some(Some((Writing { recorder: self, writer: Some(writer), lost: false }, entries)))
+            }
+            Turn::Lost(writer) => {
+                let writing = Writing { recorder: self, writer: Some(writer), lost: true };
+                Some(Some((writing, Entries::new())))
+            }
+            Turn::Nobody => {
+                inner.writer = Turn::Nobody;
+                Some(None)
+            }
+            Turn::Taken => None,
         }
     }
 
@@ -151,7 +152,11 @@ impl Recorder {
     ///
     /// The session is `None` if what is known of it may no longer be what is stored.
     pub(crate) async fn end(&self, outcome: &Outcome) -> (Result<()>, Option<Box<HotSession>>) {
-        let Some((mut writing, mut entries)) = self.turn().await else { return (Ok(()), None) };
+        let turn = match self.try_turn() {
+            Some(turn) => turn,
+            None => Box::pin(self.turn()).await,
+        };
+        let Some((mut writing, mut entries)) = turn else { return (Ok(()), None) };
         let events = events_of(&entries);
         entries.push(RunStep::Ended { outcome: outcome.clone() }.into());
         let lost = writing.lost;
@@ -162,14 +167,16 @@ impl Recorder {
             Err(error) => return (Err(error), None),
         };
         self.deliver(events).await;
-        let mut hot = std::mem::take(&mut self.lock().hot);
-        hot.versions = versions;
-        (Ok(()), (!lost).then_some(hot))
+        let mut hot = self.lock().hot.take();
+        if let Some(hot) = &mut hot {
+            hot.versions = versions;
+        }
+        (Ok(()), hot.filter(|_| !lost))
     }
 
-    /// Questions that the run leaves open.
-    pub(crate) fn interrupts(&self) -> Vec<Interrupt> {
-        self.lock().interrupts.clone()
+    /// Questions that the run leaves open, taken out.
+    pub(crate) fn take_interrupts(&self) -> Vec<Interrupt> {
+        std::mem::take(&mut self.lock().interrupts)
     }
 
     /// Writes at once and puts the event on offer, if it is one event, the turn is free and nothing else is on offer.
@@ -186,10 +193,11 @@ impl Recorder {
         let Turn::Free(mut writer) = std::mem::replace(&mut inner.writer, Turn::Taken) else { return None };
         let entries = std::mem::take(&mut inner.pending);
         drop(inner);
-        let result = match self.services.sessions.append(&writer.lease, writer.versions, entries).try_now() {
-            Ok(appended) => appended,
-            Err(_) => Err(Error::new(ErrorKind::Store, "a store that answers at once did not")),
-        };
+        let result =
+            match self.shared.services.sessions.append(&writer.lease, writer.versions, entries).try_now() {
+                Ok(appended) => appended,
+                Err(_) => Err(not_immediate()),
+            };
         if let Ok(versions) = &result {
             writer.versions = *versions;
         }
@@ -227,12 +235,13 @@ impl Recorder {
         }
     }
 
-    fn stamp(&self, event: &mut Event) {
+    /// Gives an event what each one has.
+    pub(crate) fn stamp(&self, event: &mut Event) {
         if event.timestamp == 0.0 {
-            event.timestamp = self.services.clock.now();
+            event.timestamp = self.shared.services.clock.now();
         }
         if event.id.is_empty() {
-            event.id = self.services.ids.event();
+            event.id = self.shared.services.ids.event();
         }
         if !self.config.custom_metadata.is_empty() {
             let metadata = event.meta_mut().custom_metadata.get_or_insert_default();
@@ -244,7 +253,7 @@ impl Recorder {
 
     /// Lets the handlers see an event, then hands it on.
     async fn emit_seen(&self, run: &Run, mut event: Event, steps: Vec<RunStep>) -> Result<Emitted> {
-        for handler in &self.extras.handlers {
+        for handler in &self.shared.team.extras.handlers {
             let seen = handler.on_event(run, event).await;
             event = seen.inspect_err(|_| self.lock().refused = true)?;
         }
@@ -276,11 +285,11 @@ impl Recorder {
     fn note(&self, event: Event, steps: Vec<RunStep>) -> Arc<Event> {
         let mut inner = self.lock();
         if let Some(delta) = event.state_delta() {
-            inner.hot.state.apply(delta);
+            inner.hot().state.apply(delta);
         }
         let event = Arc::new(without_temp(event));
         inner.interrupts.extend(questions(&event));
-        inner.hot.events.push(event.clone());
+        inner.hot().events.push(event.clone());
         inner.pending.push(LogEntry::Event(event.clone()));
         inner.pending.extend(steps.into_iter().map(LogEntry::from));
         event
@@ -300,6 +309,11 @@ fn holds(run: &Run, event: &Event, steps: &[RunStep]) -> bool {
         && event.calls().next().is_none()
 }
 
+/// What a store is told that said it answers at once, and did not.
+pub(crate) fn not_immediate() -> Error {
+    Error::new(ErrorKind::Store, "a store that answers at once did not")
+}
+
 /// Events of one write; seldom more than two.
 type Events = SmallVec<[Arc<Event>; 2]>;
 
@@ -313,7 +327,7 @@ struct Writing<'a> {
 impl Writing<'_> {
     async fn append(&mut self, entries: Entries) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        let store = &self.recorder.services.sessions;
+        let store = &self.recorder.shared.services.sessions;
         let appended = store.append(&writer.lease, writer.versions, entries).await;
         if appended.is_err() {
             // Nothing was written, so the lease can still be given back.
@@ -328,11 +342,11 @@ impl Writing<'_> {
 
     async fn release(&mut self, entries: Entries) -> Result<Versions> {
         let Some(Writer { lease, mut versions }) = self.writer.take() else { return Ok(Versions::default()) };
-        let store = &self.recorder.services.sessions;
-        if self.lost
-            && let Some(news) = store.news(&lease.key, versions).await?
-        {
-            versions = news.versions;
+        let store = &self.recorder.shared.services.sessions;
+        if self.lost {
+            // Boxed: it hardly ever is.
+            let news = Box::pin(store.news(&lease.key, versions)).await?;
+            versions = news.map_or(versions, |news| news.versions);
         }
         store.release(&lease, versions, entries).await
     }
@@ -394,7 +408,7 @@ fn questions(event: &Event) -> Vec<Interrupt> {
 impl Journal for Recorder {
     fn emit<'a>(&'a self, run: &'a Run, mut event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Emitted>> {
         self.stamp(&mut event);
-        if !self.extras.handlers.is_empty() {
+        if !self.shared.team.extras.handlers.is_empty() {
             return Work::later(self.emit_seen(run, event, steps));
         }
         if event.is_partial() {
@@ -402,13 +416,13 @@ impl Journal for Recorder {
             if !self.lock().pending.is_empty() {
                 return Work::later(self.show(event));
             }
-            let ticket = Some(self.outlet.offer(event.clone()).saturating_sub(AHEAD));
+            let ticket = self.outlet.offer_preview(event.clone());
             return Work::done(Ok(Emitted { event, ticket }));
         }
         if holds(run, &event, &steps) {
             return Work::done(Ok(self.note(event, steps).into()));
         }
-        if !self.services.sessions.is_immediate() {
+        if !self.shared.services.sessions.is_immediate() {
             return Work::later(self.hand_on(event, steps));
         }
         let event = self.note(event, steps);
@@ -439,14 +453,14 @@ impl Journal for Recorder {
     }
 
     fn state(&self) -> State {
-        self.lock().hot.state.clone()
+        self.lock().hot().state.clone()
     }
 
     fn events(&self) -> List<Arc<Event>> {
-        self.lock().hot.events.clone()
+        self.lock().hot().events.clone()
     }
 
     fn contents(&self, view: &ContentsView, input: Option<&Arc<Content>>) -> History {
-        self.lock().hot.contents(view, input)
+        self.lock().hot().contents(view, input)
     }
 }

@@ -8,6 +8,10 @@ use std::task::{Context, Poll, Waker};
 use smallvec::SmallVec;
 use umbel_core::Event;
 
+/// How many previews a run may be ahead of its reader. A model that has its next pieces ready then does not go through
+/// the whole run for each of them.
+const AHEAD: usize = 5;
+
 /// Hands events from a run to its reader. A run waits until its event is taken, so a slow reader slows it down.
 #[derive(Debug, Default)]
 pub(crate) struct Outlet {
@@ -18,9 +22,9 @@ pub(crate) struct Outlet {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// On offer, oldest first: events leave in the order in which they were stored. Seldom more than one, since
-    /// whoever offers one waits until it is taken.
-    events: SmallVec<[Arc<Event>; 1]>,
+    /// On offer, oldest first: events leave in the order in which they were stored. Seldom more than there is room for:
+    /// whoever offers one waits until it is taken, but for a few previews.
+    events: SmallVec<[Arc<Event>; AHEAD + 1]>,
     /// How many events were offered so far.
     offered: u64,
     /// How many of them were taken.
@@ -37,15 +41,28 @@ impl Outlet {
         poll_fn(|cx| self.poll_taken(ticket, cx)).await;
     }
 
+    /// Puts a preview on offer, behind others that are. Gives the number of an older one to wait for, if the run is too
+    /// far ahead of its reader.
+    pub(crate) fn offer_preview(&self, event: Arc<Event>) -> Option<u64> {
+        let mut inner = self.lock();
+        self.push(&mut inner, event);
+        let ticket = inner.offered.saturating_sub(AHEAD as u64);
+        (!inner.closed && inner.taken < ticket).then_some(ticket)
+    }
+
     /// Puts an event on offer, behind others that are. Gives the number by which to ask whether it was taken.
     pub(crate) fn offer(&self, event: Arc<Event>) -> u64 {
         let mut inner = self.lock();
+        self.push(&mut inner, event);
+        inner.offered
+    }
+
+    fn push(&self, inner: &mut Inner, event: Arc<Event>) {
         if !inner.closed {
             inner.events.push(event);
             inner.offered += 1;
             self.full.store(true, Ordering::Release);
         }
-        inner.offered
     }
 
     /// Ready once the event with that number was taken, or nobody reads any more.
