@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use smallvec::SmallVec;
 use umbel_core::json::empty_object;
 use umbel_core::session::SessionMap;
 use umbel_core::store::News;
@@ -18,8 +19,8 @@ pub(crate) struct HotSession {
     pub(crate) versions: Versions,
     pub(crate) state: State,
     pub(crate) events: List<Arc<Event>>,
-    /// What models were sent, by view.
-    projections: Vec<Projection>,
+    /// What models were sent, by view; most sessions have one.
+    projections: SmallVec<[Projection; 1]>,
 }
 
 /// Views of one session that are kept; a team is seldom larger.
