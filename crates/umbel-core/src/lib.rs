@@ -79,7 +79,7 @@ pub use part::{
     Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, PartialArg, Payload,
 };
 pub use response::Response;
-pub use run::{Emitted, Journal, Run, RunParts, Services};
+pub use run::{Emit, Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
 pub use state::{State, StateScope};
 pub use store::{EventFilter, Lease, NewSession, SessionStore, Versions};

@@ -1,7 +1,7 @@
 //! A run as an agent sees it: a cheap handle to what is shared, and to the place it works at.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as TaskContext, Poll};
@@ -356,42 +356,15 @@ impl Run {
         Event::new(self.parts.id.clone(), self.scope.source.clone())
     }
 
-    /// Emits an event: returns once it is stored and taken. A preview is not stored, and a run may be a few of them ahead
-    /// of its reader.
-    pub fn emit(&self, event: Event) -> impl Future<Output = Result<Arc<Event>>> + Send {
+    /// Emits an event: it is on its way at once, and the future is done when it is stored and taken. A preview is not
+    /// stored, and a run may be a few of them ahead of its reader.
+    pub fn emit(&self, event: Event) -> Emit<'_> {
         self.emit_with(event, Vec::new())
     }
 
     /// Emits an event together with what the run must remember.
-    #[expect(
-        clippy::manual_async_fn,
-        reason = "an async fn keeps its arguments twice, and all who emit keep this"
-    )]
-    pub fn emit_with(
-        &self,
-        event: Event,
-        steps: Vec<RunStep>,
-    ) -> impl Future<Output = Result<Arc<Event>>> + Send {
-        async move {
-            let journal = &self.parts.journal;
-            let Emitted { event, ticket } = journal.emit(self, event, steps).await?;
-            if let Some(ticket) = ticket {
-                poll_fn(|cx| journal.poll_taken(ticket, cx)).await;
-            }
-            if self.note(&event) && !self.is_top() {
-                // Whoever encloses this agent may end it before it goes on.
-                let mut asked = false;
-                poll_fn(|cx| {
-                    if std::mem::replace(&mut asked, true) {
-                        return Poll::Ready(());
-                    }
-                    cx.waker().wake_by_ref();
-                    Poll::Pending
-                })
-                .await;
-            }
-            Ok(event)
-        }
+    pub fn emit_with(&self, event: Event, steps: Vec<RunStep>) -> Emit<'_> {
+        Emit { run: self, stage: Stage::Written(self.parts.journal.emit(self, event, steps)) }
     }
 
     /// Writes what the run must remember, without an event.
@@ -463,6 +436,66 @@ impl Run {
     /// The agent that is to go on, taken out.
     pub fn take_transfer(&self) -> Option<SmolStr> {
         self.scope.transfer.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// An event on its way: done once it is stored and taken. See [`Run::emit`].
+#[must_use = "an event may not be stored yet: await it"]
+pub struct Emit<'a> {
+    run: &'a Run,
+    stage: Stage<'a>,
+}
+
+enum Stage<'a> {
+    /// The journal has it.
+    Written(Work<'a, Result<Emitted>>),
+    /// It is stored, but not taken.
+    Offered(Arc<Event>, u64),
+    /// Its agent waits once: whoever encloses it may end it before it goes on.
+    Paused(Arc<Event>),
+    Over,
+}
+
+impl Future for Emit<'_> {
+    type Output = Result<Arc<Event>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let event = match std::mem::replace(&mut this.stage, Stage::Over) {
+            Stage::Written(mut work) => match Pin::new(&mut work).poll(cx) {
+                Poll::Ready(Ok(Emitted { event, ticket: None })) => event,
+                Poll::Ready(Ok(Emitted { event, ticket: Some(ticket) })) => {
+                    this.stage = Stage::Offered(event, ticket);
+                    return self.poll(cx);
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    this.stage = Stage::Written(work);
+                    return Poll::Pending;
+                }
+            },
+            Stage::Offered(event, ticket) => {
+                if this.run.parts.journal.poll_taken(ticket, cx).is_pending() {
+                    this.stage = Stage::Offered(event, ticket);
+                    return Poll::Pending;
+                }
+                event
+            }
+            Stage::Paused(event) => return Poll::Ready(Ok(event)),
+            Stage::Over => return Poll::Pending,
+        };
+        if this.run.note(&event) && !this.run.is_top() {
+            this.stage = Stage::Paused(event);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(event))
+    }
+}
+
+impl fmt::Debug for Emit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Emit")
     }
 }
 
