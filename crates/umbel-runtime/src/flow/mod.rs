@@ -65,8 +65,8 @@ pub async fn merge_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Op
 
 /// One request with all that follows from its answer. Gives the last event.
 async fn one_step(turn: &mut Turn<'_>) -> Result<Option<Arc<Event>>> {
-    // Boxed: it is large, and lives as long as the model's answer takes.
-    let mut step = Box::new(Step::new(turn.agent, turn.run, turn.team.clone()).await?);
+    let mut step = Step::new(turn.agent, turn.run, turn.team.clone())?;
+    step.ask_toolsets().await?;
     for processor in turn.agent.processors.request() {
         if processor.applies(turn.agent) {
             processor.process(&mut step).await?;

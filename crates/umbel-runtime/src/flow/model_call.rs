@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
-    CallId, Chunk, Context, Error, ErrorKind, Event, EventId, ModelRequest, Part, Payload, Response, Result,
-    RunStep,
+    CallId, Chunk, Context, Emit, Error, ErrorKind, Event, EventId, ModelRequest, Part, Payload, Response,
+    Result, RunStep,
 };
 
 use super::Turn;
@@ -63,7 +63,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, step: &mut Step<'_>) -> Resu
     Ok(call.last)
 }
 
-impl Call<'_, '_> {
+impl<'a> Call<'_, 'a> {
     /// Reads the answer piece by piece: shows the pieces, folds them, and acts on the whole.
     async fn read(&mut self, mut chunks: umbel_core::BoxStream<'static, Result<Chunk>>) -> Result<()> {
         let run = self.turn.run;
@@ -85,8 +85,14 @@ impl Call<'_, '_> {
                 Some(Ok(chunk @ (Chunk::Text(_) | Chunk::Thought(_) | Chunk::Delta(_)))) => {
                     let ids = run.services().ids.as_ref();
                     let piece = fold.get_or_insert_default().fold_chunk(chunk, ids, run.config().streaming);
-                    if let Some(piece) = piece {
-                        self.show(piece).await?;
+                    match piece {
+                        Some(piece) if self.cx.is_some() => self.show(piece).await?,
+                        Some(piece) => {
+                            if let Some(shown) = self.begin_preview(piece) {
+                                self.last = Some(shown.await?);
+                            }
+                        }
+                        None => {}
                     }
                 }
                 Some(Ok(Chunk::Complete(whole))) => {
@@ -123,13 +129,19 @@ impl Call<'_, '_> {
     }
 
     async fn preview(&mut self, piece: Response) -> Result<()> {
+        if let Some(shown) = self.begin_preview(piece) {
+            self.last = Some(shown.await?);
+        }
+        Ok(())
+    }
+
+    fn begin_preview(&mut self, piece: Response) -> Option<Emit<'a>> {
         if is_nothing(&piece) {
-            return Ok(());
+            return None;
         }
         let mut event = self.event(piece);
         self.name_calls(&mut event);
-        self.last = Some(self.turn.run.emit(event).await?);
-        Ok(())
+        Some(self.turn.run.emit(event))
     }
 
     /// Acts on a whole answer of the model.

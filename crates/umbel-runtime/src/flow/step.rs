@@ -33,11 +33,12 @@ pub struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    pub(crate) async fn new(agent: &'a LlmAgent, run: &'a Run, team: Arc<Team>) -> Result<Self> {
+    /// Boxed, since it is large and lives as long as the model's answer takes.
+    pub(crate) fn new(agent: &'a LlmAgent, run: &'a Run, team: Arc<Team>) -> Result<Box<Self>> {
         let model = agent.model_in(run.tree(), run.node_id())?.clone();
         let mut request = ModelRequest::new(model.name());
         request.stream = run.config().streaming;
-        let mut step = Self {
+        Ok(Box::new(Self {
             agent,
             run,
             model,
@@ -49,13 +50,11 @@ impl<'a> Step<'a> {
             notes: Vec::new(),
             stopped: false,
             last: None,
-        };
-        step.ask_toolsets().await?;
-        Ok(step)
+        }))
     }
 
     /// Asks each toolset once; what they say now holds for the whole step.
-    async fn ask_toolsets(&mut self) -> Result<()> {
+    pub(crate) async fn ask_toolsets(&mut self) -> Result<()> {
         for toolset in &self.agent.toolsets {
             let tools = self.run.cancel_token().guard(toolset.tools(self.run)).await??;
             let all = Arc::make_mut(&mut self.tools);
