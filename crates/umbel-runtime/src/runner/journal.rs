@@ -1,5 +1,6 @@
 //! A run's way to its session: events are made durable, then handed on.
 
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -152,17 +153,10 @@ impl Recorder {
     ///
     /// The session is `None` if what is known of it may no longer be what is stored.
     pub(crate) async fn end(&self, outcome: &Outcome) -> (Result<()>, Option<Box<HotSession>>) {
-        let turn = match self.try_turn() {
-            Some(turn) => turn,
-            None => Box::pin(self.turn()).await,
+        let Some(Released { result, events, lost }) = self.release(outcome).await else {
+            return (Ok(()), None);
         };
-        let Some((mut writing, mut entries)) = turn else { return (Ok(()), None) };
-        let events = events_of(&entries);
-        entries.push(RunStep::Ended { outcome: outcome.clone() }.into());
-        let lost = writing.lost;
-        let released = writing.release(entries).await;
-        self.pass(Turn::Nobody);
-        let versions = match released {
+        let versions = match result {
             Ok(versions) => versions,
             Err(error) => return (Err(error), None),
         };
@@ -172,6 +166,32 @@ impl Recorder {
             hot.versions = versions;
         }
         (Ok(()), hot.filter(|_| !lost))
+    }
+
+    /// The last write. `None` if the run has not begun or has ended.
+    fn release(&self, outcome: &Outcome) -> Work<'_, Option<Released>> {
+        let record = LogEntry::from(RunStep::Ended { outcome: outcome.clone() });
+        if !self.shared.services.sessions.is_immediate() || !matches!(self.lock().writer, Turn::Free(_)) {
+            return Work::later(self.release_later(record));
+        }
+        let Some(Some((mut writing, mut entries))) = self.try_turn() else { return Work::done(None) };
+        let events = events_of(&entries);
+        entries.push(record);
+        let Some(Writer { lease, versions }) = writing.writer.take() else { return Work::done(None) };
+        let released = self.shared.services.sessions.release(&lease, versions, entries).try_now();
+        self.pass(Turn::Nobody);
+        let result = released.unwrap_or_else(|_| Err(not_immediate()));
+        Work::done(Some(Released { result, events, lost: false }))
+    }
+
+    async fn release_later(&self, record: LogEntry) -> Option<Released> {
+        let (mut writing, mut entries) = self.turn().await?;
+        let events = events_of(&entries);
+        entries.push(record);
+        let lost = writing.lost;
+        let result = writing.release(entries).await;
+        self.pass(Turn::Nobody);
+        Some(Released { result, events, lost })
     }
 
     /// Questions that the run leaves open, taken out.
@@ -225,14 +245,9 @@ impl Recorder {
     }
 
     /// Puts all on offer before it waits, so that they leave in the order in which they were stored.
-    async fn deliver(&self, events: Events) {
-        let mut last = None;
-        for event in events {
-            last = Some(self.outlet.offer(event));
-        }
-        if let Some(ticket) = last {
-            std::future::poll_fn(|cx| self.outlet.poll_taken(ticket, cx)).await;
-        }
+    fn deliver(&self, events: Events) -> impl Future<Output = ()> {
+        let last = events.into_iter().map(|event| self.outlet.offer(event)).last();
+        poll_fn(move |cx| last.map_or(Poll::Ready(()), |ticket| self.outlet.poll_taken(ticket, cx)))
     }
 
     /// Gives an event what each one has.
@@ -314,6 +329,15 @@ pub(crate) fn not_immediate() -> Error {
     Error::new(ErrorKind::Store, "a store that answers at once did not")
 }
 
+/// What came of the last write.
+struct Released {
+    result: Result<Versions>,
+    /// What was written with it, to be handed on.
+    events: Events,
+    /// A write before it was cut short.
+    lost: bool,
+}
+
 /// Events of one write; seldom more than two.
 type Events = SmallVec<[Arc<Event>; 2]>;
 
@@ -344,8 +368,7 @@ impl Writing<'_> {
         let Some(Writer { lease, mut versions }) = self.writer.take() else { return Ok(Versions::default()) };
         let store = &self.recorder.shared.services.sessions;
         if self.lost {
-            // Boxed: it hardly ever is.
-            let news = Box::pin(store.news(&lease.key, versions)).await?;
+            let news = store.news(&lease.key, versions).await?;
             versions = news.map_or(versions, |news| news.versions);
         }
         store.release(&lease, versions, entries).await

@@ -10,7 +10,11 @@ use umbel_core::Event;
 
 /// How many previews a run may be ahead of its reader. A model that has its next pieces ready then does not go through
 /// the whole run for each of them.
-const AHEAD: usize = 5;
+pub(crate) const AHEAD: usize = 5;
+
+/// Events on their way to the reader. Seldom more than there is room for: whoever offers one waits until it is taken, but
+/// for a few previews.
+pub(crate) type Offers = SmallVec<[Arc<Event>; AHEAD + 1]>;
 
 /// Hands events from a run to its reader. A run waits until its event is taken, so a slow reader slows it down.
 #[derive(Debug, Default)]
@@ -22,9 +26,8 @@ pub(crate) struct Outlet {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// On offer, oldest first: events leave in the order in which they were stored. Seldom more than there is room for:
-    /// whoever offers one waits until it is taken, but for a few previews.
-    events: SmallVec<[Arc<Event>; AHEAD + 1]>,
+    /// On offer, oldest first: events leave in the order in which they were stored.
+    events: Offers,
     /// How many events were offered so far.
     offered: u64,
     /// How many of them were taken.
@@ -75,20 +78,14 @@ impl Outlet {
         Poll::Pending
     }
 
-    /// The oldest event on offer.
-    pub(crate) fn take(&self) -> Option<Arc<Event>> {
-        if !self.is_full() {
-            return None;
-        }
+    /// All that is on offer, oldest first.
+    pub(crate) fn take(&self) -> Offers {
         let mut inner = self.lock();
-        if inner.events.is_empty() {
-            return None;
-        }
-        let event = inner.events.remove(0);
-        self.full.store(!inner.events.is_empty(), Ordering::Release);
-        inner.taken += 1;
+        let events = std::mem::take(&mut inner.events);
+        self.full.store(false, Ordering::Release);
+        inner.taken = inner.offered;
         inner.wake();
-        Some(event)
+        events
     }
 
     /// Whether an event is on offer.

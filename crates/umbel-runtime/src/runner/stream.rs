@@ -11,6 +11,7 @@ use umbel_core::{BoxFuture, CancelReason, CancelToken, Error, ErrorKind, Event, 
 
 use super::drive::{Ended, Task, drive};
 use super::journal::Recorder;
+use super::outlet::{AHEAD, Offers};
 use crate::output_schema::strip_fence;
 
 /// The events of a run. The run goes on as they are read.
@@ -21,6 +22,8 @@ pub struct RunStream {
     id: RunId,
     work: Option<BoxFuture<'static, Ended>>,
     recorder: Arc<Recorder>,
+    /// Taken from the run, to be read before it goes on.
+    taken: smallvec::IntoIter<[Arc<Event>; AHEAD + 1]>,
     cancel: CancelToken,
     ended: Option<Ended>,
 }
@@ -28,7 +31,7 @@ pub struct RunStream {
 impl RunStream {
     pub(crate) fn new(task: Task) -> Self {
         let (id, recorder, cancel) = (task.id.clone(), task.recorder.clone(), task.cancel.clone());
-        Self { id, work: Some(drive(task)), recorder, cancel, ended: None }
+        Self { id, work: Some(drive(task)), recorder, taken: Offers::new().into_iter(), cancel, ended: None }
     }
 
     /// The run's id.
@@ -86,8 +89,12 @@ impl Stream for RunStream {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         loop {
-            if let Some(event) = this.recorder.outlet.take() {
+            if let Some(event) = this.taken.next() {
                 return Poll::Ready(Some(Ok(event)));
+            }
+            if this.recorder.outlet.is_full() {
+                this.taken = this.recorder.outlet.take().into_iter();
+                continue;
             }
             let Some(work) = &mut this.work else {
                 // The error comes last, behind events that nobody waited for any more.
