@@ -4,13 +4,16 @@
 //! Those are added here at a cost that does not depend on the length of the log. Anything that makes a rule look back
 //! (a rewind, a summary, an answer that comes late) has the whole built anew once.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use umbel_core::{CallId, Content, ContentsView, Event, FunctionCall, FunctionResponse, History, List};
+use smol_str::SmolStr;
+use umbel_core::{
+    CallId, Content, ContentsView, Event, FunctionCall, FunctionResponse, History, List, Part, Payload,
+};
 
 use super::compaction::Frontier;
-use super::foreign::{Authors, answers_foreign_call, call_authors, quote};
+use super::foreign::{answers_foreign_call, call_authors, quote};
 use super::item::{Item, known};
 use super::pairing::{drop_orphan_calls, late_answers};
 use super::visible::{has_transcription, is_foreign, is_visible, rewinds_to, tool_branches};
@@ -41,19 +44,26 @@ pub(crate) struct Projection {
 struct Calls {
     /// The last item, if it has calls of this agent that may be answered next.
     open: Option<Item>,
-    authors: Authors,
-    /// Ids of calls that stay: see [`settled`](super::pairing::settled).
-    settled: HashSet<CallId>,
-    /// Ids for which another call would change what stands already: it would bring back a call or a response that
-    /// was dropped, hide the branch of a tool, or be the call that this agent works under.
-    watched: HashSet<CallId>,
+    known: HashMap<CallId, Known>,
+}
+
+/// What a projection knows of one call.
+#[derive(Debug, Default)]
+struct Known {
+    /// Who made it, if it was seen.
+    author: Option<SmolStr>,
+    /// It stays: see [`settled`](super::pairing::settled).
+    settled: bool,
+    /// Another call with this id would change what stands already: it would bring back a call or a response that was
+    /// dropped, hide the branch of a tool, or be the call that this agent works under.
+    watched: bool,
 }
 
 impl Projection {
     pub(crate) fn new(view: ContentsView) -> Self {
         let calls = view.isolation_scope.as_ref().map(|scope| {
-            let watched = HashSet::from([CallId::from(scope.clone())]);
-            Box::new(Calls { watched, ..Calls::default() })
+            let known = HashMap::from([(scope.clone().into(), Known { watched: true, ..Known::default() })]);
+            Box::new(Calls { open: None, known })
         });
         Self {
             view,
@@ -119,7 +129,7 @@ impl Projection {
         let Some(content) = event.content.as_ref().filter(|_| !looks_back) else { return false };
         let calls = self.calls.as_ref();
         let answers_foreign =
-            || calls.is_some_and(|calls| answers_foreign_call(&self.view, content, &calls.authors));
+            || calls.is_some_and(|calls| answers_foreign_call(&self.view, content, |id| calls.author_of(id)));
         if is_foreign(&self.view, event) || answers_foreign() {
             if let Some(content) = quote(event.author(), content, self.view.foreign_thoughts) {
                 self.close();
@@ -151,26 +161,27 @@ impl Projection {
     fn note_authors(&mut self, event: &Event) -> bool {
         let author = &event.source.author;
         event.calls().filter_map(|call| known(&call.id)).all(|id| {
-            let authors = &mut self.calls.get_or_insert_default().authors;
-            match authors.get(id) {
-                Some(known) => known == author,
-                None => authors.insert(id.clone(), author.clone()).is_none(),
-            }
+            let call = self.calls.get_or_insert_default().known.entry(id.clone()).or_default();
+            call.author.get_or_insert_with(|| author.clone()) == author
         })
     }
 
     /// Whether another call with this id would change what stands already.
     fn watches(&self, id: &str) -> bool {
-        self.calls.as_ref().is_some_and(|calls| calls.watched.contains(id))
+        self.calls.as_ref().is_some_and(|calls| calls.known.get(id).is_some_and(|call| call.watched))
     }
 
     /// Takes calls. Until they are answered they do not stay, unless their answer comes later.
     fn open(&mut self, event: &Arc<Event>) {
-        let Calls { open, settled, watched, .. } = &mut **self.calls.get_or_insert_default();
-        settled.extend(event.long_running().iter().cloned());
-        let ids = event.calls().filter_map(|call| known(&call.id));
-        watched.extend(ids.filter(|id| !settled.contains(*id)).cloned());
-        *open = Some(Item::plain(event.clone()));
+        let calls = self.calls.get_or_insert_default();
+        for id in event.long_running() {
+            calls.get(id).settled = true;
+        }
+        for id in event.calls().filter_map(|call| known(&call.id)) {
+            let call = calls.get(id);
+            call.watched |= !call.settled;
+        }
+        calls.open = Some(Item::plain(event.clone()));
     }
 
     /// Takes an answer, if it answers all calls of the item right before it and nothing else.
@@ -180,8 +191,9 @@ impl Projection {
             return false;
         };
         for id in content.responses().filter_map(|response| response.id.as_ref()) {
-            calls.watched.remove(id);
-            calls.settled.insert(id.clone());
+            let call = calls.get(id);
+            call.watched = false;
+            call.settled = true;
         }
         for content in open.content.iter().chain([content]) {
             self.push(content.clone());
@@ -206,9 +218,14 @@ impl Projection {
     fn rebuild(&mut self, events: &List<Arc<Event>>, input: Option<&Arc<Content>>) {
         let all: Vec<Arc<Event>> = events.iter().cloned().collect();
         let (items, frontier) = seen(&self.view, &all);
-        let mut calls = Calls { authors: call_authors(&items, &self.view.agent), ..Calls::default() };
-        let answered = items.iter().flat_map(Item::responses).filter_map(|response| known(&response.id));
-        calls.watched = answered.filter(|id| !calls.authors.contains_key(*id)).cloned().collect();
+        let mut calls = Calls::default();
+        let authors = call_authors(&items, &self.view.agent);
+        for id in items.iter().flat_map(Item::responses).filter_map(|response| known(&response.id)) {
+            calls.get(id).watched |= !authors.contains_key(id);
+        }
+        for (id, author) in authors {
+            calls.get(&id).author = Some(author);
+        }
         let items = present(&self.view, items);
         // Late answers rearrange what stands before them, and do so otherwise once something follows. An item with
         // calls and responses counts as a call for some rules and not for others.
@@ -216,13 +233,16 @@ impl Projection {
         self.firm = !mixed && late_answers(&items).is_none();
         let called = call_ids(&items);
         let (items, settled) = settle(&self.view, items);
-        calls.watched.extend(called.into_iter().filter(|id| !settled.contains(id)));
-        let branches = all.iter().flat_map(|event| tool_branches(&self.view, event));
-        calls.watched.extend(branches.map(CallId::from));
+        let unsettled = called.into_iter().filter(|id| !settled.contains(id));
+        let branches = all.iter().flat_map(|event| tool_branches(&self.view, event)).map(CallId::from);
         let scope = self.view.isolation_scope.iter().filter(|scope| asked(scope, &all).is_none());
-        calls.watched.extend(scope.cloned().map(CallId::from));
+        for id in unsettled.chain(branches).chain(scope.cloned().map(CallId::from)) {
+            calls.get(&id).watched = true;
+        }
+        for id in &settled {
+            calls.get(id).settled = true;
+        }
         self.history = contents(&self.view, leading(&self.view, &all, input), items).collect();
-        calls.settled = settled;
         self.calls = Some(Box::new(calls));
         self.frontier = frontier.map(Box::new);
         self.input = input.cloned();
@@ -235,9 +255,18 @@ impl Projection {
 }
 
 impl Calls {
+    /// What is known of one call, to be changed.
+    fn get(&mut self, id: &CallId) -> &mut Known {
+        self.known.entry(id.clone()).or_default()
+    }
+
+    fn author_of(&self, id: &CallId) -> Option<&SmolStr> {
+        self.known.get(id)?.author.as_ref()
+    }
+
     /// What is left of a call event as long as nobody has answered it.
     fn unanswered(&self, open: &Item) -> Option<Arc<Content>> {
-        drop_orphan_calls(open, &self.settled)?.content
+        drop_orphan_calls(open, |id| self.known.get(id).is_some_and(|call| call.settled))?.content
     }
 }
 
@@ -247,6 +276,13 @@ fn call_ids(items: &[Item]) -> HashSet<CallId> {
 
 /// Whether each call has one answer and each answer its call, in whatever order.
 fn answers_exactly(open: &Item, content: &Content) -> bool {
+    if let (
+        [Part { payload: Payload::Call(call), .. }],
+        [Part { payload: Payload::Response(response), .. }],
+    ) = (open.parts(), content.parts.as_slice())
+    {
+        return call.id == response.id && (known(&call.id).is_some() || call.name == response.name);
+    }
     let key = |id: &Option<CallId>, name: &str| (id.clone(), known(id).is_none().then(|| name.to_owned()));
     let call = |call: &FunctionCall| key(&call.id, &call.name);
     let response = |response: &FunctionResponse| key(&response.id, &response.name);
