@@ -19,11 +19,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Source};
 use crate::extensions::Extensions;
 use crate::history::History;
-use crate::id::{Ids, RunId};
+use crate::id::{EventId, Ids, RunId};
 use crate::list::List;
 use crate::log::RunStep;
 use crate::memory::MemoryStore;
 use crate::part::FunctionCall;
+use crate::response::Response;
 use crate::session::SessionKey;
 use crate::state::State;
 use crate::store::SessionStore;
@@ -356,6 +357,22 @@ impl Run {
         Event::new(self.parts.id.clone(), self.scope.source.clone())
     }
 
+    /// An event of this agent that says what a model answered.
+    pub fn event_of(&self, id: EventId, response: Response) -> Event {
+        Event {
+            id,
+            run: self.parts.id.clone(),
+            source: self.scope.source.clone(),
+            timestamp: 0.0,
+            content: response.content,
+            partial: response.partial,
+            turn_complete: response.turn_complete,
+            actions: None,
+            long_running_tool_ids: None,
+            meta: response.meta,
+        }
+    }
+
     /// Emits an event: it is on its way at once, and the future is done when it is stored and taken. A preview is not
     /// stored, and a run may be a few of them ahead of its reader.
     pub fn emit(&self, event: Event) -> Emit<'_> {
@@ -364,7 +381,11 @@ impl Run {
 
     /// Emits an event together with what the run must remember.
     pub fn emit_with(&self, event: Event, steps: Vec<RunStep>) -> Emit<'_> {
-        Emit { run: self, stage: Stage::Written(self.parts.journal.emit(self, event, steps)) }
+        let stage = match self.parts.journal.emit(self, event, steps).try_now() {
+            Ok(emitted) => emitted.map_or_else(Stage::Failed, Stage::from),
+            Err(work) => Stage::Written(work),
+        };
+        Emit { run: self, stage }
     }
 
     /// Writes what the run must remember, without an event.
@@ -449,11 +470,22 @@ pub struct Emit<'a> {
 enum Stage<'a> {
     /// The journal has it.
     Written(Work<'a, Result<Emitted>>),
+    Failed(Error),
     /// It is stored, but not taken.
     Offered(Arc<Event>, u64),
+    Taken(Arc<Event>),
     /// Its agent waits once: whoever encloses it may end it before it goes on.
     Paused(Arc<Event>),
     Over,
+}
+
+impl From<Emitted> for Stage<'_> {
+    fn from(Emitted { event, ticket }: Emitted) -> Self {
+        match ticket {
+            Some(ticket) => Self::Offered(event, ticket),
+            None => Self::Taken(event),
+        }
+    }
 }
 
 impl Future for Emit<'_> {
@@ -461,35 +493,28 @@ impl Future for Emit<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let event = match std::mem::replace(&mut this.stage, Stage::Over) {
-            Stage::Written(mut work) => match Pin::new(&mut work).poll(cx) {
-                Poll::Ready(Ok(Emitted { event, ticket: None })) => event,
-                Poll::Ready(Ok(Emitted { event, ticket: Some(ticket) })) => {
-                    this.stage = Stage::Offered(event, ticket);
-                    return self.poll(cx);
-                }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {
-                    this.stage = Stage::Written(work);
-                    return Poll::Pending;
-                }
-            },
-            Stage::Offered(event, ticket) => {
-                if this.run.parts.journal.poll_taken(ticket, cx).is_pending() {
-                    this.stage = Stage::Offered(event, ticket);
-                    return Poll::Pending;
-                }
-                event
-            }
-            Stage::Paused(event) => return Poll::Ready(Ok(event)),
-            Stage::Over => return Poll::Pending,
-        };
-        if this.run.note(&event) && !this.run.is_top() {
-            this.stage = Stage::Paused(event);
-            cx.waker().wake_by_ref();
+        if let Stage::Written(work) = &mut this.stage {
+            let Poll::Ready(written) = Pin::new(work).poll(cx) else { return Poll::Pending };
+            this.stage = written.map_or_else(Stage::Failed, Stage::from);
+        }
+        if let Stage::Offered(_, ticket) = &this.stage
+            && this.run.parts.journal.poll_taken(*ticket, cx).is_pending()
+        {
             return Poll::Pending;
         }
-        Poll::Ready(Ok(event))
+        match std::mem::replace(&mut this.stage, Stage::Over) {
+            Stage::Failed(error) => Poll::Ready(Err(error)),
+            Stage::Offered(event, _) | Stage::Taken(event) => {
+                if this.run.note(&event) && !this.run.is_top() {
+                    this.stage = Stage::Paused(event);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(event))
+            }
+            Stage::Paused(event) => Poll::Ready(Ok(event)),
+            Stage::Written(_) | Stage::Over => Poll::Pending,
+        }
     }
 }
 
