@@ -199,14 +199,7 @@ impl<'a> Call<'_, 'a> {
         if response.partial == Some(true) {
             self.event_id = Some(id.clone());
         }
-        Event {
-            id,
-            content: response.content,
-            partial: response.partial,
-            turn_complete: response.turn_complete,
-            meta: response.meta,
-            ..self.turn.run.event()
-        }
+        self.turn.run.event_of(id, response)
     }
 
     /// Gives calls without an id one, and says which of them are answered later. `None` if there are no calls.
