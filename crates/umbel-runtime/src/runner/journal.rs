@@ -1,6 +1,7 @@
 //! A run's way to its session: events are made durable, then handed on.
 
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -25,6 +26,8 @@ pub(crate) struct Recorder {
     /// To the reader, who holds the recorder for its sake.
     pub(crate) outlet: Outlet,
     inner: Mutex<Inner>,
+    /// Whether anything is pending; changed under the lock.
+    is_behind: AtomicBool,
     /// Told when a write is done and the next may begin.
     written: Notify,
 }
@@ -72,7 +75,14 @@ impl Recorder {
             writer: Turn::Nobody,
             refused: false,
         };
-        Self { shared, config, outlet: Outlet::default(), inner: Mutex::new(inner), written: Notify::new() }
+        Self {
+            shared,
+            config,
+            outlet: Outlet::default(),
+            inner: Mutex::new(inner),
+            is_behind: AtomicBool::new(false),
+            written: Notify::new(),
+        }
     }
 
     /// Takes what is kept of the session.
@@ -128,7 +138,7 @@ impl Recorder {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.writer, Turn::Taken) {
             Turn::Free(writer) => {
-                let entries = std::mem::take(&mut inner.pending);
+                let entries = self.take_pending(&mut inner);
                 Some(Some((Writing { recorder: self, writer: Some(writer), lost: false }, entries)))
             }
             Turn::Lost(writer) => {
@@ -211,7 +221,7 @@ impl Recorder {
             return None;
         }
         let Turn::Free(mut writer) = std::mem::replace(&mut inner.writer, Turn::Taken) else { return None };
-        let entries = std::mem::take(&mut inner.pending);
+        let entries = self.take_pending(&mut inner);
         drop(inner);
         let result =
             match self.shared.services.sessions.append(&writer.lease, writer.versions, entries).try_now() {
@@ -303,11 +313,21 @@ impl Recorder {
             inner.hot().state.apply(delta);
         }
         let event = Arc::new(without_temp(event));
-        inner.interrupts.extend(questions(&event));
+        if !event.long_running().is_empty() {
+            inner.interrupts.extend(questions(&event));
+        }
         inner.hot().events.push(event.clone());
         inner.pending.push(LogEntry::Event(event.clone()));
-        inner.pending.extend(steps.into_iter().map(LogEntry::from));
+        self.is_behind.store(true, Ordering::Release);
+        if !steps.is_empty() {
+            inner.pending.extend(steps.into_iter().map(LogEntry::from));
+        }
         event
+    }
+
+    fn take_pending(&self, inner: &mut Inner) -> Entries {
+        self.is_behind.store(false, Ordering::Release);
+        std::mem::take(&mut inner.pending)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -401,9 +421,6 @@ fn events_of(entries: &[LogEntry]) -> Events {
 /// The questions to people that an event asks.
 fn questions(event: &Event) -> Vec<Interrupt> {
     let waiting = event.long_running();
-    if waiting.is_empty() {
-        return Vec::new();
-    }
     let question = |call: &umbel_core::FunctionCall| {
         let reason = match call.name.as_str() {
             REQUEST_CONFIRMATION => "confirmation",
@@ -436,7 +453,7 @@ impl Journal for Recorder {
         }
         if event.is_partial() {
             let event = Arc::new(event);
-            if !self.lock().pending.is_empty() {
+            if self.is_behind.load(Ordering::Acquire) {
                 return Work::later(self.show(event));
             }
             let ticket = self.outlet.offer_preview(event.clone());
@@ -464,12 +481,15 @@ impl Journal for Recorder {
 
     fn record(&self, steps: Vec<RunStep>) -> Work<'_, Result<()>> {
         let records: Entries = steps.into_iter().map(LogEntry::from).collect();
-        self.lock().pending.extend(records);
+        let mut inner = self.lock();
+        inner.pending.extend(records);
+        self.is_behind.store(!inner.pending.is_empty(), Ordering::Release);
+        drop(inner);
         Work::later(self.write())
     }
 
     fn flush(&self) -> Work<'_, Result<()>> {
-        if self.lock().pending.is_empty() {
+        if !self.is_behind.load(Ordering::Acquire) {
             return Work::done(Ok(()));
         }
         Work::later(self.write())

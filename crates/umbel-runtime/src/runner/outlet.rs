@@ -48,24 +48,28 @@ impl Outlet {
     /// far ahead of its reader.
     pub(crate) fn offer_preview(&self, event: Arc<Event>) -> Option<u64> {
         let mut inner = self.lock();
+        if inner.closed {
+            return None;
+        }
         self.push(&mut inner, event);
         let ticket = inner.offered.saturating_sub(AHEAD as u64);
-        (!inner.closed && inner.taken < ticket).then_some(ticket)
+        (inner.taken < ticket).then_some(ticket)
     }
 
     /// Puts an event on offer, behind others that are. Gives the number by which to ask whether it was taken.
     pub(crate) fn offer(&self, event: Arc<Event>) -> u64 {
         let mut inner = self.lock();
-        self.push(&mut inner, event);
+        if !inner.closed {
+            self.push(&mut inner, event);
+        }
         inner.offered
     }
 
+    #[inline]
     fn push(&self, inner: &mut Inner, event: Arc<Event>) {
-        if !inner.closed {
-            inner.events.push(event);
-            inner.offered += 1;
-            self.full.store(true, Ordering::Release);
-        }
+        inner.events.push(event);
+        inner.offered += 1;
+        self.full.store(true, Ordering::Release);
     }
 
     /// Ready once the event with that number was taken, or nobody reads any more.
