@@ -155,6 +155,7 @@ pub struct Transcription {
 
 impl Event {
     /// An event of `source` in `run`, with nothing in it yet.
+    #[inline]
     pub fn new(run: RunId, source: Arc<Source>) -> Self {
         // Written out, since the default of a source is an allocation.
         Self {
@@ -254,6 +255,7 @@ impl Event {
     }
 
     /// Whether the agent has said its last word of this turn with it.
+    #[inline]
     pub fn is_final(&self) -> bool {
         let skips = self.actions.as_ref().is_some_and(|actions| actions.skip_summarization == Some(true));
         if skips || !self.long_running().is_empty() {

@@ -323,6 +323,7 @@ impl Run {
     }
 
     /// Counts a model call; an error if none is left.
+    #[inline]
     pub fn count_model_call(&self) -> Result<()> {
         let limit = self.parts.config.limits.model_calls;
         let used = self.parts.model_calls.fetch_add(1, Ordering::Relaxed);
@@ -358,6 +359,7 @@ impl Run {
     }
 
     /// An event of this agent that says what a model answered.
+    #[inline]
     pub fn event_of(&self, id: EventId, response: Response) -> Event {
         Event {
             id,
@@ -375,11 +377,13 @@ impl Run {
 
     /// Emits an event: it is on its way at once, and the future is done when it is stored and taken. A preview is not
     /// stored, and a run may be a few of them ahead of its reader.
+    #[inline]
     pub fn emit(&self, event: Event) -> Emit<'_> {
         self.emit_with(event, Vec::new())
     }
 
     /// Emits an event together with what the run must remember.
+    #[inline]
     pub fn emit_with(&self, event: Event, steps: Vec<RunStep>) -> Emit<'_> {
         let stage = match self.parts.journal.emit(self, event, steps).try_now() {
             Ok(emitted) => emitted.map_or_else(Stage::Failed, Stage::from),
@@ -445,6 +449,7 @@ impl Run {
     }
 
     /// Whether someone asked to end this agent's work.
+    #[inline]
     pub fn is_ended(&self) -> bool {
         self.scope.ended.load(Ordering::Relaxed)
     }
@@ -491,6 +496,7 @@ impl From<Emitted> for Stage<'_> {
 impl Future for Emit<'_> {
     type Output = Result<Arc<Event>>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         if let Stage::Written(work) = &mut this.stage {
