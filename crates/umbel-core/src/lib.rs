@@ -93,7 +93,7 @@ pub use part::{
 };
 pub use plan::{AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, template};
 pub use response::Response;
-pub use run::{Emitted, Journal, Run, RunParts, Services};
+pub use run::{Emit, Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
 pub use state::{State, StateScope};
 pub use store::{EventFilter, Lease, NewSession, SessionStore, Versions};
