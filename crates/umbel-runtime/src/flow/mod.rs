@@ -69,7 +69,11 @@ async fn one_step(turn: &mut Turn<'_>) -> Result<Option<Arc<Event>>> {
     step.ask_toolsets().await?;
     for processor in turn.agent.processors.request() {
         if processor.applies(turn.agent) {
-            processor.process(&mut step).await?;
+            // Nearly all are done at once; then there is nothing to poll.
+            match processor.process(&mut step).try_now() {
+                Ok(done) => done?,
+                Err(work) => work.await?,
+            }
         }
         if step.is_stopped() || turn.run.is_ended() {
             return Ok(step.take_last());
