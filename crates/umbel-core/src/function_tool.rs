@@ -411,6 +411,10 @@ mod tests {
             Work::done(Ok(()))
         }
 
+        fn count_model_call(&self) -> u32 {
+            0
+        }
+
         fn state(&self) -> State {
             State::default()
         }
@@ -445,7 +449,6 @@ mod tests {
             cancel: CancelToken::new(),
             journal: Arc::new(Blank),
             tree,
-            model_calls: Arc::default(),
             depth: 0,
             extensions: Arc::default(),
         };

@@ -4,7 +4,6 @@ use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -40,8 +39,6 @@ pub(crate) struct Task {
     pub(crate) input: Content,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) cancel: CancelToken,
-    /// Shared with the run that started this one, if one did.
-    pub(crate) model_calls: Arc<AtomicU32>,
     pub(crate) depth: u32,
 }
 
@@ -154,7 +151,6 @@ fn prepare(task: Task) -> Result<(RunParts, Arc<Content>)> {
         services: shared.services.clone(),
         cancel: task.cancel,
         tree: shared.team.tree.clone(),
-        model_calls: task.model_calls,
         depth: task.depth,
         extensions: shared.extensions.clone(),
         journal: task.recorder,

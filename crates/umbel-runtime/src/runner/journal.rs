@@ -1,7 +1,7 @@
 //! A run's way to its session: events are made durable, then handed on.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -23,6 +23,9 @@ use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST
 pub(crate) struct Recorder {
     pub(crate) shared: Arc<Shared>,
     pub(crate) config: Arc<RunConfig>,
+    /// That of the run that started this one, if one did: it counts the model calls.
+    above: Option<Arc<dyn Journal>>,
+    model_calls: AtomicU32,
     /// To the reader, who holds the recorder for its sake.
     pub(crate) outlet: Outlet,
     inner: Mutex<Inner>,
@@ -67,7 +70,7 @@ impl Inner {
 }
 
 impl Recorder {
-    pub(crate) fn new(shared: Arc<Shared>, config: Arc<RunConfig>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, config: Arc<RunConfig>, above: Option<Arc<dyn Journal>>) -> Self {
         let inner = Inner {
             hot: None,
             pending: Entries::new(),
@@ -78,6 +81,8 @@ impl Recorder {
         Self {
             shared,
             config,
+            above,
+            model_calls: AtomicU32::new(0),
             outlet: Outlet::default(),
             inner: Mutex::new(inner),
             is_behind: AtomicBool::new(false),
@@ -493,6 +498,13 @@ impl Journal for Recorder {
             return Work::done(Ok(()));
         }
         Work::later(self.write())
+    }
+
+    fn count_model_call(&self) -> u32 {
+        match &self.above {
+            Some(above) => above.count_model_call(),
+            None => self.model_calls.fetch_add(1, Ordering::Relaxed),
+        }
     }
 
     fn state(&self) -> State {

@@ -10,7 +10,6 @@ mod stream;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use futures::StreamExt;
 use smol_str::SmolStr;
@@ -145,9 +144,8 @@ impl Runner {
             key: key.clone(),
             id: self.shared.services.ids.run(),
             input: message.into(),
-            recorder: Arc::new(Recorder::new(self.shared.clone(), config.into())),
+            recorder: Arc::new(Recorder::new(self.shared.clone(), config.into(), None)),
             cancel: CancelToken::new(),
-            model_calls: Arc::new(AtomicU32::new(0)),
             depth: 0,
         })
     }
@@ -177,9 +175,8 @@ pub(crate) async fn run_child(
         key,
         id: shared.services.ids.run(),
         input,
-        recorder: Arc::new(Recorder::new(shared, Arc::new(config))),
+        recorder: Arc::new(Recorder::new(shared, Arc::new(config), Some(parent.journal().clone()))),
         cancel: CancelToken::new(),
-        model_calls: parent.model_calls().clone(),
         depth: parent.depth() + 1,
     });
     while let Some(event) = stream.next().await {

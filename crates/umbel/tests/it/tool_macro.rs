@@ -45,6 +45,10 @@ impl Journal for Blank {
         Work::done(Ok(()))
     }
 
+    fn count_model_call(&self) -> u32 {
+        0
+    }
+
     fn state(&self) -> State {
         State::default()
     }
@@ -82,7 +86,6 @@ fn context(tool: &dyn Tool, dependencies: Extensions) -> ToolContext {
         cancel: CancelToken::new(),
         journal: Arc::new(Blank),
         tree,
-        model_calls: Arc::default(),
         depth: 0,
         extensions: Arc::default(),
     };
