@@ -42,6 +42,8 @@ struct Inner {
     pending: Entries,
     interrupts: Vec<Interrupt>,
     writer: Turn,
+    /// Someone waits for the turn to write.
+    awaited: bool,
     /// A handler failed on an event: it would on the next one too.
     refused: bool,
 }
@@ -76,6 +78,7 @@ impl Recorder {
             pending: Entries::new(),
             interrupts: Vec::new(),
             writer: Turn::Nobody,
+            awaited: false,
             refused: false,
         };
         Self {
@@ -154,14 +157,22 @@ impl Recorder {
                 inner.writer = Turn::Nobody;
                 Some(None)
             }
-            Turn::Taken => None,
+            Turn::Taken => {
+                inner.awaited = true;
+                None
+            }
         }
     }
 
     /// Gives the turn back.
     fn pass(&self, writer: Turn) {
-        self.lock().writer = writer;
-        self.written.notify_waiters();
+        let mut inner = self.lock();
+        inner.writer = writer;
+        let awaited = std::mem::take(&mut inner.awaited);
+        drop(inner);
+        if awaited {
+            self.written.notify_waiters();
+        }
     }
 
     /// Ends the run: writes what is left and the outcome, gives the lease back and the session away.
