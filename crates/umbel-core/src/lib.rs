@@ -95,7 +95,7 @@ pub use plan::{
     AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, provided, template,
 };
 pub use response::Response;
-pub use run::{Emitted, Journal, Run, RunParts, Services};
+pub use run::{Emit, Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
 pub use state::{State, StateScope};
 pub use store::{EventFilter, Lease, NewSession, SessionStore, Versions};

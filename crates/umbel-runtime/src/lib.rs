@@ -9,15 +9,16 @@
 //! - [`tools`]: agents as tools, and small tools that most agents can use
 //! - [`handlers`]: handlers that are ready to use; [`with`]: handlers from closures
 //! - [`plugin`], [`legacy`], [`per_run`]: other forms of a handler; [`explain`]: what came of all of them
-//! - [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
+//! - [`backoff`], [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
-//! It knows `umbel-core` and nothing else of Umbel.
+//! Of Umbel it knows `umbel-core`, and `#[handler]`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 mod adk_stage;
 pub mod agents;
 pub mod aggregator;
+pub mod backoff;
 pub mod compaction;
 mod configure;
 pub mod contents;

@@ -217,6 +217,16 @@ async fn around(run: &Run, team: &Team, hook: Hook, own: Option<&Callbacks>) -> 
     if own.is_empty() && plugins.iter().all(|plugin| hook.of(&plugin.callbacks).is_empty()) {
         return Ok(false);
     }
+    // Boxed, so that agents without callbacks do not carry their state around.
+    Box::pin(call_back(run, plugins, hook, own)).await
+}
+
+async fn call_back(
+    run: &Run,
+    plugins: &[Arc<crate::Plugin>],
+    hook: Hook,
+    own: &[AgentCallback],
+) -> Result<bool> {
     let cx = Context::new(run.clone());
     let content = first_content(&cx, plugins, hook, own).await?;
     let actions = cx.take_actions();

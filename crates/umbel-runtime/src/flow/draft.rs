@@ -36,7 +36,8 @@ pub struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    pub(crate) async fn new(agent: &'a LlmAgent, run: &'a Run, team: Arc<Team>) -> Result<Self> {
+    /// Boxed, since it is large and lives as long as the model's answer takes.
+    pub(crate) fn new(agent: &'a LlmAgent, run: &'a Run, team: Arc<Team>) -> Result<Box<Self>> {
         let model = agent.model_in(run.tree(), run.node_id())?.clone();
         let mut request = ModelRequest::new(model.name());
         request.stream = run.config().streaming;
@@ -48,7 +49,7 @@ impl<'a> Draft<'a> {
         let fixed = turn_plan.as_ref().filter(|turn| turn.tools_fixed).map(|turn| &turn.plan.tools);
         let tools = fixed.or_else(|| place.configured.as_ref().map(|plan| &plan.tools));
         let tools = tools.unwrap_or(&agent.tools).clone();
-        let mut draft = Self {
+        Ok(Box::new(Self {
             agent,
             run,
             model,
@@ -61,13 +62,11 @@ impl<'a> Draft<'a> {
             notes: Vec::new(),
             stopped: false,
             last: None,
-        };
-        draft.ask_toolsets().await?;
-        Ok(draft)
+        }))
     }
 
     /// Asks each toolset once; what they say now holds for the whole step.
-    async fn ask_toolsets(&mut self) -> Result<()> {
+    pub(crate) async fn ask_toolsets(&mut self) -> Result<()> {
         let fixed = self.turn_plan.as_ref().is_some_and(|turn| turn.tools_fixed);
         for toolset in &self.agent.toolsets {
             if !fixed {

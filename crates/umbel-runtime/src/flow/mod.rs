@@ -75,8 +75,9 @@ async fn steps(turn: &mut Turn<'_>) -> Result<()> {
     let run = turn.run;
     let mut jumps = 0;
     if run.turn_value::<TurnPlan>().is_some_and(|plan| plan.starts_with_calls) {
-        let tools = Draft::new(turn.agent, run, turn.team.clone()).await?.tools;
-        Box::pin(handlers::pending_calls(turn, &tools)).await?;
+        let mut draft = Draft::new(turn.agent, run, turn.team.clone())?;
+        draft.ask_toolsets().await?;
+        Box::pin(handlers::pending_calls(turn, &draft.tools)).await?;
     }
     loop {
         run.cancel_token().check()?;
@@ -127,11 +128,15 @@ fn layers_of(agent: &LlmAgent, team: &Team) -> HookList {
 
 /// One request with all that follows from its answer.
 async fn one_step(turn: &mut Turn<'_>) -> Result<Made> {
-    // Boxed: it is large, and lives as long as the model's answer takes.
-    let mut draft = Box::new(Draft::new(turn.agent, turn.run, turn.team.clone()).await?);
+    let mut draft = Draft::new(turn.agent, turn.run, turn.team.clone())?;
+    draft.ask_toolsets().await?;
     for processor in turn.agent.processors.request() {
         if processor.applies(turn.agent) {
-            processor.process(&mut draft).await?;
+            // Nearly all are done at once; then there is nothing to poll.
+            match processor.process(&mut draft).try_now() {
+                Ok(done) => done?,
+                Err(work) => work.await?,
+            }
         }
         if draft.is_stopped() || turn.run.is_ended() {
             return Ok(Made { last: draft.take_last(), after: After::Event });

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
-    CallId, Chunk, ChunkStream, Content, Context, Error, ErrorKind, Event, EventId, Extensions, Guarded,
-    Jump, ModelCall, ModelEnd, NextModel, Payload, Response, Result, RunStep, Step, ToolSet, ToolValue, Work,
+    CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId, Extensions,
+    Guarded, Jump, ModelCall, ModelEnd, NextModel, Payload, Response, Result, RunStep, Step, ToolSet,
+    ToolValue, Work,
 };
 
 use super::draft::Draft;
@@ -125,7 +126,7 @@ impl AskModel {
     }
 }
 
-impl Call<'_, '_> {
+impl<'a> Call<'_, 'a> {
     /// Reads an answer that comes through layers.
     async fn read_wrapped<'c>(&mut self, chunks: Guarded<'c, Result<ChunkStream<'c>>>) -> Result<()> {
         let chunks = self.turn.run.cancel_token().guard(chunks).await??;
@@ -153,8 +154,8 @@ impl Call<'_, '_> {
                 Some(Ok(chunk @ (Chunk::Text(_) | Chunk::Thought(_) | Chunk::Delta(_)))) => {
                     let ids = run.services().ids.as_ref();
                     let piece = fold.get_or_insert_default().fold_chunk(chunk, ids, run.config().streaming);
-                    if let Some(piece) = piece {
-                        self.preview(piece).await?;
+                    if let Some(shown) = piece.and_then(|piece| self.begin_preview(piece)) {
+                        self.last = Some(shown.await?);
                     }
                 }
                 Some(Ok(Chunk::Complete(whole))) => {
@@ -189,13 +190,19 @@ impl Call<'_, '_> {
 
     /// Shows a piece of an answer. It is never stored and never acted on.
     async fn preview(&mut self, piece: Response) -> Result<()> {
+        if let Some(shown) = self.begin_preview(piece) {
+            self.last = Some(shown.await?);
+        }
+        Ok(())
+    }
+
+    fn begin_preview(&mut self, piece: Response) -> Option<Emit<'a>> {
         if is_nothing(&piece) {
-            return Ok(());
+            return None;
         }
         let mut event = self.event(piece);
         function_calls::name_calls(self.turn.run, &self.tools, &mut event);
-        self.last = Some(self.turn.run.emit(event).await?);
-        Ok(())
+        Some(self.turn.run.emit(event))
     }
 
     /// Acts on a whole answer of the model.
@@ -283,14 +290,7 @@ impl Call<'_, '_> {
         if response.partial == Some(true) {
             self.event_id = Some(id.clone());
         }
-        Event {
-            id,
-            content: response.content,
-            partial: response.partial,
-            turn_complete: response.turn_complete,
-            meta: response.meta,
-            ..self.turn.run.event()
-        }
+        self.turn.run.event_of(id, response)
     }
 
     /// A model that stops as it should but says nothing has failed: an answer is due.
