@@ -34,7 +34,7 @@ pub mod tools;
 pub use agents::{
     AgentFn, IncludeContents, LlmAgent, LoopAgent, Parallel, Sequential, agent_fn, run_sub_agent,
 };
-pub use compaction::{Compactor, Summariser};
+pub use compaction::{Compactor, ModelSummariser, Summariser};
 pub use models::{RecordingModel, ReplayModel, ScriptedModel};
 pub use planner::{PlanAndAct, Planner, ThinkingPlanner};
 pub use plugin::Plugin;
