@@ -1,0 +1,4 @@
+//! Handlers that most agents can use.
+
+mod per_agent;
+pub mod token_counter;
