@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context as TaskContext, Poll};
@@ -22,11 +22,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Source};
 use crate::extensions::Extensions;
 use crate::history::History;
-use crate::id::{Ids, RunId};
+use crate::id::{EventId, Ids, RunId};
 use crate::list::List;
 use crate::log::{Kept, RunStep};
 use crate::memory::MemoryStore;
 use crate::part::FunctionCall;
+use crate::response::Response;
 use crate::session::SessionKey;
 use crate::state::State;
 use crate::store::SessionStore;
@@ -378,6 +379,7 @@ impl Run {
     }
 
     /// Counts a model call; an error if none is left.
+    #[inline]
     pub fn count_model_call(&self) -> Result<()> {
         let limit = self.parts.config.limits.model_calls;
         let used = self.parts.model_calls.fetch_add(1, Ordering::Relaxed);
@@ -412,32 +414,38 @@ impl Run {
         Event::new(self.parts.id.clone(), self.scope.source.clone())
     }
 
-    /// Emits an event: returns once it is stored and taken. A preview is not stored, and a run may be a few of them ahead
-    /// of its reader.
-    pub async fn emit(&self, event: Event) -> Result<Arc<Event>> {
-        self.emit_with(event, Vec::new()).await
+    /// An event of this agent that says what a model answered.
+    #[inline]
+    pub fn event_of(&self, id: EventId, response: Response) -> Event {
+        Event {
+            id,
+            run: self.parts.id.clone(),
+            source: self.scope.source.clone(),
+            timestamp: 0.0,
+            content: response.content,
+            partial: response.partial,
+            turn_complete: response.turn_complete,
+            actions: None,
+            long_running_tool_ids: None,
+            meta: response.meta,
+        }
+    }
+
+    /// Emits an event: it is on its way at once, and the future is done when it is stored and taken. A preview is not
+    /// stored, and a run may be a few of them ahead of its reader.
+    #[inline]
+    pub fn emit(&self, event: Event) -> Emit<'_> {
+        self.emit_with(event, Vec::new())
     }
 
     /// Emits an event together with what the run must remember.
-    pub async fn emit_with(&self, event: Event, steps: Vec<RunStep>) -> Result<Arc<Event>> {
-        let journal = &self.parts.journal;
-        let Emitted { event, ticket } = journal.emit(self, event, steps).await?;
-        if let Some(ticket) = ticket {
-            poll_fn(|cx| journal.poll_taken(ticket, cx)).await;
-        }
-        if self.tell(&event) && !self.is_top() {
-            // Whoever encloses this agent may end it before it goes on.
-            let mut asked = false;
-            poll_fn(|cx| {
-                if std::mem::replace(&mut asked, true) {
-                    return Poll::Ready(());
-                }
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            })
-            .await;
-        }
-        Ok(event)
+    #[inline]
+    pub fn emit_with(&self, event: Event, steps: Vec<RunStep>) -> Emit<'_> {
+        let stage = match self.parts.journal.emit(self, event, steps).try_now() {
+            Ok(emitted) => emitted.map_or_else(Stage::Failed, Stage::from),
+            Err(work) => Stage::Written(work),
+        };
+        Emit { run: self, stage }
     }
 
     /// Writes what the run must remember, without an event.
@@ -497,6 +505,7 @@ impl Run {
     }
 
     /// Whether someone asked to end this agent's work.
+    #[inline]
     pub fn is_ended(&self) -> bool {
         self.scope.ended.load(Ordering::Relaxed)
     }
@@ -509,6 +518,71 @@ impl Run {
     /// The agent that is to go on, taken out.
     pub fn take_transfer(&self) -> Option<SmolStr> {
         self.scope.transfer.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// An event on its way: done once it is stored and taken. See [`Run::emit`].
+#[must_use = "an event may not be stored yet: await it"]
+pub struct Emit<'a> {
+    run: &'a Run,
+    stage: Stage<'a>,
+}
+
+enum Stage<'a> {
+    /// The journal has it.
+    Written(Work<'a, Result<Emitted>>),
+    Failed(Error),
+    /// It is stored, but not taken.
+    Offered(Arc<Event>, u64),
+    Taken(Arc<Event>),
+    /// Its agent waits once: whoever encloses it may end it before it goes on.
+    Paused(Arc<Event>),
+    Over,
+}
+
+impl From<Emitted> for Stage<'_> {
+    fn from(Emitted { event, ticket }: Emitted) -> Self {
+        match ticket {
+            Some(ticket) => Self::Offered(event, ticket),
+            None => Self::Taken(event),
+        }
+    }
+}
+
+impl Future for Emit<'_> {
+    type Output = Result<Arc<Event>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Stage::Written(work) = &mut this.stage {
+            let Poll::Ready(written) = Pin::new(work).poll(cx) else { return Poll::Pending };
+            this.stage = written.map_or_else(Stage::Failed, Stage::from);
+        }
+        if let Stage::Offered(_, ticket) = &this.stage
+            && this.run.parts.journal.poll_taken(*ticket, cx).is_pending()
+        {
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut this.stage, Stage::Over) {
+            Stage::Failed(error) => Poll::Ready(Err(error)),
+            Stage::Offered(event, _) | Stage::Taken(event) => {
+                if this.run.tell(&event) && !this.run.is_top() {
+                    this.stage = Stage::Paused(event);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(event))
+            }
+            Stage::Paused(event) => Poll::Ready(Ok(event)),
+            Stage::Written(_) | Stage::Over => Poll::Pending,
+        }
+    }
+}
+
+impl fmt::Debug for Emit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Emit")
     }
 }
 

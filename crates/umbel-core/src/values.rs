@@ -1,18 +1,31 @@
 //! What a run carries along: values by type, values that survive it, and its handlers' changes to the conversation.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::event::Source;
 use crate::extensions::Extensions;
+use crate::handler::Handler;
 use crate::transcript::{Edit, Transcript};
 
 /// What a run carries along. Shared by all its agents.
-#[derive(Debug, Default)]
-pub struct RunValues(Mutex<Option<Box<Inner>>>);
+#[derive(Default)]
+pub struct RunValues {
+    inner: Mutex<Option<Box<Inner>>>,
+    /// Handlers that were made for this run. They stay where they are until it ends, so they can be borrowed.
+    handlers: OnceLock<Box<Made>>,
+}
+
+/// A handler that was made for a run, and those that were made later.
+struct Made {
+    number: u64,
+    handler: Arc<dyn Handler>,
+    next: OnceLock<Box<Made>>,
+}
 
 /// Most runs carry nothing, so this is made when it is needed.
 #[derive(Debug, Default)]
@@ -104,7 +117,26 @@ impl RunValues {
         }
     }
 
+    /// The handler of this run with that number, made if there is none yet.
+    pub fn handler(&self, number: u64, make: impl Fn() -> Arc<dyn Handler>) -> &dyn Handler {
+        let mut place = &self.handlers;
+        loop {
+            let made =
+                place.get_or_init(|| Box::new(Made { number, handler: make(), next: OnceLock::new() }));
+            if made.number == number {
+                return &*made.handler;
+            }
+            place = &made.next;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Box<Inner>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for RunValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RunValues").field(&*self.lock()).finish()
     }
 }

@@ -45,6 +45,42 @@ pub const NEEDS_CONFIRMATION: &str = "This call waits for a person to approve or
 /// What a call is answered that a person rejected.
 pub const REJECTED: &str = "A person rejected this call, so it was not made.";
 
+/// What a call is answered that was not made, since a handler went on without it.
+pub const CALL_SKIPPED: &str = "This call was not made: the work went on without it.";
+
+/// What a handler is told that changed what others have acted on.
+pub const FIXED_IN_EVENTS: &str = "ids, calls and control actions of an event must stay as they are";
+
+/// What is said of a layer that gives a stream where a value is due.
+pub const STREAM_IN_STREAM: &str = "a streamed result ended in another stream: its last item must be a value";
+
+/// What is said of an agent that has middlewares of the old form and handlers.
+pub const LEGACY_MIXED: &str =
+    "middlewares of the old form are mixed with handlers: they come first; write them as handlers";
+
+/// What is said of handlers that left nothing to send.
+pub const EMPTY_HISTORY: &str =
+    "the handlers left no message for the model: keep at least one, or answer in its place";
+
+/// What is said of handlers that jump to the model again and again.
+pub const ENDLESS_JUMPS: &str =
+    "handlers jumped back to the model 100 times before it was asked: let one of them go on";
+
+/// The error code of a preview that voids those of the same id before it: the attempt they came from was rejected.
+pub const ATTEMPT_REJECTED: &str = "ATTEMPT_REJECTED";
+
+/// What is said of a response whose call a handler took away.
+pub fn orphaned_response(name: &str) -> String {
+    format!(
+        "the handlers left a response of `{name}` without its call: take both away, or neither, or add `RepairCalls`"
+    )
+}
+
+/// What is said of a handler that failed.
+pub fn handler_error(name: &str, hook: &str, message: &str) -> String {
+    format!("handler `{name}` failed in {hook}: {message}")
+}
+
 /// What an event says of a model that answered nothing.
 pub const NO_CONTENT: &str = "The model ended its turn without an answer.";
 

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use smallvec::SmallVec;
 use umbel_core::json::empty_object;
 use umbel_core::session::SessionMap;
 use umbel_core::store::News;
@@ -18,8 +19,8 @@ pub(crate) struct HotSession {
     pub(crate) versions: Versions,
     pub(crate) state: State,
     pub(crate) events: List<Arc<Event>>,
-    /// What models were sent, by view.
-    projections: Vec<Projection>,
+    /// What models were sent, by view; most sessions have one.
+    projections: SmallVec<[Projection; 1]>,
 }
 
 /// Views of one session that are kept; a team is seldom larger.
@@ -29,8 +30,10 @@ impl HotSession {
     /// Takes in what is newer.
     pub(crate) fn take_in(&mut self, news: News) {
         if news.whole {
-            *self = Self::default();
-            self.state.replace_scope(StateScope::Session, news.session_state.unwrap_or_else(empty_object));
+            let state = news.session_state.unwrap_or_else(empty_object);
+            self.state = State::new(state, empty_object(), empty_object());
+            self.events = List::new();
+            self.projections.clear();
         }
         for entry in news.entries {
             if let LogEntry::Event(event) = entry {
@@ -48,13 +51,11 @@ impl HotSession {
         self.versions = news.versions;
     }
 
-    /// Takes in what is newer, and the events that a run begins with.
-    pub(crate) fn begin(&mut self, news: News, events: impl IntoIterator<Item = Arc<Event>>) {
+    /// Takes in what is newer, and the event that a run begins with.
+    pub(crate) fn begin(&mut self, news: News, event: Arc<Event>) {
         self.take_in(news);
-        for event in events {
-            self.take_in_event(&event);
-            self.events.push(event);
-        }
+        self.take_in_event(&event);
+        self.events.push(event);
     }
 
     fn take_in_event(&mut self, event: &Event) {
@@ -95,8 +96,8 @@ impl HotSessions {
     }
 
     /// Takes a session out, for one run.
-    pub(crate) fn take(&self, key: &SessionKey) -> Box<HotSession> {
-        self.lock().remove(key).unwrap_or_default()
+    pub(crate) fn take(&self, key: &SessionKey) -> Option<Box<HotSession>> {
+        self.lock().remove(key)
     }
 
     /// Puts it back.

@@ -22,10 +22,11 @@ use umbel_core::{
 
 pub use self::stream::RunStream;
 
-use self::drive::{Task, drive};
+use self::drive::Task;
 use self::hot::HotSessions;
-use self::outlet::Outlet;
+use self::journal::Recorder;
 use crate::compaction::Compactor;
+use crate::onion;
 use crate::plugin::{Plugin, Plugins};
 use crate::team::{Extras, Team};
 
@@ -90,6 +91,10 @@ impl Runner {
         &self.shared.app
     }
 
+    pub(crate) fn team(&self) -> &Arc<Team> {
+        &self.shared.team
+    }
+
     /// The agents.
     pub fn tree(&self) -> &Arc<AgentTree> {
         &self.shared.team.tree
@@ -141,27 +146,20 @@ impl Runner {
         message: impl Into<Content>,
         config: impl Into<Arc<RunConfig>>,
     ) -> RunStream {
-        let (outlet, cancel) = (Arc::new(Outlet::default()), CancelToken::new());
-        let id = self.shared.services.ids.run();
-        let task = Task {
+        RunStream::new(Task {
             key: key.clone(),
-            id: id.clone(),
+            id: self.shared.services.ids.run(),
             input: message.into(),
-            config: config.into(),
-            cancel: cancel.clone(),
-            outlet: outlet.clone(),
+            recorder: Arc::new(Recorder::new(self.shared.clone(), config.into())),
+            cancel: CancelToken::new(),
             model_calls: Arc::new(AtomicU32::new(0)),
             depth: 0,
-        };
-        RunStream::new(id, Box::pin(drive(self.shared.clone(), task)), outlet, cancel)
+        })
     }
 
     /// Closes the runner's handlers. Runs that are under way are not affected.
     pub async fn close(&self) -> Result<()> {
-        for handler in &self.shared.team.extras.handlers {
-            handler.close().await?;
-        }
-        Ok(())
+        onion::close(&self.shared.team.hooks.close).await
     }
 }
 
@@ -173,23 +171,19 @@ pub(crate) async fn run_child(
     input: Content,
     mut read: impl FnMut(&umbel_core::Event),
 ) -> Result<umbel_core::Outcome> {
-    let (outlet, cancel) = (Arc::new(Outlet::default()), CancelToken::new());
     let mut config = (**parent.config()).clone();
     config.streaming = false;
     config.state_delta = Object::new();
-    let id = shared.services.ids.run();
-    let task = Task {
+    // Should the caller be stopped, this run goes on in a task of its own until it has unwound and has its outcome.
+    let mut stream = RunStream::new(Task {
         key,
-        id: id.clone(),
+        id: shared.services.ids.run(),
         input,
-        config: Arc::new(config),
-        cancel: cancel.clone(),
-        outlet: outlet.clone(),
+        recorder: Arc::new(Recorder::new(shared, Arc::new(config))),
+        cancel: CancelToken::new(),
         model_calls: parent.model_calls().clone(),
         depth: parent.depth() + 1,
-    };
-    // Should the caller be stopped, this run goes on in a task of its own until it has unwound and has its outcome.
-    let mut stream = RunStream::new(id, Box::pin(drive(shared, task)), outlet, cancel);
+    });
     while let Some(event) = stream.next().await {
         read(&*event?);
     }
