@@ -175,7 +175,8 @@ impl Summarise {
         history.len().saturating_sub(kept.max(1))
     }
 
-    /// What the summariser is shown of messages that are to be summed up: the newest, from a word of the user on.
+    /// What the summariser is shown of messages that are to be summed up: the newest, from a word of the user on or behind
+    /// an earlier summary.
     pub fn shown(&self, messages: &[Arc<Content>]) -> Vec<Arc<Content>> {
         let Some(limit) = self.trim else { return messages.to_vec() };
         let (earlier, rest) = match messages.split_first() {
@@ -183,10 +184,10 @@ impl Summarise {
             _ => (None, messages),
         };
         let limit = limit.saturating_sub(earlier.map_or(0, |earlier| self.counter.count(earlier)));
-        earlier.cloned().into_iter().chain(self.newest(rest, limit)).collect()
+        earlier.cloned().into_iter().chain(self.newest(rest, limit, earlier.is_none())).collect()
     }
 
-    fn newest(&self, messages: &[Arc<Content>], limit: u64) -> Vec<Arc<Content>> {
+    fn newest(&self, messages: &[Arc<Content>], limit: u64, from_user: bool) -> Vec<Arc<Content>> {
         let mut left = limit;
         let fits = |message: &&Arc<Content>| {
             let rest = left.checked_sub(self.counter.count(message));
@@ -200,7 +201,7 @@ impl Summarise {
             return [Arc::new(end)].into_iter().chain(fitting.iter().cloned()).collect();
         }
         // Without a word of the user any message but an answer will do: a summary of some of it is better than none.
-        let start = fitting.iter().position(|message| is_spoken(message));
+        let start = fitting.iter().position(|message| from_user && is_spoken(message));
         let start = start.or_else(|| fitting.iter().position(|message| !message.has_responses()));
         match start.and_then(|start| fitting.get(start..)) {
             Some(shown) => shown.to_vec(),
