@@ -43,7 +43,7 @@ pub mod with;
 pub use agents::{
     AgentFn, IncludeContents, LlmAgent, LoopAgent, Parallel, Sequential, agent_fn, run_sub_agent,
 };
-pub use compaction::{Compactor, Summariser};
+pub use compaction::{Compactor, ModelSummariser, Summariser};
 pub use explain::Explanation;
 pub use models::{RecordingModel, ReplayModel, ScriptedModel};
 pub use per_run::{HandlerFactory, PerRun, per_run};

@@ -98,6 +98,19 @@ pub const FINISH_TASK_NOTE: &str = "You work on a task for another agent and may
 pub const SUMMARISE: &str = "Summarise the conversation below for someone who has to continue it. Keep decisions, facts, \
     names, numbers, open questions and the results of tools. Leave out pleasantries. Answer with the summary only.";
 
+/// Opens a summary that stands for earlier messages.
+pub const SUMMARY: &str = "The earlier part of this conversation, summed up:";
+
+/// Stands where the result of a tool was taken out of a request.
+pub const CLEARED: &str = "[cleared]";
+
+/// What a call is answered that never got an answer.
+pub const NO_ANSWER: &str = "This call has no answer: it was cut short, or its answer is still to come.";
+
+/// What the tool does that reads stored results.
+pub const READ_ARTIFACT: &str = "Reads from a tool result that was too long to be shown and was stored instead. Gives \
+    `length` characters from `offset` on, and the offset at which to go on.";
+
 /// Tells the model to plan before it acts.
 pub const PLAN_AND_ACT: &str = "Work in this form. First write `/*PLANNING*/` and a numbered plan that uses only the tools \
     you have. Then carry it out: before each step write `/*ACTION*/` and call the tool, and after its result write \
@@ -292,6 +305,25 @@ pub fn transfer_refused(from: &str, to: &str) -> String {
     format!(
         "`{from}` may not hand over to `{to}`: it is neither below it, nor its parent, nor a peer it may pass on to"
     )
+}
+
+/// A summary that stands for earlier messages.
+pub fn summary(words: &str) -> String {
+    format!("{SUMMARY}\n\n{words}")
+}
+
+/// Says how to get at the rest of a result that was too long.
+pub fn offloaded(tool: &str, name: &str, shown: usize, total: usize) -> String {
+    let missing = total.saturating_sub(shown);
+    format!(
+        "Only the first {shown} of {total} characters are shown, {missing} are missing. The whole result is stored: call \
+         `{tool}` with the name \"{name}\" and an offset to read on."
+    )
+}
+
+/// Says that a stored result does not exist.
+pub fn no_stored_result(name: &str) -> String {
+    format!("There is no stored result named \"{name}\". Use a name that a tool's result gave you.")
 }
 
 /// Says that a plugin failed.

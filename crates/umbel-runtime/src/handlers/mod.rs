@@ -1,15 +1,23 @@
 //! Handlers that are ready to use. An agent or a runner takes them with `.handler(…)`.
 
 mod attempts;
+pub mod context_edit;
 mod event_filter;
 mod fallback;
 mod global_instruction;
 mod limits;
+pub mod offload;
+mod per_agent;
 mod reflect;
+pub mod repair;
 mod retry;
+pub mod summarise;
 mod todo;
+pub mod token_counter;
 mod tool_error;
 mod tool_select;
+#[cfg(test)]
+mod vectors;
 
 pub use self::event_filter::EventFilter;
 pub use self::fallback::ModelFallback;
