@@ -47,6 +47,11 @@ impl Checked {
         Self::Compare { expected, actual, tokens: Tokens::default() }
     }
 
+    /// The case's settings were refused.
+    pub(super) fn refused(case: &Case) -> Self {
+        Self::plain(case.expect.clone(), serde_json::json!({"config_error": true}))
+    }
+
     /// Whether the case fails.
     pub(super) fn differs(&self) -> bool {
         matches!(self.clone().verdict(), Verdict::Failed(_))

@@ -196,14 +196,17 @@ fn judge(kind: &str, case: &Case) -> Verdict {
 const KINDS: &[&str] = &[
     "append_user_content",
     "contents",
+    "context_edit",
     "final_response",
     "flow",
     "function_calls",
     "instructions",
+    "limits",
     "order",
     "planner",
     "state",
     "stream",
+    "summarise",
     "todo",
     "tool_select",
     "transfer",
@@ -213,14 +216,17 @@ async fn check(kind: &str, case: &Case) -> Result<Checked, BoxError> {
     match kind {
         "append_user_content" => append_user_content::check(case),
         "contents" => contents::check(case),
+        "context_edit" => handlers::context_edit::check(case),
         "final_response" => final_response::check(case),
         "flow" => flow::check(case).await,
         "function_calls" => function_calls::check(case).await,
         "instructions" => instructions::check(case).await,
+        "limits" => handlers::limits::check(case).await,
         "order" => handlers::order::check(case).await,
         "planner" => planner::check(case),
         "state" => state::check(case).await,
         "stream" => stream::check(case),
+        "summarise" => handlers::summarise::check(case),
         "todo" => handlers::todo::check(case).await,
         "tool_select" => handlers::tool_select::check(case).await,
         "transfer" => transfer::check(case),
@@ -264,7 +270,7 @@ mod tests {
         stream,
         transfer
     );
-    files!("handlers": order, todo, tool_select);
+    files!("handlers": context_edit, limits, order, summarise, todo, tool_select);
 
     /// What becomes of two cases, of which the second fails, with that list of cases to do better on.
     fn judged(better: &str) -> (usize, usize, usize, String) {

@@ -117,6 +117,13 @@ impl Tokens {
             "todo-prompt" => text::TODO_PROMPT.to_owned(),
             "todo-parallel-error" => text::TODO_PARALLEL.to_owned(),
             "todo-updated" | "tool-args-invalid" => ANYTHING.to_owned(),
+            "cleared" => text::CLEARED.to_owned(),
+            "summary-prefix" => text::summary(""),
+            "summary-impossible" => ANYTHING.to_owned(),
+            "model-limit" => text::model_limit(&used(rest)),
+            "tool-limit" => text::tool_limit(limited_tool(rest)),
+            "tool-limit-end" => text::tool_limit_end(limited_tool(rest), &used(rest)),
+            "tool-skipped" => text::CALL_SKIPPED.to_owned(),
             _ => format!("{OPEN}{token}{CLOSE}"),
         };
         vec![words]
@@ -173,6 +180,22 @@ fn tool_not_found(rest: &str) -> String {
     let (tool, known) = rest.split_once(": ").unwrap_or((rest, "none"));
     let known: Vec<&str> = known.split(", ").filter(|name| *name != "none").collect();
     text::tool_not_found(tool, &known)
+}
+
+/// `tool=NAME`, or `tool=*` for all of them.
+fn limited_tool(rest: &str) -> Option<&str> {
+    rest.split(' ').find_map(|field| field.strip_prefix("tool=")).filter(|tool| *tool != "*")
+}
+
+/// `thread=n/limit run=n/limit`
+fn used(rest: &str) -> String {
+    let scopes = rest.split(' ').filter_map(|field| {
+        let (scope, counts) = field.split_once('=')?;
+        let (calls, limit) = counts.split_once('/')?;
+        let scope = if scope == "thread" { "session" } else { scope };
+        Some(text::calls_of(calls.parse().ok()?, limit.parse().ok()?, scope))
+    });
+    scopes.collect::<Vec<_>>().join(", ")
 }
 
 /// Whether words fit a reading, which may leave some of them open.

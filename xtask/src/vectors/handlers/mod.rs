@@ -5,9 +5,12 @@
 //! - [`scene`]: scripted models and tools, and what they saw; [`play`]: whole runs
 //! - one module per kind
 
+pub(super) mod context_edit;
+pub(super) mod limits;
 mod message;
 pub(super) mod order;
 mod play;
 mod scene;
+pub(super) mod summarise;
 pub(super) mod todo;
 pub(super) mod tool_select;

@@ -110,9 +110,10 @@ impl SceneModel {
         Self { name: name.to_owned(), replies, scene: scene.clone() }
     }
 
-    /// What it has not said yet.
-    pub(super) fn unused(&self) -> Arc<Mutex<VecDeque<Value>>> {
-        self.replies.clone()
+    /// Tells how many answers it has left.
+    pub(super) fn unused(&self) -> impl Fn() -> usize + use<> {
+        let replies = self.replies.clone();
+        move || replies.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn reply(&self, stream: bool) -> Result<Vec<Result<Chunk>>> {
