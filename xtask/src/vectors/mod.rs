@@ -182,7 +182,9 @@ fn read_file(path: &Path) -> Result<(String, Vec<Case>), BoxError> {
 
 /// Runs one case, on a runtime of its own so that nothing of it stays behind.
 fn judge(kind: &str, case: &Case) -> Verdict {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+    // Where waits are measured time stands still, and goes on when all wait.
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = match builder.enable_time().start_paused(kind == "retry").build() {
         Ok(runtime) => runtime,
         Err(error) => return Verdict::broken(&error),
     };
@@ -204,6 +206,7 @@ const KINDS: &[&str] = &[
     "limits",
     "order",
     "planner",
+    "retry",
     "state",
     "stream",
     "summarise",
@@ -224,6 +227,7 @@ async fn check(kind: &str, case: &Case) -> Result<Checked, BoxError> {
         "limits" => handlers::limits::check(case).await,
         "order" => handlers::order::check(case).await,
         "planner" => planner::check(case),
+        "retry" => handlers::retry::check(case).await,
         "state" => state::check(case).await,
         "stream" => stream::check(case),
         "summarise" => handlers::summarise::check(case),
@@ -270,7 +274,7 @@ mod tests {
         stream,
         transfer
     );
-    files!("handlers": context_edit, limits, order, summarise, todo, tool_select);
+    files!("handlers": context_edit, limits, order, retry, summarise, todo, tool_select);
 
     /// What becomes of two cases, of which the second fails, with that list of cases to do better on.
     fn judged(better: &str) -> (usize, usize, usize, String) {

@@ -1,9 +1,11 @@
 //! Tokens such as `⟦identity solo⟧`: vectors leave the wording to us, so a token stands for our own sentence.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use umbel::history::{BEGIN_TURN, CONTINUE_TURN};
 use umbel::run::model_call_limit;
 use umbel::text;
+
+use super::handlers::model_failure;
 
 const OPEN: char = '⟦';
 const CLOSE: char = '⟧';
@@ -124,6 +126,7 @@ impl Tokens {
             "tool-limit" => text::tool_limit(limited_tool(rest)),
             "tool-limit-end" => text::tool_limit_end(limited_tool(rest), &used(rest)),
             "tool-skipped" => text::CALL_SKIPPED.to_owned(),
+            "model-failed" => text::model_failed(attempts(rest), &failure(rest)),
             _ => format!("{OPEN}{token}{CLOSE}"),
         };
         vec![words]
@@ -187,6 +190,19 @@ fn limited_tool(rest: &str) -> Option<&str> {
     rest.split(' ').find_map(|field| field.strip_prefix("tool=")).filter(|tool| *tool != "*")
 }
 
+/// `attempts=n`
+fn attempts(rest: &str) -> u32 {
+    let attempts = rest.split(' ').find_map(|field| field.strip_prefix("attempts="));
+    attempts.and_then(|attempts| attempts.parse().ok()).unwrap_or_default()
+}
+
+/// `kind=kind text=words`
+fn failure(rest: &str) -> umbel::Error {
+    let kind = rest.split(' ').find_map(|field| field.strip_prefix("kind="));
+    let words = rest.split_once("text=").map(|(_, words)| words);
+    model_failure(&json!({"kind": kind, "text": words}))
+}
+
 /// `thread=n/limit run=n/limit`
 fn used(rest: &str) -> String {
     let scopes = rest.split(' ').filter_map(|field| {
@@ -211,7 +227,6 @@ fn fits(reading: &str, actual: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_quotation_reads_as_our_own_text_does() {

@@ -62,10 +62,14 @@ fn answer(response: &FunctionResponse) -> Value {
     let given = response.response.clone().unwrap_or_default();
     let said = given.get("error").or_else(|| given.get("result"));
     let words = said.map_or_else(|| Value::Object(given.clone()).to_string(), umbel::json::render);
-    let mut message =
-        json!({"role": "tool", "text": words, "call_id": response.id, "name": response.name.as_str()});
-    if let Some(message) = message.as_object_mut().filter(|_| given.contains_key("error")) {
-        message.insert("status".to_owned(), "error".into());
+    let mut message = json!({"role": "tool", "text": words, "call_id": response.id});
+    if let Some(message) = message.as_object_mut() {
+        if !response.name.is_empty() {
+            message.insert("name".to_owned(), response.name.as_str().into());
+        }
+        if given.contains_key("error") {
+            message.insert("status".to_owned(), "error".into());
+        }
     }
     message
 }

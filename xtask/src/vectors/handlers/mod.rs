@@ -10,7 +10,10 @@ pub(super) mod limits;
 mod message;
 pub(super) mod order;
 mod play;
+pub(super) mod retry;
 mod scene;
 pub(super) mod summarise;
 pub(super) mod todo;
 pub(super) mod tool_select;
+
+pub(super) use self::scene::model_failure;

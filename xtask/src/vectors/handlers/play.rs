@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures::StreamExt;
 use serde_json::Value;
 use umbel::{
-    BoxError, Content, CountingIds, Error, Event, EventFilter, LlmAgent, RunConfig, Runner, SessionKey,
-    Source, State, ToolErrors,
+    BoxError, Content, CountingIds, Error, ErrorKind, Event, EventFilter, LlmAgent, RunConfig, Runner,
+    SessionKey, Source, State, ToolErrors,
 };
 
 use super::message::{content, of_events};
@@ -82,6 +82,15 @@ impl Play {
         let session = self.runner.sessions().get(key, EventFilter::default()).await?;
         let session = session.ok_or("the session is gone")?;
         Ok((session.events.iter().cloned().collect(), session.state))
+    }
+}
+
+/// What was put together, unless its settings were refused.
+pub(super) fn built<T>(made: umbel::Result<T>) -> umbel::Result<Option<T>> {
+    match made {
+        Ok(made) => Ok(Some(made)),
+        Err(error) if error.kind() == ErrorKind::Build => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

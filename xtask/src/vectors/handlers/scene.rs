@@ -121,7 +121,7 @@ impl SceneModel {
         let model = ErrorKind::Model(ModelErrorKind::Other);
         let reply = reply.ok_or_else(|| Error::new(model, "the script of the model is at its end"))?;
         if let Some(error) = reply.get("error") {
-            return Err(Scripted::error(error, model));
+            return Err(model_failure(error));
         }
         let words = text(&reply, "text").unwrap_or_default();
         let middle = words.char_indices().nth(words.chars().count() / 2).map_or(0, |(at, _)| at);
@@ -223,6 +223,11 @@ impl Tool for SceneTool {
         // Not before it is polled, as most tools.
         Box::pin(async move { self.work(cx, &args) })
     }
+}
+
+/// An error of a model as a vector writes it.
+pub(in crate::vectors) fn model_failure(error: &Value) -> Error {
+    Scripted::error(error, ErrorKind::Model(ModelErrorKind::Other))
 }
 
 /// An error of a vector. It travels as the source of ours.
