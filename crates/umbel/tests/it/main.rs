@@ -15,6 +15,7 @@ mod outcome;
 mod repair;
 mod sessions;
 mod small_handlers;
+mod small_handlers_run;
 mod spans;
 mod summarise;
 mod support;
