@@ -31,6 +31,8 @@ struct Made {
 #[derive(Debug, Default)]
 struct Inner {
     extensions: Extensions,
+    /// What handlers keep for themselves; runs further in do not see it.
+    own: Extensions,
     kept: BTreeMap<SmolStr, Value>,
     transcripts: Vec<(Arc<Source>, Transcript)>,
     /// Changes that were made before an interrupt, by who made them.
@@ -48,15 +50,16 @@ impl RunValues {
         self.lock().get_or_insert_default().extensions.insert_arc(value);
     }
 
-    /// The value of that type, made if there is none yet.
+    /// What a handler keeps for itself in this run, by a type of its own; made if there is none yet. Runs that this one
+    /// starts do not see it.
     pub fn get_or_insert_with<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         let mut inner = self.lock();
-        let extensions = &mut inner.get_or_insert_default().extensions;
-        if let Some(value) = extensions.get::<T>() {
+        let own = &mut inner.get_or_insert_default().own;
+        if let Some(value) = own.get::<T>() {
             return value;
         }
         let value = Arc::new(make());
-        extensions.insert_arc(value.clone());
+        own.insert_arc(value.clone());
         value
     }
 

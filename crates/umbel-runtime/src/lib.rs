@@ -7,16 +7,18 @@
 //! - [`contents`]: from the log to what a model is sent
 //! - [`aggregator`]: from chunks to a message
 //! - [`tools`]: agents as tools, and small tools that most agents can use
+//! - [`handlers`]: handlers that are ready to use
 //! - [`plugin`], [`legacy`], [`per_run`]: other forms of a handler; [`explain`]: what came of all of them
-//! - [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
+//! - [`backoff`], [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
-//! It knows `umbel-core` and nothing else of Umbel.
+//! Of Umbel it knows `umbel-core`, and `#[handler]`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 mod adk_stage;
 pub mod agents;
 pub mod aggregator;
+pub mod backoff;
 pub mod compaction;
 mod configure;
 pub mod contents;

@@ -1,10 +1,23 @@
-//! Handlers that most agents can use.
+//! Handlers that are ready to use. An agent or a runner takes them with `.handler(…)`.
 
-pub mod context_edit;
-pub mod offload;
+mod attempts;
+mod context_edit;
+mod fallback;
+mod limits;
+mod offload;
 mod per_agent;
-pub mod repair;
-pub mod summarise;
-pub mod token_counter;
+mod repair;
+mod retry;
+mod summarise;
+mod token_counter;
 #[cfg(test)]
 mod vectors;
+
+pub use self::context_edit::{ClearResults, ContextEdit};
+pub use self::fallback::ModelFallback;
+pub use self::limits::{LimitReached, ModelCallLimit, ModelLimitExit, ToolCallLimit, ToolLimitExit};
+pub use self::offload::{Offload, READ_ARTIFACT};
+pub use self::repair::RepairCalls;
+pub use self::retry::{Again, Attempt, ModelRetry, OnFailure, Verdict};
+pub use self::summarise::{Keep, Summarise, Trigger};
+pub use self::token_counter::{ApproximateTokens, TokenCounter};

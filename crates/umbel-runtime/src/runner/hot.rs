@@ -7,7 +7,8 @@ use umbel_core::json::empty_object;
 use umbel_core::session::SessionMap;
 use umbel_core::store::News;
 use umbel_core::{
-    Content, ContentsView, Event, History, List, LogEntry, SessionKey, State, StateScope, Versions,
+    Content, ContentsView, Event, History, List, LogEntry, Outcome, RunStep, SessionKey, State, StateScope,
+    Versions,
 };
 
 use crate::contents::build;
@@ -21,6 +22,8 @@ pub(crate) struct HotSession {
     pub(crate) events: List<Arc<Event>>,
     /// What models were sent, by view; most sessions have one.
     projections: SmallVec<[Projection; 1]>,
+    /// What handlers left in the last run, as long as it can go on.
+    left: Vec<Arc<RunStep>>,
 }
 
 /// Views of one session that are kept; a team is seldom larger.
@@ -34,11 +37,15 @@ impl HotSession {
             self.state = State::new(state, empty_object(), empty_object());
             self.events = List::new();
             self.projections.clear();
+            self.left.clear();
         }
         for entry in news.entries {
-            if let LogEntry::Event(event) = entry {
-                self.take_in_event(&event);
-                self.events.push(event);
+            match entry {
+                LogEntry::Event(event) => {
+                    self.take_in_event(&event);
+                    self.events.push(event);
+                }
+                LogEntry::Record(step) => self.remember(&step),
             }
         }
         // The keys of user and app include what this session wrote, so they come last.
@@ -56,6 +63,38 @@ impl HotSession {
         self.take_in(news);
         self.take_in_event(&event);
         self.events.push(event);
+    }
+
+    /// Takes in what a run must remember, as far as handlers left it.
+    pub(crate) fn remember(&mut self, step: &Arc<RunStep>) {
+        match &**step {
+            RunStep::Started { .. } => self.go_on(),
+            RunStep::Edited { .. } | RunStep::Kept { .. } => {
+                self.left.push(step.clone());
+            }
+            RunStep::Ended { outcome } => self.ended(outcome),
+            _ => {}
+        }
+    }
+
+    /// A run begins: if it answers the one before, it goes on with what that one left.
+    pub(crate) fn go_on(&mut self) {
+        let answers = self.events.last().is_some_and(|event| event.responses().next().is_some());
+        if !answers {
+            self.left.clear();
+        }
+    }
+
+    /// What a run ends with is gone, unless it waits for an answer.
+    pub(crate) fn ended(&mut self, outcome: &Outcome) {
+        if !matches!(outcome, Outcome::Interrupted { .. }) {
+            self.left.clear();
+        }
+    }
+
+    /// What handlers left in the run that this one goes on with.
+    pub(crate) fn left(&self) -> &[Arc<RunStep>] {
+        &self.left
     }
 
     fn take_in_event(&mut self, event: &Event) {

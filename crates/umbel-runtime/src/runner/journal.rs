@@ -10,9 +10,9 @@ use tokio::sync::Notify;
 use umbel_core::session::without_temp;
 use umbel_core::store::{Acquired, Entries};
 use umbel_core::{
-    Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, History, Interrupt, Journal,
-    Lease, List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, RunValues, SessionKey, State, Versions,
-    Work,
+    Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History,
+    Interrupt, Journal, Lease, List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, RunValues,
+    SessionKey, State, Versions, Work,
 };
 
 use super::Shared;
@@ -96,6 +96,11 @@ impl Recorder {
         }
     }
 
+    /// Takes in values that the run which started this one hands down.
+    pub(crate) fn inherit(&self, extensions: &Extensions) {
+        self.values.inherit(extensions);
+    }
+
     /// Takes what is kept of the session.
     pub(crate) fn look_at(&self, key: &SessionKey) {
         let kept = self.shared.hot.take(key);
@@ -121,8 +126,24 @@ impl Recorder {
     pub(crate) fn begin(&self, acquired: Acquired, event: Arc<Event>) {
         let Acquired { lease, news, versions } = acquired;
         let mut inner = self.lock();
-        inner.hot().begin(news, event);
+        let hot = inner.hot();
+        hot.begin(news, event);
+        hot.go_on();
+        for step in hot.left() {
+            self.restore(step);
+        }
         inner.writer = Turn::Free(Writer { lease, versions });
+    }
+
+    /// Takes in what a handler left in the run that this one goes on with.
+    fn restore(&self, step: &RunStep) {
+        match step {
+            RunStep::Edited { edited } => {
+                self.values.restore_edits(Arc::new(edited.source()), edited.edits.clone());
+            }
+            RunStep::Kept { kept } => self.values.keep(kept.key.clone(), kept.value.clone()),
+            _ => {}
+        }
     }
 
     /// The lease, once there is one.
@@ -185,6 +206,7 @@ impl Recorder {
         let mut hot = self.lock().hot.take();
         if let Some(hot) = &mut hot {
             hot.versions = versions;
+            hot.ended(outcome);
         }
         (Ok(()), hot.filter(|_| !lost))
     }
@@ -371,7 +393,11 @@ impl Recorder {
         self.is_behind.store(false, Ordering::Release);
         let mut entries = std::mem::take(&mut inner.pending);
         if !inner.notes.is_empty() {
-            entries.extend(inner.notes.drain(..).map(LogEntry::from));
+            for step in std::mem::take(&mut inner.notes) {
+                let step = Arc::new(step);
+                inner.hot().remember(&step);
+                entries.push(LogEntry::Record(step));
+            }
         }
         entries
     }

@@ -169,17 +169,21 @@ pub(crate) async fn run_child(
     parent: &Run,
     key: SessionKey,
     input: Content,
+    handed_down: &Extensions,
     mut read: impl FnMut(&umbel_core::Event),
 ) -> Result<umbel_core::Outcome> {
     let mut config = (**parent.config()).clone();
     config.streaming = false;
     config.state_delta = Object::new();
+    let recorder = Recorder::new(shared, Arc::new(config));
+    recorder.inherit(&parent.values().extensions());
+    recorder.inherit(handed_down);
     // Should the caller be stopped, this run goes on in a task of its own until it has unwound and has its outcome.
     let mut stream = RunStream::new(Task {
         key,
-        id: shared.services.ids.run(),
+        id: parent.services().ids.run(),
         input,
-        recorder: Arc::new(Recorder::new(shared, Arc::new(config))),
+        recorder: Arc::new(recorder),
         cancel: CancelToken::new(),
         model_calls: parent.model_calls().clone(),
         depth: parent.depth() + 1,
@@ -301,6 +305,7 @@ impl RunnerBuilder {
         }
         let tree = Arc::new(AgentTree::new(&self.agent)?);
         let team = Team::new(tree, Arc::new(self.extras))?;
+        warn_of_mixing(&team);
         let owner = self.services.ids.mint(IdKind::Session);
         let shared = Shared {
             app: self.app,
@@ -313,6 +318,16 @@ impl RunnerBuilder {
             team,
         };
         Ok(Runner { shared: Arc::new(shared) })
+    }
+}
+
+/// Tells of agents that have middlewares of the old form beside handlers.
+fn warn_of_mixing(team: &Team) {
+    for node in team.tree.ids().filter_map(|id| team.tree.node(id).ok()) {
+        let own = node.agent.handlers();
+        if !own.legacy.is_empty() && !own.handlers.is_empty() {
+            tracing::warn!(agent = node.agent.name(), "{}", crate::text::LEGACY_MIXED);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod calls;
 mod confirmations;
 mod context_edit;
 mod flow;
+mod handler_macro;
 mod offload;
 mod options;
 mod outcome;
