@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`case`]: a case, and what is to be compared; [`compare`], [`tokens`]: how
-//! - one module per kind of vector; [`script`]: the agents, models, tools and hooks that vectors describe
+//! - one module per kind of vector, those of prebuilt handlers in [`handlers`]; [`script`]: the agents, models, tools and hooks that vectors describe
 
 mod append_user_content;
 mod case;
@@ -11,6 +11,7 @@ mod contents;
 mod final_response;
 mod flow;
 mod function_calls;
+mod handlers;
 mod instructions;
 mod planner;
 mod script;
@@ -131,7 +132,10 @@ fn read_file(path: &Path) -> Result<(String, Vec<Case>), BoxError> {
 
 /// Runs one case, on a runtime of its own so that nothing of it stays behind.
 fn judge(kind: &str, case: &Case) -> Verdict {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+    // Where waits are measured nobody wants to wait.
+    let paused = kind == "retry";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(paused).build();
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return Verdict::broken(&error),
     };
@@ -142,14 +146,16 @@ fn judge(kind: &str, case: &Case) -> Verdict {
 }
 
 /// The kinds that [`check`] knows.
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 12] = [
     "append_user_content",
     "contents",
     "final_response",
     "flow",
     "function_calls",
     "instructions",
+    "limits",
     "planner",
+    "retry",
     "state",
     "stream",
     "transfer",
@@ -163,7 +169,9 @@ async fn check(kind: &str, case: &Case) -> Result<Checked, BoxError> {
         "flow" => flow::check(case).await,
         "function_calls" => function_calls::check(case).await,
         "instructions" => instructions::check(case).await,
+        "limits" => handlers::limits::check(case).await,
         "planner" => planner::check(case),
+        "retry" => handlers::retry::check(case).await,
         "state" => state::check(case).await,
         "stream" => stream::check(case),
         "transfer" => transfer::check(case),
@@ -176,7 +184,7 @@ mod tests {
     use super::*;
 
     fn all_cases_pass(file: &str) {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/flow").join(file);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors").join(file);
         let mut report = Report::default();
         run_file(&path, &Options::default(), &mut report);
         assert!(report.failed == 0, "{}", report.lines.join("\n"));
@@ -184,18 +192,20 @@ mod tests {
     }
 
     macro_rules! files {
-        ($($kind:ident),*) => {
+        ($folder:literal: $($kind:ident),*) => {
             $(
                 #[test]
                 fn $kind() {
-                    all_cases_pass(concat!(stringify!($kind), ".json"));
+                    all_cases_pass(concat!($folder, "/", stringify!($kind), ".json"));
                 }
             )*
         };
     }
 
+    files!("handlers": limits, retry);
+
     files!(
-        append_user_content,
+        "flow": append_user_content,
         contents,
         final_response,
         flow,

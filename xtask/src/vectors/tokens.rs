@@ -1,9 +1,11 @@
 //! Tokens such as `⟦identity solo⟧`: vectors leave the wording to us, so a token stands for our own sentence.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use umbel::history::{BEGIN_TURN, CONTINUE_TURN};
 use umbel::run::model_call_limit;
 use umbel::text;
+
+use super::handlers::failure;
 
 const OPEN: char = '⟦';
 const CLOSE: char = '⟧';
@@ -114,6 +116,11 @@ impl Tokens {
             "begin" => BEGIN_TURN.to_owned(),
             "continue" => CONTINUE_TURN.to_owned(),
             "single-turn-nudge" => text::SINGLE_TURN_NUDGE.to_owned(),
+            "model-limit" => text::model_limit(&used(rest)),
+            "tool-limit" => text::tool_limit(tool(rest)),
+            "tool-limit-end" => text::tool_limit_end(tool(rest), &used(rest)),
+            "tool-skipped" => text::CALL_SKIPPED.to_owned(),
+            "model-failed" => model_failed(rest),
             _ => format!("{OPEN}{token}{CLOSE}"),
         };
         vec![words]
@@ -172,6 +179,32 @@ fn tool_not_found(rest: &str) -> String {
     text::tool_not_found(tool, &known)
 }
 
+/// `key=value` among fields.
+fn field<'a>(rest: &'a str, key: &str) -> Option<&'a str> {
+    rest.split(' ').find_map(|field| field.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// `tool=name`, or `tool=*` for all.
+fn tool(rest: &str) -> Option<&str> {
+    field(rest, "tool").filter(|name| *name != "*")
+}
+
+/// `thread=n/limit run=n/limit`, of which only those are there that were gone beyond.
+fn used(rest: &str) -> String {
+    let scopes = [("thread", "session"), ("run", "run")].into_iter().filter_map(|(key, scope)| {
+        let (calls, limit) = field(rest, key)?.split_once('/')?;
+        Some(text::calls_of(calls.parse().ok()?, limit.parse().ok()?, scope))
+    });
+    scopes.collect::<Vec<_>>().join(", ")
+}
+
+/// `attempts=n kind=kind text=words`
+fn model_failed(rest: &str) -> String {
+    let attempts = field(rest, "attempts").and_then(|attempts| attempts.parse().ok()).unwrap_or_default();
+    let words = rest.split_once("text=").map_or("", |(_, words)| words);
+    text::model_failed(attempts, &failure(&json!({"kind": field(rest, "kind"), "text": words})))
+}
+
 /// Whether words fit a reading, which may leave some of them open.
 fn fits(reading: &str, actual: &str) -> bool {
     match reading.split_once(ANYTHING) {
@@ -185,7 +218,6 @@ fn fits(reading: &str, actual: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_quotation_reads_as_our_own_text_does() {
