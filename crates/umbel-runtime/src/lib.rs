@@ -20,6 +20,7 @@ pub mod callbacks;
 pub mod compaction;
 pub mod contents;
 pub mod flow;
+pub mod handlers;
 pub mod models;
 pub mod output_schema;
 pub mod planner;

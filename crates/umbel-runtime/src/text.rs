@@ -189,3 +189,9 @@ pub fn binary_artifact(name: &str, mime_type: &str) -> String {
 pub fn uploaded(name: &str) -> String {
     format!("[the user uploaded the file {name}; it is stored as an artifact of that name]")
 }
+
+/// Says that a run was stopped for what was found, without saying it again.
+pub fn pii_blocked(kind: &str, count: usize) -> String {
+    let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+    format!("personal data of type `{kind}` was found {times}, and the policy is to stop there")
+}

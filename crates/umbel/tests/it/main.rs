@@ -9,6 +9,7 @@ mod confirmations;
 mod flow;
 mod options;
 mod outcome;
+mod pii_vectors;
 mod sessions;
 mod spans;
 mod support;
