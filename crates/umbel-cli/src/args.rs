@@ -10,6 +10,7 @@ Usage: umbel [--user NAME] [MESSAGE]...
 
   MESSAGE          Answer this message and leave. Without it a conversation begins.
   --user NAME      Who is talking; `local` if left out.
+  --explain        Show what the agents are made of: instructions, tools, handlers.
   -h, --help       Show this help.
   -V, --version    Show the version.
 
@@ -31,6 +32,8 @@ pub enum Command {
     Help,
     /// Show the version.
     Version,
+    /// Show what the agents are made of.
+    Explain,
     /// Talk.
     Chat {
         /// With whom.
@@ -60,6 +63,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, BadArg
         match arg.as_str() {
             "-h" | "--help" => return Ok(Command::Help),
             "-V" | "--version" => return Ok(Command::Version),
+            "--explain" => return Ok(Command::Explain),
             "--user" => user = name(args.next())?,
             // A message may begin with a dash: all that follows is one.
             "--" => words.extend(args.by_ref()),
@@ -111,6 +115,7 @@ mod tests {
         assert_eq!(parsed(&[" "]), chat("local", None));
         assert_eq!(parsed(&["-h"]), Ok(Command::Help));
         assert_eq!(parsed(&["hi", "--version"]), Ok(Command::Version));
+        assert_eq!(parsed(&["--explain"]), Ok(Command::Explain));
     }
 
     #[test]

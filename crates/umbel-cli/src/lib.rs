@@ -39,6 +39,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match args::parse(args) {
         Ok(Command::Help) => say(USAGE),
         Ok(Command::Version) => say(concat!("umbel ", env!("CARGO_PKG_VERSION"), "\n")),
+        Ok(Command::Explain) => explain(),
         Ok(Command::Chat { user, message }) => talk(&user, message),
         Err(bad) => {
             complain(&bad.0);
@@ -58,6 +59,15 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn say(text: &str) -> io::Result<ExitCode> {
     io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows what came of each agent of the demo and all that extends it.
+fn explain() -> io::Result<ExitCode> {
+    let runner = demo::runner(None).map_err(io::Error::other)?;
+    for explanation in runner.explain().map_err(io::Error::other)? {
+        writeln!(io::stdout(), "{explanation}")?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

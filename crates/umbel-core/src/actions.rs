@@ -116,9 +116,16 @@ impl Actions {
 
     /// Whether it only writes state and artifacts, or keeps the model from summing up: nothing that steers the run.
     pub fn is_plain(&self) -> bool {
-        let steers =
-            Self { state_delta: None, artifact_delta: None, skip_summarization: None, ..self.clone() };
-        steers.is_empty()
+        self.steering().is_empty()
+    }
+
+    /// Whether both steer the run to the same.
+    pub fn steers_like(&self, other: &Self) -> bool {
+        self.steering() == other.steering()
+    }
+
+    fn steering(&self) -> Self {
+        Self { state_delta: None, artifact_delta: None, skip_summarization: None, ..self.clone() }
     }
 
     /// Adds what a later call of the same batch did: objects merge key by key, a later value wins.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use crate::content::Content;
-use crate::context::Context;
+use crate::callbacks::Callbacks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Source, USER};
 use crate::handler::Handler;
 use crate::model::Model;
 use crate::plan::AgentPlan;
 use crate::run::Run;
+use crate::tool::Toolset;
 use crate::work::{BoxFuture, Work};
 
 /// Something that runs.
@@ -36,7 +36,7 @@ pub trait Agent: Send + Sync {
     }
 
     /// What is called around its work.
-    fn callbacks(&self) -> Option<&AgentCallbacks> {
+    fn callbacks(&self) -> Option<&Callbacks> {
         None
     }
 
@@ -48,6 +48,11 @@ pub trait Agent: Send + Sync {
     /// What it works with before any handler has a say.
     fn plan(&self) -> AgentPlan {
         AgentPlan::default()
+    }
+
+    /// Its toolsets.
+    fn toolsets(&self) -> &[Arc<dyn Toolset>] {
+        &[]
     }
 
     /// What all agents of the tree are told, if this one is its root.
@@ -106,7 +111,7 @@ impl<A: Agent + ?Sized> Agent for Arc<A> {
         (**self).model()
     }
 
-    fn callbacks(&self) -> Option<&AgentCallbacks> {
+    fn callbacks(&self) -> Option<&Callbacks> {
         (**self).callbacks()
     }
 
@@ -116,6 +121,10 @@ impl<A: Agent + ?Sized> Agent for Arc<A> {
 
     fn plan(&self) -> AgentPlan {
         (**self).plan()
+    }
+
+    fn toolsets(&self) -> &[Arc<dyn Toolset>] {
+        (**self).toolsets()
     }
 
     fn global_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Option<Arc<str>>>> {
@@ -181,25 +190,6 @@ pub enum AfterOrder {
     Forward,
     /// The last one first, as the layers of an onion are left.
     Reverse,
-}
-
-/// Called before or after an agent works.
-pub type AgentCallback =
-    Arc<dyn for<'a> Fn(&'a Context) -> BoxFuture<'a, Result<Option<Content>>> + Send + Sync>;
-
-/// What is called around an agent's work: a content given before answers in its place, one given after is added.
-#[derive(Clone, Default)]
-pub struct AgentCallbacks {
-    /// Before it works; the first content counts.
-    pub before: Vec<AgentCallback>,
-    /// After it worked; the first content counts.
-    pub after: Vec<AgentCallback>,
-}
-
-impl std::fmt::Debug for AgentCallbacks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "AgentCallbacks({} before, {} after)", self.before.len(), self.after.len())
-    }
 }
 
 /// How an agent takes part in handing over.

@@ -49,6 +49,7 @@ impl CancelToken {
     }
 
     /// Why it was cancelled, if it was.
+    #[inline]
     pub fn reason(&self) -> Option<CancelReason> {
         match self.0.reason.load(Ordering::Acquire) {
             0 => None,
@@ -63,6 +64,7 @@ impl CancelToken {
     }
 
     /// An error if it was cancelled: what a step says to itself before it begins.
+    #[inline]
     pub fn check(&self) -> Result<(), Error> {
         match self.reason() {
             None => Ok(()),

@@ -93,11 +93,13 @@ impl Content {
     }
 
     /// Whether it has a call.
+    #[inline]
     pub fn has_calls(&self) -> bool {
         self.calls().next().is_some()
     }
 
     /// Whether it has a response.
+    #[inline]
     pub fn has_responses(&self) -> bool {
         self.responses().next().is_some()
     }

@@ -155,8 +155,21 @@ pub struct Transcription {
 
 impl Event {
     /// An event of `source` in `run`, with nothing in it yet.
+    #[inline]
     pub fn new(run: RunId, source: Arc<Source>) -> Self {
-        Self { run, source, ..Self::default() }
+        // Written out, since the default of a source is an allocation.
+        Self {
+            id: EventId::default(),
+            run,
+            source,
+            timestamp: 0.0,
+            content: None,
+            partial: None,
+            turn_complete: None,
+            actions: None,
+            long_running_tool_ids: None,
+            meta: None,
+        }
     }
 
     /// The same with a content.
@@ -242,6 +255,7 @@ impl Event {
     }
 
     /// Whether the agent has said its last word of this turn with it.
+    #[inline]
     pub fn is_final(&self) -> bool {
         let skips = self.actions.as_ref().is_some_and(|actions| actions.skip_summarization == Some(true));
         if skips || !self.long_running().is_empty() {

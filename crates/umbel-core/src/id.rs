@@ -151,60 +151,60 @@ pub struct RandomIds;
 
 /// Url-safe, 6 bits a character.
 const ALPHABET: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-";
-/// Characters of the random part, and of the counter behind it.
-const RANDOM: usize = 12;
-const COUNTER: usize = 6;
+
+/// 36 bits as text. An id is three of them: two random ones and a counter.
+type Digits = [u8; 6];
 
 thread_local! {
     /// The thread's random part and what it has counted to; drawn anew when the counter is used up.
-    static STREAM: Cell<([u8; RANDOM], u64)> = const { Cell::new(([0; RANDOM], u64::MAX)) };
+    static STREAM: Cell<([Digits; 2], u64)> = const { Cell::new(([[0; 6]; 2], u64::MAX)) };
 }
 
-/// Writes a number in characters of the alphabet, the last ones first.
-fn write(number: u128, text: &mut [u8]) {
-    let mut number = number;
-    for slot in text.iter_mut().rev() {
-        // The index is below 64 by its mask.
-        *slot = ALPHABET.get((number & 63) as usize).copied().unwrap_or(b'0');
-        number >>= 6;
-    }
+/// The last 36 bits of a number, in characters of the alphabet.
+fn digits(number: u64) -> Digits {
+    // The index is below 64 by its mask.
+    let digit = |shift: u32| ALPHABET.get((number >> shift & 63) as usize).copied().unwrap_or(b'0');
+    [digit(30), digit(24), digit(18), digit(12), digit(6), digit(0)]
 }
 
-/// 128 bits from the operating system's generator, by way of the seeds of `RandomState`.
-fn random_bits() -> u128 {
-    let half = || RandomState::new().build_hasher().finish();
-    (u128::from(half()) << 64) | u128::from(half())
+/// Random characters from the operating system's generator, by way of the seeds of `RandomState`.
+fn random_digits() -> Digits {
+    digits(RandomState::new().build_hasher().finish())
 }
 
-/// Writes the next id of this thread.
-fn write_next(text: &mut [u8]) {
+/// The next id of this thread.
+fn next() -> [Digits; 3] {
     let (mut random, mut count) = STREAM.get();
-    if count >> (6 * COUNTER) != 0 {
-        write(random_bits(), &mut random);
+    if count >> 36 != 0 {
+        random = [random_digits(), random_digits()];
         count = 0;
     }
     STREAM.set((random, count + 1));
-    if let Some((head, tail)) = text.split_at_mut_checked(RANDOM) {
-        head.copy_from_slice(&random);
-        write(u128::from(count), tail);
+    let [first, second] = random;
+    [first, second, digits(count)]
+}
+
+/// An id with its prefix, all of it ASCII. The lengths are known, so that it is put together in few steps.
+fn join<const P: usize>(prefix: &[u8; P], digits: &[Digits; 3]) -> SmolStr {
+    let mut text = [0u8; CLIENT_CALL_PREFIX.len() + 3 * size_of::<Digits>()];
+    if let Some((head, rest)) = text.split_first_chunk_mut() {
+        *head = *prefix;
+        for (slot, digit) in rest.iter_mut().zip(digits.as_flattened()) {
+            *slot = *digit;
+        }
     }
+    let text = std::str::from_utf8(text.get(..P + 3 * size_of::<Digits>()).unwrap_or_default());
+    text.map(SmolStr::new_inline).unwrap_or_default()
 }
 
 impl Ids for RandomIds {
     fn mint(&self, kind: IdKind) -> SmolStr {
-        let mut text = [0u8; CLIENT_CALL_PREFIX.len() + RANDOM + COUNTER];
-        let prefix = kind.prefix().as_bytes();
-        let length = prefix.len() + RANDOM + COUNTER;
-        let Some((head, body)) = text.split_at_mut_checked(prefix.len()) else { return SmolStr::default() };
-        head.copy_from_slice(prefix);
-        let body = body.get_mut(..RANDOM + COUNTER).unwrap_or_default();
         match kind {
-            IdKind::Session => write(random_bits(), body),
-            _ => write_next(body),
+            IdKind::Event => join(b"", &next()),
+            IdKind::Run => join(b"e-", &next()),
+            IdKind::Call => join(b"adk-", &next()),
+            IdKind::Session => join(b"", &[random_digits(), random_digits(), random_digits()]),
         }
-        // All of it is ASCII.
-        let text = std::str::from_utf8(text.get(..length).unwrap_or_default());
-        text.map(SmolStr::new_inline).unwrap_or_default()
     }
 }
 

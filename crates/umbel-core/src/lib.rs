@@ -6,7 +6,7 @@
 //! - [`list`], [`history`]: sequences that share
 //! - [`model`], [`response`], [`instruction`]: the contract of a model
 //! - [`tool`], [`tool_context`]: the contract of a tool; [`function_tool`]: tools from closures
-//! - [`agent`], [`run`], [`config`], [`view`]: the contract of an agent, and a run as it sees it
+//! - [`agent`], [`callbacks`], [`run`], [`config`], [`view`]: the contract of an agent, and a run as it sees it
 //! - [`artifact`], [`memory`], [`credential`]: the other stores
 //! - [`handler`]: what extends agents and runs; [`onion`]: calls on their way through the layers; [`plan`], [`turn`],
 //!   [`transcript`], [`values`]: what handlers work on
@@ -19,6 +19,7 @@
 pub mod actions;
 pub mod agent;
 pub mod artifact;
+pub mod callbacks;
 pub mod cancel;
 pub mod clock;
 pub mod code;
@@ -59,10 +60,9 @@ pub mod view;
 pub mod work;
 
 pub use actions::{Actions, Compaction, Confirmation};
-pub use agent::{
-    AfterOrder, Agent, AgentCallback, AgentCallbacks, AgentTree, Extending, Mode, NodeId, TransferPolicy,
-};
+pub use agent::{AfterOrder, Agent, AgentTree, Extending, Mode, NodeId, TransferPolicy};
 pub use artifact::{ArtifactStore, InMemoryArtifacts};
+pub use callbacks::{AgentCallback, Callbacks};
 pub use cancel::{CancelReason, CancelToken};
 pub use clock::{Clock, SteppingClock, SystemClock};
 pub use code::CodeExecutor;
@@ -93,7 +93,7 @@ pub use part::{
 };
 pub use plan::{AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, template};
 pub use response::Response;
-pub use run::{Emitted, Journal, Run, RunParts, Services};
+pub use run::{Emit, Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
 pub use state::{State, StateScope};
 pub use store::{EventFilter, Lease, NewSession, SessionStore, Versions};

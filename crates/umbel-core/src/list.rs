@@ -7,13 +7,18 @@
 use std::fmt;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 const WIDTH: usize = 32;
 const BITS: u32 = 5;
+
+/// The items of a leaf. The first few need no allocation of their own, since many lists stay short.
+type Items<T> = SmallVec<[T; 4]>;
 
 #[derive(Clone)]
 enum Node<T> {
     Branch(Arc<Vec<Node<T>>>),
-    Leaf(Arc<Vec<T>>),
+    Leaf(Arc<Items<T>>),
 }
 
 /// A sequence whose clones share their items.
@@ -24,7 +29,7 @@ pub struct List<T> {
     /// Levels of branches above the leaves of `root`.
     height: u32,
     /// Absent while there is nothing, so that an empty list costs nothing.
-    tail: Option<Arc<Vec<T>>>,
+    tail: Option<Arc<Items<T>>>,
     len: usize,
 }
 
@@ -69,7 +74,7 @@ impl<T: Clone> List<T> {
                 tail.push(item);
             }
             None => {
-                let mut tail = Vec::with_capacity(4);
+                let mut tail = Items::new();
                 tail.push(item);
                 self.tail = Some(Arc::new(tail));
             }
@@ -167,7 +172,7 @@ impl<T: Clone> List<T> {
     /// The leaf that holds `index`, whole.
     fn leaf(&self, index: usize) -> Option<&[T]> {
         if index >= self.tail_start() {
-            return self.tail.as_deref().map(Vec::as_slice).filter(|_| index < self.len);
+            return self.tail.as_deref().map(Items::as_slice).filter(|_| index < self.len);
         }
         let mut node = self.root.as_ref()?;
         let mut level = self.height;
@@ -182,7 +187,7 @@ impl<T: Clone> List<T> {
         }
     }
 
-    fn push_leaf(&mut self, leaf: Arc<Vec<T>>) {
+    fn push_leaf(&mut self, leaf: Arc<Items<T>>) {
         // `len` still counts the leaf.
         let leaves = (self.len - leaf.len()) / WIDTH;
         let Some(root) = &mut self.root else {
@@ -199,8 +204,8 @@ impl<T: Clone> List<T> {
         hang(root, self.height, leaves, leaf);
     }
 
-    fn pop_leaf(&mut self) -> Arc<Vec<T>> {
-        let Some(root) = &mut self.root else { return Arc::new(Vec::new()) };
+    fn pop_leaf(&mut self) -> Arc<Items<T>> {
+        let Some(root) = &mut self.root else { return Arc::new(Items::new()) };
         let leaf = unhang(root);
         // Take away what became empty, and branches with one child.
         loop {
@@ -217,7 +222,7 @@ impl<T: Clone> List<T> {
             Some(leaf) => leaf,
             None => match self.root.take() {
                 Some(Node::Leaf(items)) => items,
-                _ => Arc::new(Vec::new()),
+                _ => Arc::new(Items::new()),
             },
         }
     }
@@ -268,12 +273,12 @@ fn leaves<T>(node: &Node<T>) -> usize {
 }
 
 /// A leaf below `height` branches.
-fn chain<T>(leaf: Arc<Vec<T>>, height: u32) -> Node<T> {
+fn chain<T>(leaf: Arc<Items<T>>, height: u32) -> Node<T> {
     (0..height).fold(Node::Leaf(leaf), |node, _| Node::Branch(Arc::new(vec![node])))
 }
 
 /// Hangs `leaf` as number `leaves` below a branch of that height.
-fn hang<T: Clone>(node: &mut Node<T>, height: u32, leaves: usize, leaf: Arc<Vec<T>>) {
+fn hang<T: Clone>(node: &mut Node<T>, height: u32, leaves: usize, leaf: Arc<Items<T>>) {
     let Node::Branch(children) = node else { return };
     let children = Arc::make_mut(children);
     let slot = (leaves >> ((height - 1) * BITS)) % WIDTH;
@@ -284,7 +289,7 @@ fn hang<T: Clone>(node: &mut Node<T>, height: u32, leaves: usize, leaf: Arc<Vec<
 }
 
 /// Takes off the last leaf below a branch. `None` if the node is a leaf itself.
-fn unhang<T: Clone>(node: &mut Node<T>) -> Option<Arc<Vec<T>>> {
+fn unhang<T: Clone>(node: &mut Node<T>) -> Option<Arc<Items<T>>> {
     let Node::Branch(children) = node else { return None };
     let children = Arc::make_mut(children);
     let leaf = match children.last_mut()? {
@@ -301,7 +306,7 @@ fn unhang<T: Clone>(node: &mut Node<T>) -> Option<Arc<Vec<T>>> {
     leaf
 }
 
-fn leaf_mut<T: Clone>(node: &mut Node<T>, level: u32, index: usize) -> Option<&mut Arc<Vec<T>>> {
+fn leaf_mut<T: Clone>(node: &mut Node<T>, level: u32, index: usize) -> Option<&mut Arc<Items<T>>> {
     match node {
         Node::Leaf(items) => Some(items),
         Node::Branch(children) => {

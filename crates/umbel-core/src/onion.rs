@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::extensions::Extensions;
 use crate::handler::Handler;
 use crate::id::CallId;
@@ -225,5 +225,6 @@ impl<T> fmt::Debug for Guarded<'_, T> {
 }
 
 fn panicked(handler: &dyn Handler, hook: &str, panic: &(dyn std::any::Any + Send)) -> Error {
-    Error::from_panic(&format!("handler `{}` in {hook}", handler.name()), panic)
+    let error = Error::from_panic(&format!("handler `{}` in {hook}", handler.name()), panic);
+    Error::new(ErrorKind::Handler, error.message()).with_source(error)
 }

@@ -74,6 +74,11 @@ impl Transcript {
         &self.messages
     }
 
+    /// What the log gives, without the changes.
+    pub fn base(&self) -> &History {
+        &self.base
+    }
+
     /// Adds a message at the end.
     pub fn push(&mut self, content: impl Into<Arc<Content>>) {
         self.apply(self.len(), 0, vec![content.into()]);
@@ -148,17 +153,28 @@ impl Transcript {
             self.base = base.clone();
             return;
         }
-        let same = self.base.common_prefix(base);
-        if same == self.base.len() {
-            let grown: Vec<Arc<Content>> = base.iter_from(same).cloned().collect();
-            for content in &grown {
-                self.messages.push(content.clone());
-            }
-            self.extend_origin(same, grown.len());
-            self.base = base.clone();
-        } else {
+        let (old, same) = (self.base.len(), self.base.common_prefix(base));
+        let open = match self.origin.as_ref().and_then(|origin| origin.last()) {
+            Some(Segment::Base(range)) => range.end == old && range.start <= same,
+            _ => same == old,
+        };
+        if !open {
             self.realign(base, same);
+            return;
         }
+        // Only what came last is another, or there is more of it.
+        self.messages.truncate(self.messages.len() - (old - same));
+        if let Some(Segment::Base(range)) = self.origin.as_mut().and_then(|origin| origin.last_mut())
+            && range.end == old
+        {
+            range.end = same;
+        }
+        let grown: Vec<Arc<Content>> = base.iter_from(same).cloned().collect();
+        self.extend_origin(same, grown.len());
+        for content in grown {
+            self.messages.push(content);
+        }
+        self.base = base.clone();
     }
 
     fn grow(&mut self, contents: Vec<Arc<Content>>) {
@@ -341,6 +357,21 @@ mod tests {
         other.splice(2, 1, [message(20), message(21)]);
         transcript.sync(&other);
         assert_eq!(words(&transcript), ["100", "1", "20", "21", "3", "4", "105"]);
+    }
+
+    #[test]
+    fn what_came_last_can_become_another() {
+        let mut transcript = Transcript::new(history(0..5));
+        transcript.replace(1, message(100));
+        transcript.sync(&history(0..4));
+        assert_eq!(words(&transcript), ["0", "100", "2", "3"]);
+        let mut other = history(0..3);
+        other.push(message(30));
+        other.push(message(40));
+        transcript.sync(&other);
+        assert_eq!(words(&transcript), ["0", "100", "2", "30", "40"]);
+        transcript.sync(&history(0..2));
+        assert_eq!(words(&transcript), ["0", "100"]);
     }
 
     #[test]

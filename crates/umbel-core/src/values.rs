@@ -1,23 +1,38 @@
 //! What a run carries along: values by type, values that survive it, and its handlers' changes to the conversation.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::event::Source;
 use crate::extensions::Extensions;
+use crate::handler::Handler;
 use crate::transcript::{Edit, Transcript};
 
 /// What a run carries along. Shared by all its agents.
-#[derive(Debug, Default)]
-pub struct RunValues(Mutex<Option<Box<Inner>>>);
+#[derive(Default)]
+pub struct RunValues {
+    inner: Mutex<Option<Box<Inner>>>,
+    /// Handlers that were made for this run. They stay where they are until it ends, so they can be borrowed.
+    handlers: OnceLock<Box<Made>>,
+}
+
+/// A handler that was made for a run, and those that were made later.
+struct Made {
+    number: u64,
+    handler: Arc<dyn Handler>,
+    next: OnceLock<Box<Made>>,
+}
 
 /// Most runs carry nothing, so this is made when it is needed.
 #[derive(Debug, Default)]
 struct Inner {
     extensions: Extensions,
+    /// What handlers keep for themselves; runs further in do not see it.
+    own: Extensions,
     kept: BTreeMap<SmolStr, Value>,
     transcripts: Vec<(Arc<Source>, Transcript)>,
     /// Changes that were made before an interrupt, by who made them.
@@ -35,15 +50,16 @@ impl RunValues {
         self.lock().get_or_insert_default().extensions.insert_arc(value);
     }
 
-    /// The value of that type, made if there is none yet.
+    /// What a handler keeps for itself in this run, by a type of its own; made if there is none yet. Runs that this one
+    /// starts do not see it.
     pub fn get_or_insert_with<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         let mut inner = self.lock();
-        let extensions = &mut inner.get_or_insert_default().extensions;
-        if let Some(value) = extensions.get::<T>() {
+        let own = &mut inner.get_or_insert_default().own;
+        if let Some(value) = own.get::<T>() {
             return value;
         }
         let value = Arc::new(make());
-        extensions.insert_arc(value.clone());
+        own.insert_arc(value.clone());
         value
     }
 
@@ -104,7 +120,26 @@ impl RunValues {
         }
     }
 
+    /// The handler of this run with that number, made if there is none yet.
+    pub fn handler(&self, number: u64, make: impl Fn() -> Arc<dyn Handler>) -> &dyn Handler {
+        let mut place = &self.handlers;
+        loop {
+            let made =
+                place.get_or_init(|| Box::new(Made { number, handler: make(), next: OnceLock::new() }));
+            if made.number == number {
+                return &*made.handler;
+            }
+            place = &made.next;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Box<Inner>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for RunValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RunValues").field(&*self.lock()).finish()
     }
 }

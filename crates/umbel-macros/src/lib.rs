@@ -1,8 +1,9 @@
-//! The `#[tool]` attribute.
+//! The attributes `#[tool]` and `#[handler]`.
 
 use proc_macro::TokenStream;
 
 mod expand;
+mod handler;
 mod options;
 mod signature;
 
@@ -148,4 +149,119 @@ mod signature;
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, function: TokenStream) -> TokenStream {
     expand::tool(options.into(), function.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Lets the hooks of a `Handler` be written as they are meant.
+///
+/// It stands on `impl Handler for …`. A hook is an `async fn` if it waits for something, else a plain `fn`, which costs
+/// nothing. Which hooks there are is written down in `hooks`, so that the runtime does not ask for the others.
+///
+/// ```
+/// use umbel::{ChunkStream, Handler, Hooks, ModelCall, ModelTurn, NextModel, Result, Step, handler};
+///
+/// struct Brief {
+///     messages: usize,
+/// }
+///
+/// #[handler]
+/// impl Handler for Brief {
+///     fn name(&self) -> &str {
+///         "brief"
+///     }
+///
+///     // Nothing to wait for.
+///     fn before_model(&self, turn: &mut ModelTurn<'_>) -> Result<Step> {
+///         let much = turn.history.len().saturating_sub(self.messages);
+///         turn.history.truncate_front(much);
+///         Ok(Step::Continue)
+///     }
+///
+///     async fn wrap_model(&self, mut call: ModelCall<'_>, next: NextModel<'_>) -> Result<ChunkStream<'_>> {
+///         call.request.instruction.push("brief", "Be brief.");
+///         next.call(call).await
+///     }
+/// }
+///
+/// assert_eq!(Brief { messages: 20 }.hooks(), Hooks::BEFORE_MODEL | Hooks::WRAP_MODEL);
+/// ```
+///
+/// # What it changes
+///
+/// - What a hook borrows gets the lifetime that the trait asks for, so none is named.
+/// - The body of an `async fn` becomes a `Work::later`, that of a plain `fn` a `Work::done`.
+/// - A hook that returns a `Work` is in the trait's own form and stays as it is: it may decide when it is called whether
+///   there is anything to wait for.
+/// - `name`, `configure` and `hooks` stay as they are. Without `hooks` it is written.
+///
+/// ```
+/// use umbel::{Handler, NextTool, ToolCall, ToolResult, Work, handler};
+///
+/// struct Allow(fn(&str) -> bool);
+///
+/// #[handler]
+/// impl Handler for Allow {
+///     fn name(&self) -> &str {
+///         "allow"
+///     }
+///
+///     fn wrap_tool<'a>(&'a self, call: ToolCall<'a>, next: NextTool<'a>) -> Work<'a, ToolResult> {
+///         if !(self.0)(call.name()) {
+///             return Work::done(Err(umbel::ToolError::new("this tool may not be used now")));
+///         }
+///         Work::later(next.call(call))
+///     }
+/// }
+/// ```
+///
+/// # Options
+///
+/// | Option | Meaning |
+/// |---|---|
+/// | `crate = …` | Where the types of Umbel are found, if not in `::umbel` |
+///
+/// # What does not compile
+///
+/// A handler without a name:
+///
+/// ```compile_fail
+/// struct Nameless;
+///
+/// #[umbel::handler]
+/// impl umbel::Handler for Nameless {}
+/// ```
+///
+/// A hook that does not exist:
+///
+/// ```compile_fail
+/// struct Early;
+///
+/// #[umbel::handler]
+/// impl umbel::Handler for Early {
+///     fn name(&self) -> &str {
+///         "early"
+///     }
+///
+///     async fn before_tool(&self) {}
+/// }
+/// ```
+///
+/// A hook with other arguments, or without a result:
+///
+/// ```compile_fail
+/// struct Deaf;
+///
+/// #[umbel::handler]
+/// impl umbel::Handler for Deaf {
+///     fn name(&self) -> &str {
+///         "deaf"
+///     }
+///
+///     async fn on_event(&self, event: umbel::Event) -> umbel::Result<umbel::Event> {
+///         Ok(event)
+///     }
+/// }
+/// ```
+#[proc_macro_attribute]
+pub fn handler(options: TokenStream, item: TokenStream) -> TokenStream {
+    handler::handler(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }

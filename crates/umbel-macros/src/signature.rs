@@ -136,7 +136,7 @@ fn doc_of(attrs: &[Attribute]) -> String {
 }
 
 /// The type without the invisible or visible parentheses around it.
-fn peel(ty: &Type) -> &Type {
+pub(crate) fn peel(ty: &Type) -> &Type {
     match ty {
         Type::Group(group) => peel(&group.elem),
         Type::Paren(paren) => peel(&paren.elem),
@@ -151,7 +151,8 @@ fn last_segment(ty: &Type) -> Option<&PathSegment> {
     }
 }
 
-fn names(ty: &Type, name: &str) -> bool {
+/// Whether that is the last name in the type's path.
+pub(crate) fn names(ty: &Type, name: &str) -> bool {
     last_segment(ty).is_some_and(|segment| segment.ident == name)
 }
 

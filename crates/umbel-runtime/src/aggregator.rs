@@ -10,6 +10,9 @@ use umbel_core::{
     CallId, Chunk, Content, FunctionCall, Ids, Meta, Object, Part, PartialArg, Payload, Response, Role,
 };
 
+/// Room for the first words of a text, in bytes: one that comes in small pieces does not have to move so often.
+const FIRST_TEXT: usize = 256;
+
 /// Folds the chunks of one answer.
 #[derive(Debug, Default)]
 pub struct Aggregator {
@@ -165,6 +168,7 @@ impl Aggregator {
         }
         if self.text.is_empty() {
             self.thought = thought;
+            self.text.reserve(FIRST_TEXT);
         }
         self.text.push_str(text);
     }

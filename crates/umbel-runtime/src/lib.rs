@@ -7,22 +7,29 @@
 //! - [`contents`]: from the log to what a model is sent
 //! - [`aggregator`]: from chunks to a message
 //! - [`tools`]: agents as tools, and small tools that most agents can use
-//! - [`plugin`], [`callbacks`]: what is called around all of that
-//! - [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
+//! - [`handlers`]: handlers that are ready to use
+//! - [`plugin`], [`legacy`], [`per_run`]: other forms of a handler; [`explain`]: what came of all of them
+//! - [`backoff`], [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
-//! It knows `umbel-core` and nothing else of Umbel.
+//! Of Umbel it knows `umbel-core`, and `#[handler]`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+mod adk_stage;
 pub mod agents;
 pub mod aggregator;
-pub mod callbacks;
+pub mod backoff;
 pub mod compaction;
+mod configure;
 pub mod contents;
+pub mod explain;
 pub mod flow;
 pub mod handlers;
+pub mod legacy;
 pub mod models;
+mod onion;
 pub mod output_schema;
+pub mod per_run;
 pub mod planner;
 pub mod plugin;
 pub mod runner;
@@ -36,7 +43,9 @@ pub use agents::{
     AgentFn, IncludeContents, LlmAgent, LoopAgent, Parallel, Sequential, agent_fn, run_sub_agent,
 };
 pub use compaction::{Compactor, Summariser};
+pub use explain::Explanation;
 pub use models::{RecordingModel, ReplayModel, ScriptedModel};
+pub use per_run::{HandlerFactory, PerRun, per_run};
 pub use planner::{PlanAndAct, Planner, ThinkingPlanner};
 pub use plugin::Plugin;
 pub use runner::{RunStream, Runner, RunnerBuilder};

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use umbel_core::{
-    AgentCallbacks, BoxFuture, Content, Context, Error, ErrorKind, Event, Handler, Meta, ModelRequest,
+    BoxFuture, Callbacks, Content, Context, Error, ErrorKind, Event, Handler, Hooks, Meta, ModelRequest,
     Object, Outcome, Response, Result, Run, Source, Tool, ToolContext, Work,
 };
 
-use crate::callbacks::Callbacks;
 use crate::text;
 
 type OnUserMessage =
@@ -23,7 +22,6 @@ type Close = Arc<dyn Fn() -> BoxFuture<'static, Result<()>> + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Plugin {
     name: SmolStr,
-    pub(crate) agent: AgentCallbacks,
     pub(crate) callbacks: Callbacks,
     on_user_message: Option<OnUserMessage>,
     before_run: Option<BeforeRun>,
@@ -81,11 +79,11 @@ impl Plugin {
     }
     hook! {
         /// Called before an agent works; a content answers in its place.
-        before_agent -> agent.before: for<'a> Fn(&'a Context) -> BoxFuture<'a, Result<Option<Content>>>
+        before_agent -> callbacks.before_agent: for<'a> Fn(&'a Context) -> BoxFuture<'a, Result<Option<Content>>>
     }
     hook! {
         /// Called after an agent worked; a content is added.
-        after_agent -> agent.after: for<'a> Fn(&'a Context) -> BoxFuture<'a, Result<Option<Content>>>
+        after_agent -> callbacks.after_agent: for<'a> Fn(&'a Context) -> BoxFuture<'a, Result<Option<Content>>>
     }
     hook! {
         /// Called before the model is asked; a response answers in its place.
@@ -137,10 +135,18 @@ impl Handler for Plugins {
         "plugins"
     }
 
+    fn hooks(&self) -> Hooks {
+        let hook = |has: fn(&Plugin) -> bool, hook: Hooks| {
+            if self.0.iter().any(|plugin| has(plugin)) { hook } else { Hooks::NONE }
+        };
+        hook(|plugin| plugin.on_user_message.is_some(), Hooks::ON_INPUT)
+            | hook(|plugin| plugin.before_run.is_some(), Hooks::BEFORE_RUN)
+            | hook(|plugin| plugin.on_event.is_some(), Hooks::ON_EVENT)
+            | hook(|plugin| plugin.after_run.is_some(), Hooks::AFTER_RUN)
+            | hook(|plugin| plugin.close.is_some(), Hooks::CLOSE)
+    }
+
     fn on_input<'a>(&'a self, run: &'a Run, input: Arc<Content>) -> Work<'a, Result<Arc<Content>>> {
-        if self.0.iter().all(|plugin| plugin.on_user_message.is_none()) {
-            return Work::done(Ok(input));
-        }
         Work::later(async move {
             for plugin in &self.0 {
                 let Some(callback) = &plugin.on_user_message else { continue };
@@ -154,9 +160,6 @@ impl Handler for Plugins {
     }
 
     fn before_run<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Option<Content>>> {
-        if self.0.iter().all(|plugin| plugin.before_run.is_none()) {
-            return Work::done(Ok(None));
-        }
         Work::later(async move {
             for plugin in &self.0 {
                 let Some(callback) = &plugin.before_run else { continue };
@@ -170,9 +173,6 @@ impl Handler for Plugins {
     }
 
     fn on_event<'a>(&'a self, run: &'a Run, event: Event) -> Work<'a, Result<Event>> {
-        if self.0.iter().all(|plugin| plugin.on_event.is_none()) {
-            return Work::done(Ok(event));
-        }
         Work::later(async move {
             for plugin in &self.0 {
                 let Some(callback) = &plugin.on_event else { continue };
@@ -186,8 +186,7 @@ impl Handler for Plugins {
     }
 
     fn after_run<'a>(&'a self, run: &'a Run, outcome: &'a Outcome) -> Work<'a, Result<()>> {
-        let failed = matches!(outcome, Outcome::Failed { .. });
-        if failed || self.0.iter().all(|plugin| plugin.after_run.is_none()) {
+        if matches!(outcome, Outcome::Failed { .. }) {
             return Work::done(Ok(()));
         }
         Work::later(async move {

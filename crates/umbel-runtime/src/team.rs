@@ -5,10 +5,13 @@ use std::sync::Arc;
 use serde_json::json;
 use smol_str::SmolStr;
 use umbel_core::{
-    AgentTree, BoxFuture, Error, ErrorKind, Handler, Mode, NodeId, Object, Result, Run, Tool, ToolContext,
-    ToolError, ToolOutput, ToolSpec,
+    AgentPlan, AgentTree, BoxFuture, Callbacks, Error, ErrorKind, Handler, Hooks, Mode, NodeId, Object,
+    Result, Run, Tool, ToolContext, ToolError, ToolOutput, ToolSpec,
 };
 
+use crate::adk_stage::AdkStage;
+use crate::configure::configure;
+use crate::onion::{HookList, Onion, having};
 use crate::plugin::Plugin;
 use crate::text;
 use crate::tools::delegate::Delegate;
@@ -22,7 +25,34 @@ pub(crate) struct Team {
     pub(crate) tree: Arc<AgentTree>,
     pub(crate) extras: Arc<Extras>,
     places: Vec<Place>,
+    pub(crate) hooks: RunHooks,
     has_tasks: bool,
+}
+
+/// The hooks around whole runs.
+#[derive(Default)]
+pub(crate) struct RunHooks {
+    pub(crate) on_input: HookList,
+    pub(crate) before_run: HookList,
+    pub(crate) after_run: HookList,
+    pub(crate) close: HookList,
+}
+
+impl RunHooks {
+    fn new(handlers: &[Arc<dyn Handler>]) -> Self {
+        Self {
+            on_input: having(handlers.iter(), Hooks::ON_INPUT),
+            before_run: having(handlers.iter(), Hooks::BEFORE_RUN),
+            after_run: having(handlers.iter(), Hooks::AFTER_RUN),
+            close: having(handlers.iter(), Hooks::CLOSE),
+        }
+    }
+}
+
+impl std::fmt::Debug for RunHooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RunHooks({} before, {} after)", self.before_run.len(), self.after_run.len())
+    }
 }
 
 /// What a runner adds to every agent.
@@ -48,6 +78,10 @@ pub(crate) struct Place {
     pub(crate) transfer: Option<Transfer>,
     /// Agents below it that it calls as tools.
     pub(crate) delegates: Vec<Arc<Delegate>>,
+    /// Its handlers and the runner's.
+    pub(crate) onion: Onion,
+    /// What it works with, if handlers had a say in it.
+    pub(crate) configured: Option<Arc<AgentPlan>>,
 }
 
 #[derive(Debug)]
@@ -59,9 +93,10 @@ pub(crate) struct Transfer {
 
 impl Team {
     pub(crate) fn new(tree: Arc<AgentTree>, extras: Arc<Extras>) -> Result<Arc<Self>> {
-        let places: Vec<Place> = tree.ids().map(|id| place(&tree, id)).collect::<Result<_>>()?;
+        let places: Vec<Place> = tree.ids().map(|id| place(&tree, &extras, id)).collect::<Result<_>>()?;
         let has_tasks = places.iter().flat_map(|place| &place.delegates).any(|delegate| delegate.is_task());
-        Ok(Arc::new(Self { tree, extras, places, has_tasks }))
+        let hooks = RunHooks::new(&extras.handlers);
+        Ok(Arc::new(Self { tree, extras, places, hooks, has_tasks }))
     }
 
     /// The team of a run.
@@ -82,7 +117,7 @@ impl Team {
     }
 }
 
-fn place(tree: &AgentTree, id: NodeId) -> Result<Place> {
+fn place(tree: &AgentTree, extras: &Extras, id: NodeId) -> Result<Place> {
     let node = tree.node(id)?;
     let (name, description) = (node.agent.name(), node.agent.description());
     let policy = node.agent.transfer();
@@ -100,7 +135,15 @@ fn place(tree: &AgentTree, id: NodeId) -> Result<Place> {
         let instruction = Some(transfer_instruction(tree, id)?).filter(|text| !text.is_empty());
         transfer = Some(Transfer { instruction, tool: Arc::new(TransferTool::new(&names)) });
     }
-    Ok(Place { identity: text::identity(name, description).into(), transfer, delegates })
+    let stage = node.agent.callbacks().and_then(|own| AdkStage::of(&extras.plugins, own));
+    let stage = stage.or_else(|| AdkStage::of(&extras.plugins, &Callbacks::default()));
+    Ok(Place {
+        identity: text::identity(name, description).into(),
+        transfer,
+        delegates,
+        onion: Onion::new(&extras.handlers, node.agent.handlers(), stage.as_ref()),
+        configured: configure(&extras.handlers, node.agent.as_ref())?,
+    })
 }
 
 fn names(tree: &AgentTree, ids: &[NodeId]) -> Result<Vec<SmolStr>> {

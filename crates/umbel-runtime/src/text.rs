@@ -1,7 +1,7 @@
 //! Every sentence that Umbel itself says to a model or asks of a person, in one place.
 
 use serde_json::Value;
-use umbel_core::{Object, json};
+use umbel_core::{Error, Object, json};
 
 /// Opens a quotation of another agent.
 pub const QUOTE_BEGIN: &str = "<<<QUOTED_AGENT>>>";
@@ -44,6 +44,42 @@ pub const NEEDS_CONFIRMATION: &str = "This call waits for a person to approve or
 
 /// What a call is answered that a person rejected.
 pub const REJECTED: &str = "A person rejected this call, so it was not made.";
+
+/// What a call is answered that was not made, since a handler went on without it.
+pub const CALL_SKIPPED: &str = "This call was not made: the work went on without it.";
+
+/// What a handler is told that changed what others have acted on.
+pub const FIXED_IN_EVENTS: &str = "ids, calls and control actions of an event must stay as they are";
+
+/// What is said of a layer that gives a stream where a value is due.
+pub const STREAM_IN_STREAM: &str = "a streamed result ended in another stream: its last item must be a value";
+
+/// What is said of an agent that has middlewares of the old form and handlers.
+pub const LEGACY_MIXED: &str =
+    "middlewares of the old form are mixed with handlers: they come first; write them as handlers";
+
+/// What is said of handlers that left nothing to send.
+pub const EMPTY_HISTORY: &str =
+    "the handlers left no message for the model: keep at least one, or answer in its place";
+
+/// What is said of handlers that jump to the model again and again.
+pub const ENDLESS_JUMPS: &str =
+    "handlers jumped back to the model 100 times before it was asked: let one of them go on";
+
+/// The error code of a preview that voids those of the same id before it: the attempt they came from was rejected.
+pub const ATTEMPT_REJECTED: &str = "ATTEMPT_REJECTED";
+
+/// What is said of a response whose call a handler took away.
+pub fn orphaned_response(name: &str) -> String {
+    format!(
+        "the handlers left a response of `{name}` without its call: take both away, or neither, or add `RepairCalls`"
+    )
+}
+
+/// What is said of a handler that failed.
+pub fn handler_error(name: &str, hook: &str, message: &str) -> String {
+    format!("handler `{name}` failed in {hook}: {message}")
+}
 
 /// What an event says of a model that answered nothing.
 pub const NO_CONTENT: &str = "The model ended its turn without an answer.";
@@ -188,6 +224,47 @@ pub fn binary_artifact(name: &str, mime_type: &str) -> String {
 /// Stands for a file of the user that was stored as an artifact.
 pub fn uploaded(name: &str) -> String {
     format!("[the user uploaded the file {name}; it is stored as an artifact of that name]")
+}
+
+/// What an agent says whose model failed in all attempts.
+pub fn model_failed(attempts: u32, error: &Error) -> String {
+    let times = if attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
+    let code = error.kind().code();
+    format!("I could not finish this: the model was asked {times} and failed, last with {code}: {error}")
+}
+
+/// Why an attempt does not count though it was answered.
+pub fn answer_rejected(reason: Option<&str>) -> String {
+    match reason {
+        Some(reason) => format!("the model's answer was rejected: {reason}"),
+        None => "the model's answer was rejected".to_owned(),
+    }
+}
+
+/// How far a limit on calls is used up.
+pub fn calls_of(calls: u32, limit: u32, scope: &str) -> String {
+    format!("{calls} of {limit} in this {scope}")
+}
+
+/// What an agent says that may not ask its model any more.
+pub fn model_limit(used: &str) -> String {
+    format!("I have to stop here: the allowed model calls are used up ({used}).")
+}
+
+/// What a call is answered that is one too many.
+pub fn tool_limit(tool: Option<&str>) -> String {
+    match tool {
+        Some(tool) => format!("This call was not made: `{tool}` may not be called again. Go on without it."),
+        None => "This call was not made: no more tools may be called. Go on without them.".to_owned(),
+    }
+}
+
+/// What an agent says that asked for more calls than are allowed.
+pub fn tool_limit_end(tool: Option<&str>, used: &str) -> String {
+    match tool {
+        Some(tool) => format!("I have to stop here: `{tool}` was called more often than allowed ({used})."),
+        None => format!("I have to stop here: more tools were called than allowed ({used})."),
+    }
 }
 
 /// Says that a run was stopped for what was found, without saying it again.

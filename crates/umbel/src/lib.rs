@@ -303,7 +303,7 @@ pub mod guide;
 
 pub use umbel_core as core;
 pub use umbel_core::*;
-pub use umbel_macros::tool;
+pub use umbel_macros::{handler, tool};
 pub use umbel_runtime as runtime;
 pub use umbel_runtime::*;
 

@@ -114,7 +114,8 @@ fn batch(input: &Value) -> Result<Batch, BoxError> {
     calls.retain(|call| only.is_empty() || wanted(call));
     let answers = object(input, "confirmations").into_iter();
     let answers = answers.map(|(id, answer)| Ok((id.as_str().into(), serde_json::from_value(answer)?)));
-    Ok(Batch { calls, confirmations: answers.collect::<Result<_, BoxError>>()? })
+    let confirmations = answers.collect::<Result<_, BoxError>>()?;
+    Ok(Batch { calls, confirmations, ..Batch::default() })
 }
 
 /// The place where the calls are made: on the trunk, or on the branch of a parallel agent.

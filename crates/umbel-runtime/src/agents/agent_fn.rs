@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use umbel_core::{Agent, BoxFuture, Result, Run};
+use umbel_core::{Agent, BoxFuture, Extending, Handler, Result, Run};
 
 type Work = Arc<dyn for<'a> Fn(&'a Run) -> BoxFuture<'a, Result<()>> + Send + Sync>;
 
@@ -14,6 +14,7 @@ pub struct AgentFn {
     name: SmolStr,
     description: String,
     agents: Vec<Arc<dyn Agent>>,
+    handlers: Vec<Arc<dyn Handler>>,
     work: Work,
 }
 
@@ -42,7 +43,8 @@ pub fn agent_fn<F>(name: impl Into<SmolStr>, work: F) -> AgentFn
 where
     F: for<'a> Fn(&'a Run) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
 {
-    AgentFn { name: name.into(), description: String::new(), agents: Vec::new(), work: Arc::new(work) }
+    let (name, description) = (name.into(), String::new());
+    AgentFn { name, description, agents: Vec::new(), handlers: Vec::new(), work: Arc::new(work) }
 }
 
 impl AgentFn {
@@ -55,6 +57,12 @@ impl AgentFn {
     /// An agent below it, to be run with [`run_sub_agent`](crate::run_sub_agent).
     pub fn sub_agent(mut self, agent: impl Agent + 'static) -> Self {
         self.agents.push(Arc::new(agent));
+        self
+    }
+
+    /// Extends it.
+    pub fn handler(mut self, handler: impl Handler + 'static) -> Self {
+        self.handlers.push(Arc::new(handler));
         self
     }
 }
@@ -70,6 +78,10 @@ impl Agent for AgentFn {
 
     fn sub_agents(&self) -> &[Arc<dyn Agent>] {
         &self.agents
+    }
+
+    fn handlers(&self) -> Extending<'_> {
+        Extending { handlers: &self.handlers, ..Extending::default() }
     }
 
     fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<()>> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use umbel_core::{Agent, AgentCallbacks};
+use umbel_core::{Agent, Callbacks, Handler};
 
 /// A name, and agents in order.
 #[derive(Clone)]
@@ -11,12 +11,14 @@ pub(super) struct Group {
     pub(super) name: SmolStr,
     pub(super) description: String,
     pub(super) agents: Vec<Arc<dyn Agent>>,
-    pub(super) callbacks: AgentCallbacks,
+    pub(super) callbacks: Callbacks,
+    pub(super) handlers: Vec<Arc<dyn Handler>>,
 }
 
 impl Group {
     pub(super) fn new(name: SmolStr) -> Self {
-        Self { name, description: String::new(), agents: Vec::new(), callbacks: AgentCallbacks::default() }
+        let (agents, handlers) = (Vec::new(), Vec::new());
+        Self { name, description: String::new(), agents, callbacks: Callbacks::default(), handlers }
     }
 }
 
@@ -37,8 +39,14 @@ macro_rules! group_agent {
             }
 
             /// What is called around it.
-            pub fn callbacks(mut self, callbacks: umbel_core::AgentCallbacks) -> Self {
+            pub fn callbacks(mut self, callbacks: umbel_core::Callbacks) -> Self {
                 self.group.callbacks = callbacks;
+                self
+            }
+
+            /// Extends it, not the agents below it.
+            pub fn handler(mut self, handler: impl umbel_core::Handler + 'static) -> Self {
+                self.group.handlers.push(std::sync::Arc::new(handler));
                 self
             }
         }
@@ -64,8 +72,12 @@ macro_rules! group_agent {
                 self.group.agents.last()?.output_schema()
             }
 
-            fn callbacks(&self) -> Option<&umbel_core::AgentCallbacks> {
+            fn callbacks(&self) -> Option<&umbel_core::Callbacks> {
                 Some(&self.group.callbacks)
+            }
+
+            fn handlers(&self) -> umbel_core::Extending<'_> {
+                umbel_core::Extending { handlers: &self.group.handlers, ..umbel_core::Extending::default() }
             }
 
             fn run<'a>(

@@ -7,19 +7,21 @@ use std::sync::Arc;
 use serde_json::Value;
 use smol_str::SmolStr;
 use umbel_core::{
-    Agent, AgentCallbacks, AgentTree, BoxFuture, CodeExecutor, Content, Context, Error, ErrorKind, Event,
-    GenerateConfig, Mode, Model, ModelRequest, NodeId, Object, Response, Result, Run, Tool, ToolContext,
-    ToolMeta, ToolSet, Toolset, TransferPolicy, Work,
+    AfterOrder, Agent, AgentPlan, AgentTree, BoxFuture, Callbacks, CodeExecutor, Content, Context, Error,
+    ErrorKind, Event, Extending, GenerateConfig, Handler, InstructionProvider, Mode, Model, ModelRequest,
+    NodeId, Object, Response, Result, Run, Tool, ToolContext, ToolMeta, ToolSet, Toolset, TransferPolicy,
+    Words, Work,
 };
 
-use crate::callbacks::Callbacks;
+use crate::adk_stage::AdkStage;
+use crate::explain::{Explanation, explain_alone};
 use crate::flow::{self, Processors};
 use crate::output_schema::{OutputSchema, SetModelResponse};
 use crate::planner::Planner;
 use crate::template::Template;
 
-/// Makes an instruction for a run. What it gives is taken as it is, braces and all.
-pub type InstructionProvider = Arc<dyn for<'a> Fn(&'a Run) -> BoxFuture<'a, Result<String>> + Send + Sync>;
+/// The source of the part of an instruction that is the agent's own.
+pub(crate) const OWN: &str = "instruction";
 
 /// Where an instruction comes from.
 #[derive(Clone)]
@@ -61,8 +63,12 @@ pub struct LlmAgent {
     pub(crate) output_key: Option<String>,
     pub(crate) planner: Option<Arc<dyn Planner>>,
     code_executor: Option<Arc<dyn CodeExecutor>>,
-    agent_callbacks: AgentCallbacks,
     pub(crate) callbacks: Callbacks,
+    tool_layers: Vec<Arc<dyn Handler>>,
+    legacy: Vec<Arc<dyn Handler>>,
+    handlers: Vec<Arc<dyn Handler>>,
+    after_order: AfterOrder,
+    strict_tools: bool,
     pub(crate) processors: Processors,
 }
 
@@ -88,8 +94,12 @@ impl LlmAgent {
             output_key: None,
             planner: None,
             code_executor: None,
-            agent_callbacks: AgentCallbacks::default(),
             callbacks: Callbacks::default(),
+            tool_layers: Vec::new(),
+            legacy: Vec::new(),
+            handlers: Vec::new(),
+            after_order: AfterOrder::Forward,
+            strict_tools: false,
             processors: Processors::default(),
         }
     }
@@ -246,12 +256,45 @@ impl LlmAgent {
         self
     }
 
+    /// Extends it. Handlers come in the order in which they are added.
+    pub fn handler(mut self, handler: impl Handler + 'static) -> Self {
+        self.handlers.push(Arc::new(handler));
+        self
+    }
+
+    /// A layer around all its tool calls, outside its handlers. Other hooks of it are not called.
+    pub fn tool_layer(mut self, layer: impl Handler + 'static) -> Self {
+        self.tool_layers.push(Arc::new(layer));
+        self
+    }
+
+    /// A middleware of the old form. It comes before the handlers.
+    #[deprecated(note = "write a handler: the guide has both forms side by side")]
+    #[allow(deprecated)]
+    pub fn middleware(mut self, middleware: crate::legacy::AgentMiddleware) -> Self {
+        let place = self.legacy.len();
+        self.legacy.push(Arc::new(middleware.into_handler(place)));
+        self
+    }
+
+    /// In which order handlers come in `after_model` and `after_agent`.
+    pub fn after_order(mut self, order: AfterOrder) -> Self {
+        self.after_order = order;
+        self
+    }
+
+    /// Makes it an error if a handler adds a tool whose name is taken.
+    pub fn strict_tools(mut self) -> Self {
+        self.strict_tools = true;
+        self
+    }
+
     /// Called before it works; a content answers in its place.
     pub fn before_agent<F>(mut self, callback: F) -> Self
     where
         F: for<'a> Fn(&'a Context) -> BoxFuture<'a, Result<Option<Content>>> + Send + Sync + 'static,
     {
-        self.agent_callbacks.before.push(Arc::new(callback));
+        self.callbacks.before_agent.push(Arc::new(callback));
         self
     }
 
@@ -260,7 +303,7 @@ impl LlmAgent {
     where
         F: for<'a> Fn(&'a Context) -> BoxFuture<'a, Result<Option<Content>>> + Send + Sync + 'static,
     {
-        self.agent_callbacks.after.push(Arc::new(callback));
+        self.callbacks.after_agent.push(Arc::new(callback));
         self
     }
 
@@ -338,6 +381,12 @@ impl LlmAgent {
     {
         self.callbacks.on_tool_error.push(Arc::new(callback));
         self
+    }
+
+    /// What came of it and of all that extends it. A runner adds its own; see
+    /// [`Runner::explain`](crate::Runner::explain).
+    pub fn explain(&self) -> Result<Explanation> {
+        explain_alone(self, AdkStage::of(&[], &self.callbacks).as_ref())
     }
 
     /// Its model, or that of the nearest agent above it that has one.
@@ -427,8 +476,37 @@ impl Agent for LlmAgent {
         self.model.as_ref()
     }
 
-    fn callbacks(&self) -> Option<&AgentCallbacks> {
-        Some(&self.agent_callbacks)
+    fn callbacks(&self) -> Option<&Callbacks> {
+        Some(&self.callbacks)
+    }
+
+    fn handlers(&self) -> Extending<'_> {
+        Extending {
+            tool_layers: &self.tool_layers,
+            legacy: &self.legacy,
+            handlers: &self.handlers,
+            after_order: self.after_order,
+            strict_tools: self.strict_tools,
+        }
+    }
+
+    fn toolsets(&self) -> &[Arc<dyn Toolset>] {
+        &self.toolsets
+    }
+
+    fn plan(&self) -> AgentPlan {
+        let mut plan =
+            AgentPlan { tools: self.tools.clone(), generate: self.generate.clone(), ..AgentPlan::default() };
+        match &self.instruction {
+            None => {}
+            Some(InstructionSource::Template(template)) => {
+                plan.instruction.push(OWN, Words::Template(template.source().clone()));
+            }
+            Some(InstructionSource::Provider(provider)) => {
+                plan.instruction.push(OWN, Words::Provided(provider.clone()));
+            }
+        }
+        plan
     }
 
     fn global_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Option<Arc<str>>>> {

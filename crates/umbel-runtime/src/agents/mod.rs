@@ -10,15 +10,21 @@ mod sequential;
 use std::sync::Arc;
 
 use futures::TryFutureExt;
+use smol_str::SmolStr;
 use tracing::Instrument;
-use umbel_core::{AgentCallback, AgentCallbacks, Content, Context, Error, NodeId, Result, Run};
+use umbel_core::{
+    AgentCallback, AgentPlan, AgentTurn, Callbacks, Content, Context, Error, Jump, NodeId, Outcome, Result,
+    Run, Step,
+};
 
 pub use self::agent_fn::{AgentFn, agent_fn};
-pub use self::llm_agent::{IncludeContents, InstructionProvider, LlmAgent};
+pub(crate) use self::llm_agent::OWN;
+pub use self::llm_agent::{IncludeContents, LlmAgent};
 pub use self::loop_agent::LoopAgent;
 pub use self::parallel::Parallel;
 pub use self::sequential::Sequential;
 
+use crate::onion::{self, Onion};
 use crate::spans;
 use crate::team::{Team, resolve_transfer};
 
@@ -30,13 +36,8 @@ pub(crate) async fn run_agent(run: &Run) -> Result<(), (Error, Option<NodeId>)> 
     loop {
         let failed = |error| (error, Some(here.node_id()));
         let span = spans::agent(&here);
-        let worked = noted(run_one(&here)).instrument(span.clone()).await.map_err(failed)?;
-        let Some(next) = here.take_transfer() else {
-            if worked {
-                noted(finish_one(&here)).instrument(span).await.map_err(failed)?;
-            }
-            break;
-        };
+        let next = noted(turn(&here)).instrument(span.clone()).await.map_err(failed)?;
+        let Some(next) = next else { break };
         if here.is_top() && here.is_paused() {
             // An answer is awaited. The other agent takes over with what the user says next.
             break;
@@ -52,6 +53,103 @@ pub(crate) async fn run_agent(run: &Run) -> Result<(), (Error, Option<NodeId>)> 
         here = next;
     }
     if here.is_top() { Ok(()) } else { here.flush().await.map_err(|error| (error, Some(here.node_id()))) }
+}
+
+/// One turn of an agent with all that extends it. Gives the name of the agent that is to go on.
+async fn turn(run: &Run) -> Result<Option<SmolStr>> {
+    let team = Team::of(run)?;
+    let onion = &team.place(run.node_id())?.onion;
+    let mut result = work(run, &team, onion).await;
+    if !onion.on_error.is_empty()
+        && let Err(error) = &result
+        && !error.is_control()
+        && !run.cancel_token().is_cancelled()
+        && let Some(content) = onion::on_error(&onion.on_error, run, error).await?
+    {
+        run.emit(run.event().with_content(content)).await?;
+        result = Ok(None);
+    }
+    if !onion.after_agent.is_empty() {
+        let outcome = match &result {
+            Err(error) => Outcome::from_error(error),
+            Ok(_) if run.is_paused() => Outcome::Interrupted { interrupts: Box::default() },
+            Ok(_) => Outcome::Finished,
+        };
+        let told = onion::after_agent(&onion.after_agent, run, &outcome).await;
+        result = result.and_then(|next| told.map(|()| next));
+    }
+    result
+}
+
+/// The turn itself, and what is called before and after it.
+async fn work(run: &Run, team: &Team, onion: &Onion) -> Result<Option<SmolStr>> {
+    if !onion.before_agent.is_empty() && Box::pin(prepare(run, team, onion)).await? {
+        return Ok(None);
+    }
+    let agent = run.node()?.agent.clone();
+    if around(run, team, Hook::Before, agent.callbacks()).await? {
+        // Answered in its place: what comes after it does not come.
+        return Ok(run.take_transfer());
+    }
+    agent.run(run).await?;
+    let next = run.take_transfer();
+    if next.is_none() {
+        around(run, team, Hook::After, agent.callbacks()).await?;
+    }
+    Ok(next)
+}
+
+/// Lets handlers prepare the turn. Gives whether one of them ended it.
+async fn prepare(run: &Run, team: &Team, onion: &Onion) -> Result<bool> {
+    let cx = Context::new(run.clone());
+    let plan = match &team.place(run.node_id())?.configured {
+        Some(plan) => (**plan).clone(),
+        None => run.node()?.agent.plan(),
+    };
+    let mut plan = plan;
+    for toolset in run.node()?.agent.toolsets() {
+        for tool in run.cancel_token().guard(toolset.tools(run)).await?? {
+            plan.add_tool(tool);
+        }
+    }
+    let tools = plan.tools.clone();
+    let mut turn = AgentTurn::new(&cx, plan);
+    let step = onion::before_agent(&onion.before_agent, &mut turn).await?;
+    let AgentTurn { plan, input, .. } = turn;
+    let changes_input = |given: &Arc<Content>| run.input().is_none_or(|said| !Arc::ptr_eq(said, given));
+    let input = input.filter(changes_input);
+    let tools_fixed = !Arc::ptr_eq(&tools, &plan.tools);
+    let starts_with_calls = step == Step::Jump(Jump::Tools);
+    run.set_turn_value(Arc::new(TurnPlan { plan, tools_fixed, input, starts_with_calls }));
+    let (answer, ended) = match step {
+        Step::Continue | Step::Jump(Jump::Model | Jump::Tools) => (None, false),
+        Step::Respond(content) => (Some(content), true),
+        Step::Jump(_) => (None, true),
+        other => {
+            let message = format!("`before_agent` cannot ask for {other:?}");
+            return Err(Error::new(umbel_core::ErrorKind::Handler, message));
+        }
+    };
+    let actions = cx.take_actions();
+    if answer.is_some() || actions.is_some() {
+        let mut event = run.event();
+        event.actions = actions;
+        event.content = answer.map(Arc::new);
+        run.node()?.agent.on_answered(&mut event)?;
+        run.emit(event).await?;
+    }
+    Ok(ended)
+}
+
+/// What an agent works with in one turn.
+pub(crate) struct TurnPlan {
+    pub(crate) plan: AgentPlan,
+    /// Handlers changed the tools, so toolsets are not asked again.
+    pub(crate) tools_fixed: bool,
+    /// What the user said, if the agent is to see something else.
+    pub(crate) input: Option<Arc<Content>>,
+    /// The turn begins with the calls of the last message, before the model is asked.
+    pub(crate) starts_with_calls: bool,
 }
 
 /// Runs a sub-agent of the run's agent, by name, and waits until it is done. For agents of your own.
@@ -76,17 +174,6 @@ fn noted<T>(work: impl Future<Output = Result<T>>) -> impl Future<Output = Resul
     work.inspect_err(|error| spans::record_error(error.kind().code()))
 }
 
-/// One agent with what is called before it. Gives whether it worked: if it was answered in its place, what comes
-/// after it does not come.
-async fn run_one(run: &Run) -> Result<bool> {
-    let agent = run.node()?.agent.clone();
-    if around(run, &*Team::of(run)?, Hook::Before, agent.callbacks()).await? {
-        return Ok(false);
-    }
-    agent.run(run).await?;
-    Ok(true)
-}
-
 /// What is called after an agent worked.
 async fn finish_one(run: &Run) -> Result<()> {
     let agent = &run.node()?.agent;
@@ -95,8 +182,8 @@ async fn finish_one(run: &Run) -> Result<()> {
 
 /// Whether anything is called after this agent.
 fn has_after(run: &Run) -> Result<bool> {
-    let own = run.node()?.agent.callbacks().is_some_and(|own| !own.after.is_empty());
-    Ok(own || Team::of(run)?.extras.plugins.iter().any(|plugin| !plugin.agent.after.is_empty()))
+    let own = run.node()?.agent.callbacks().is_some_and(|own| !own.after_agent.is_empty());
+    Ok(own || Team::of(run)?.extras.plugins.iter().any(|plugin| !plugin.callbacks.after_agent.is_empty()))
 }
 
 #[derive(Clone, Copy)]
@@ -113,10 +200,10 @@ impl Hook {
         }
     }
 
-    fn of(self, callbacks: &AgentCallbacks) -> &[AgentCallback] {
+    fn of(self, callbacks: &Callbacks) -> &[AgentCallback] {
         match self {
-            Self::Before => &callbacks.before,
-            Self::After => &callbacks.after,
+            Self::Before => &callbacks.before_agent,
+            Self::After => &callbacks.after_agent,
         }
     }
 }
@@ -124,12 +211,22 @@ impl Hook {
 /// Calls plugins, then the agent's own; the first content counts and is emitted, with the state that was written.
 ///
 /// Gives whether there was a content.
-async fn around(run: &Run, team: &Team, hook: Hook, own: Option<&AgentCallbacks>) -> Result<bool> {
+async fn around(run: &Run, team: &Team, hook: Hook, own: Option<&Callbacks>) -> Result<bool> {
     let plugins = &team.extras.plugins;
     let own = own.map(|own| hook.of(own)).unwrap_or_default();
-    if own.is_empty() && plugins.iter().all(|plugin| hook.of(&plugin.agent).is_empty()) {
+    if own.is_empty() && plugins.iter().all(|plugin| hook.of(&plugin.callbacks).is_empty()) {
         return Ok(false);
     }
+    // Boxed, so that agents without callbacks do not carry their state around.
+    Box::pin(call_back(run, plugins, hook, own)).await
+}
+
+async fn call_back(
+    run: &Run,
+    plugins: &[Arc<crate::Plugin>],
+    hook: Hook,
+    own: &[AgentCallback],
+) -> Result<bool> {
     let cx = Context::new(run.clone());
     let content = first_content(&cx, plugins, hook, own).await?;
     let actions = cx.take_actions();
@@ -153,7 +250,7 @@ async fn first_content(
     own: &[AgentCallback],
 ) -> Result<Option<Content>> {
     for plugin in plugins {
-        for callback in hook.of(&plugin.agent) {
+        for callback in hook.of(&plugin.callbacks) {
             let given = callback(cx).await.map_err(|error| plugin.named(hook.name(), error))?;
             if given.is_some() {
                 return Ok(given);

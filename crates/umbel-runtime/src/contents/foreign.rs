@@ -25,9 +25,13 @@ pub(crate) fn call_authors(items: &[Item], agent: &str) -> Authors {
 }
 
 /// Whether a content answers a call of another agent.
-pub(crate) fn answers_foreign_call(view: &ContentsView, content: &Content, authors: &Authors) -> bool {
+pub(crate) fn answers_foreign_call<'a>(
+    view: &ContentsView,
+    content: &Content,
+    author_of: impl Fn(&CallId) -> Option<&'a SmolStr>,
+) -> bool {
     content.responses().any(|response| {
-        let author = known(&response.id).and_then(|id| authors.get(id));
+        let author = known(&response.id).and_then(&author_of);
         author.is_some_and(|author| !author.is_empty() && *author != view.agent && author != USER)
     })
 }
@@ -51,7 +55,7 @@ pub(crate) fn present(view: &ContentsView, items: Vec<Item>) -> Vec<Item> {
             continue;
         };
         let foreign = item.kind == Kind::Plain && is_foreign(view, &item.event);
-        if foreign || answers_foreign_call(view, content, &authors) {
+        if foreign || answers_foreign_call(view, content, |id| authors.get(id)) {
             let author = item.author(&view.agent);
             let Some(quoted) = quote(author, content, view.foreign_thoughts) else { continue };
             item = Item { content: Some(Arc::new(quoted)), kind: Kind::Quoted, ..item };

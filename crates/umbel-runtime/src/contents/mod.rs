@@ -67,7 +67,10 @@ fn present(view: &ContentsView, items: Vec<Item>) -> Vec<Item> {
 fn settle(view: &ContentsView, items: Vec<Item>) -> (Vec<Item>, HashSet<CallId>) {
     let items = pairing::settle_history(pairing::settle_latest(items), &view.agent);
     let settled = pairing::settled(&items);
-    (items.iter().filter_map(|item| pairing::drop_orphan_calls(item, &settled)).collect(), settled)
+    (
+        items.iter().filter_map(|item| pairing::drop_orphan_calls(item, |id| settled.contains(id))).collect(),
+        settled,
+    )
 }
 
 /// The messages: the leading one, then what is left of each item.

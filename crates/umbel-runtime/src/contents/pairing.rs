@@ -226,9 +226,9 @@ pub(crate) fn settled(items: &[Item]) -> HashSet<CallId> {
 }
 
 /// Rule 9: a call that is not settled goes, unless it has no id.
-pub(crate) fn drop_orphan_calls(item: &Item, settled: &HashSet<CallId>) -> Option<Item> {
+pub(crate) fn drop_orphan_calls(item: &Item, is_settled: impl Fn(&CallId) -> bool) -> Option<Item> {
     item.keep_parts(|part| {
         let id = part.as_call().and_then(|call| known(&call.id));
-        id.is_none_or(|id| settled.contains(id))
+        id.is_none_or(&is_settled)
     })
 }

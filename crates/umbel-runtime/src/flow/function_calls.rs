@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use tracing::Instrument;
 use umbel_core::{
     Actions, CallFinished, CallId, Confirmation, Content, Error, ErrorKind, Event, FunctionCall,
-    FunctionResponse, Object, Part, Parts, Result, Role, Run, RunStep, ToolContext, ToolErrors, ToolItem,
-    ToolMeta, ToolOutput, ToolSet, ToolValue,
+    FunctionResponse, Handler, NextTool, Object, Part, Parts, Payload, Response, Result, Role, Run, RunStep,
+    ToolCall, ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet,
+    ToolValue, Work,
 };
 
 use super::Turn;
-use crate::agents::LlmAgent;
+use crate::adk_stage::fails_the_run;
 use crate::contents::visible::REQUEST_CONFIRMATION;
-use crate::team::Team;
 use crate::{spans, text};
 
 /// Calls to be made together.
@@ -28,12 +28,27 @@ pub struct Batch {
     pub calls: Vec<FunctionCall>,
     /// What people said to those that asked for it.
     pub confirmations: BTreeMap<CallId, Confirmation>,
+    /// Calls that are answered already and not made. Their results come first.
+    pub answers: Vec<(CallId, ToolValue)>,
 }
 
 impl Batch {
     /// The calls of an event.
     pub fn of_event(event: &Event) -> Self {
-        Self { calls: event.calls().cloned().collect(), confirmations: BTreeMap::new() }
+        Self { calls: event.calls().cloned().collect(), ..Self::default() }
+    }
+}
+
+impl Batch {
+    /// Whether a call is answered already.
+    fn is_answered(&self, call: &FunctionCall) -> bool {
+        self.answers.iter().any(|(id, _)| call.id.as_ref() == Some(id))
+    }
+
+    /// The answer that a call has already.
+    fn answered(&self, call: &FunctionCall) -> Option<Done> {
+        let (_, value) = self.answers.iter().find(|(id, _)| call.id.as_ref() == Some(id))?;
+        Some(Done { part: Some(response_part(call, value.clone())), words: None, actions: None })
     }
 }
 
@@ -53,9 +68,16 @@ pub(super) async fn follow(
     batch: &Batch,
 ) -> Result<Option<Arc<Event>>> {
     let run = turn.run;
-    let Some(mut event) = execute(turn.agent, run, &turn.team, tools, batch).await? else { return Ok(None) };
-    let direct =
-        batch.calls.iter().rev().find(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly));
+    let team = turn.team.clone();
+    let layers = &team.place(run.node_id())?.onion.wrap_tool;
+    let layers = turn.layers.as_ref().unwrap_or(layers);
+    let Some(mut event) = execute(run, layers, tools, batch).await? else { return Ok(None) };
+    let direct = batch
+        .calls
+        .iter()
+        .rev()
+        .filter(|call| !batch.is_answered(call))
+        .find(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly));
     if direct.is_some() {
         event.actions_mut().skip_summarization = Some(true);
     }
@@ -118,18 +140,21 @@ fn question(run: &Run, calls: &[FunctionCall], asked: &BTreeMap<CallId, Confirma
 ///
 /// If one fails and the policy is to fail the run, the results of the others are emitted first.
 pub(crate) async fn execute(
-    agent: &LlmAgent,
     run: &Run,
-    team: &Team,
+    layers: &[Arc<dyn Handler>],
     tools: &ToolSet,
     batch: &Batch,
 ) -> Result<Option<Event>> {
-    let caller = Caller { agent, run, team, tools, batch, turns: exclusive(batch, tools) };
+    let caller = Caller { run, layers, tools, batch, turns: exclusive(batch, tools) };
+    let mut done: Vec<Done> = batch.calls.iter().filter_map(|call| batch.answered(call)).collect();
     let results = match batch.calls.as_slice() {
-        [only] => vec![caller.make(only).await],
-        several => Box::pin(caller.make_all(several)).await,
+        [only] if done.is_empty() => vec![caller.make(only).await],
+        several => {
+            let open: Vec<&FunctionCall> = several.iter().filter(|call| !batch.is_answered(call)).collect();
+            Box::pin(caller.make_all(&open)).await
+        }
     };
-    let (mut done, mut failure) = (Vec::new(), None);
+    let mut failure = None;
     for result in results {
         match result {
             Ok(one) => done.push(one),
@@ -174,9 +199,9 @@ fn merge(run: &Run, done: Vec<Done>) -> Option<Event> {
 }
 
 struct Caller<'a> {
-    agent: &'a LlmAgent,
     run: &'a Run,
-    team: &'a Team,
+    /// Around each call, outermost first.
+    layers: &'a [Arc<dyn Handler>],
     tools: &'a ToolSet,
     batch: &'a Batch,
     turns: Option<tokio::sync::RwLock<()>>,
@@ -186,7 +211,7 @@ impl Caller<'_> {
     /// Makes several calls at once, so many and no more. Results are in call order.
     ///
     /// Once one has failed nobody waits for the others: those that are done are kept, the rest are stopped.
-    async fn make_all(&self, calls: &[FunctionCall]) -> Vec<Result<Done>> {
+    async fn make_all(&self, calls: &[&FunctionCall]) -> Vec<Result<Done>> {
         let limit = self.run.config().limits.calls_at_once.max(1);
         let mut waiting = calls.iter().enumerate();
         let mut running = FuturesUnordered::new();
@@ -249,55 +274,82 @@ impl Caller<'_> {
         Ok(Done { part, words, actions })
     }
 
+    /// The result of a call, through all layers.
     async fn value(
         &self,
         cx: &ToolContext,
         call: &FunctionCall,
         meta: Option<&ToolMeta>,
     ) -> Result<ToolValue> {
-        let mut args = call.args.clone().unwrap_or_default();
-        if let Some(answer) = self.before_tool(cx, meta, &mut args).await? {
-            return self.after_tool(cx, &args, Value::Object(answer).into()).await;
-        }
-        let Some(meta) = meta else {
-            let error = self.unknown(call);
-            return match self.on_tool_error(cx, &args, &error).await? {
-                Some(answer) => Ok(Value::Object(answer).into()),
-                None => Ok(error_value(error.message())),
-            };
-        };
-        let given = match self.gate(cx, meta, &args)? {
-            Some(answer) => Ok(answer),
-            None => self.guarded(cx, meta, args.clone()).await,
-        };
-        let value = match given {
-            Ok(value) => value,
-            Err(error) if error.is_control() => return Err(error),
-            // A run that was told to stop stops, be it for its deadline: nobody may take that for a tool's failure.
-            Err(error) if self.run.cancel_token().is_cancelled() => {
-                return Err(self.run.cancel_token().reason().map_or(error, umbel_core::CancelReason::error));
+        let args = call.args.clone().unwrap_or_default();
+        let _turn = match &self.turns {
+            None => None,
+            Some(turns) if meta.is_some_and(|meta| meta.tool.spec().exclusive) => {
+                Some((Some(turns.write().await), None))
             }
-            Err(error) => match self.on_tool_error(cx, &args, &error).await? {
-                Some(answer) => Value::Object(answer).into(),
-                None => self.by_policy(error)?,
-            },
+            Some(turns) => Some((None, Some(turns.read().await))),
         };
-        self.after_tool(cx, &args, value).await
+        let given = if self.layers.is_empty() {
+            match meta {
+                Some(meta) => self.known(cx, meta, args).await,
+                None => Err(self.unknown(cx.tool_name())),
+            }
+        } else {
+            Box::pin(self.layered(cx, meta, args)).await
+        };
+        let error = match given {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        if error.kind() == ErrorKind::Interrupted {
+            // A layer or the tool asks a person; the call is made again with the answer.
+            cx.request_confirmation(error.message(), None)?;
+            cx.skip_summarization();
+            return Ok(error_value(text::NEEDS_CONFIRMATION));
+        }
+        // A run that was told to stop stops, be it for its deadline: nobody may take that for a tool's failure.
+        if let Some(reason) = self.run.cancel_token().reason().filter(|_| !error.is_control()) {
+            return Err(reason.error());
+        }
+        // An unknown tool is the model's mistake, which it can correct.
+        let mistake = meta.is_none() && error.kind() == ErrorKind::Tool;
+        if error.is_control() || (!mistake && fails_the_run(self.run, &error)) {
+            return Err(error);
+        }
+        Ok(error_value(error.message()))
     }
 
-    /// What is left of an error that nobody took care of.
-    fn by_policy(&self, error: Error) -> Result<ToolValue> {
-        // Arguments that do not fit are the model's to correct, whatever the policy.
-        let correctable = error.kind() == ErrorKind::InvalidInput;
-        match self.run.config().tool_errors {
-            ToolErrors::Fail if !correctable => Err(error),
-            _ => Ok(error_value(error.message())),
+    /// A tool that nothing stands around.
+    async fn known(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<ToolValue> {
+        match self.gate(cx, meta, &args)? {
+            Some(answer) => Ok(answer),
+            None => self.guarded(cx, meta, args).await,
         }
     }
 
-    fn unknown(&self, call: &FunctionCall) -> Error {
+    /// A call through the layers around it. What comes out may be streamed still.
+    async fn layered(
+        &self,
+        cx: &ToolContext,
+        meta: Option<&ToolMeta>,
+        args: Arc<Object>,
+    ) -> Result<ToolValue> {
+        let end = Centre { caller: self, meta };
+        let call = ToolCall { cx, tool: meta.map(|meta| &meta.tool), args };
+        let made = NextTool::new(self.layers, &end).call(call);
+        let output = self.run.cancel_token().guard(made).await?.map_err(ToolError::into_error)?;
+        match output {
+            ToolOutput::Value(value) => Ok(value),
+            ToolOutput::Stream(items) => {
+                let limit = meta.and_then(|meta| meta.tool.spec().timeout);
+                self.within(cx.tool_name(), limit, self.read(cx, items)).await
+            }
+        }
+    }
+
+    fn unknown(&self, name: &str) -> Error {
         let known: Vec<&str> = self.tools.specs().map(|spec| spec.name.as_str()).collect();
-        Error::new(ErrorKind::Tool, text::tool_not_found(&call.name, &known))
+        Error::new(ErrorKind::Tool, text::tool_not_found(name, &known))
     }
 
     /// Stops a call that a person must agree to.
@@ -320,25 +372,27 @@ impl Caller<'_> {
     /// Calls the tool so that neither a panic nor endless work does harm.
     async fn guarded(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<ToolValue> {
         let spec = meta.tool.spec();
-        let _turn = match &self.turns {
-            None => None,
-            Some(turns) if spec.exclusive => Some((Some(turns.write().await), None)),
-            Some(turns) => Some((None, Some(turns.read().await))),
-        };
-        let limit = spec.timeout.unwrap_or(self.run.config().limits.tool_time);
         // Called inside the guard: a tool may panic before there is a future.
         let work = async { self.finish(cx, meta.tool.call(cx, args).await).await };
+        self.within(&spec.name, spec.timeout, work).await
+    }
+
+    /// The work of a tool within its time; a panic in it is an error.
+    async fn within<T>(
+        &self,
+        tool: &str,
+        limit: Option<std::time::Duration>,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let limit = limit.unwrap_or(self.run.config().limits.tool_time);
         let timed = pin!(tokio::time::timeout(limit, AssertUnwindSafe(work).catch_unwind()));
         match self.run.cancel_token().guard(timed).await? {
             Err(_) => {
-                let message = format!(
-                    "tool `{}` took longer than {} s and was stopped",
-                    spec.name,
-                    limit.as_secs_f64()
-                );
+                let message =
+                    format!("tool `{tool}` took longer than {} s and was stopped", limit.as_secs_f64());
                 Err(Error::new(ErrorKind::Timeout, message))
             }
-            Ok(Err(panic)) => Err(Error::from_panic(&format!("tool `{}`", spec.name), panic.as_ref())),
+            Ok(Err(panic)) => Err(Error::from_panic(&format!("tool `{tool}`"), panic.as_ref())),
             Ok(Ok(result)) => result,
         }
     }
@@ -377,70 +431,64 @@ impl Caller<'_> {
         }
         Err(Error::new(ErrorKind::Tool, format!("tool `{}` ended without a result", cx.tool_name())))
     }
+}
 
-    async fn before_tool(
-        &self,
-        cx: &ToolContext,
-        meta: Option<&ToolMeta>,
-        args: &mut Arc<Object>,
-    ) -> Result<Option<Object>> {
-        let tool = meta.map(|meta| meta.tool.as_ref());
-        for plugin in &self.team.extras.plugins {
-            for callback in &plugin.callbacks.before_tool {
-                let given = callback(cx, tool, Arc::make_mut(args)).await;
-                if let Some(answer) = given.map_err(|e| plugin.named("before_tool", e))? {
-                    return Ok(Some(answer));
-                }
-            }
-        }
-        for callback in &self.agent.callbacks.before_tool {
-            if let Some(answer) = callback(cx, tool, Arc::make_mut(args)).await? {
-                return Ok(Some(answer));
-            }
-        }
-        Ok(None)
-    }
+/// The centre of the layers around a tool call.
+struct Centre<'a> {
+    caller: &'a Caller<'a>,
+    meta: Option<&'a ToolMeta>,
+}
 
-    async fn after_tool(&self, cx: &ToolContext, args: &Object, value: ToolValue) -> Result<ToolValue> {
-        let plugins = &self.team.extras.plugins;
-        let nobody = self.agent.callbacks.after_tool.is_empty()
-            && plugins.iter().all(|plugin| plugin.callbacks.after_tool.is_empty());
-        if nobody {
-            return Ok(value);
-        }
-        let result = as_object(value.value.clone());
-        for plugin in plugins {
-            for callback in &plugin.callbacks.after_tool {
-                let given = callback(cx, args, &result).await;
-                if let Some(answer) = given.map_err(|e| plugin.named("after_tool", e))? {
-                    return Ok(Value::Object(answer).into());
-                }
+impl ToolEnd for Centre<'_> {
+    fn call<'a>(&'a self, call: ToolCall<'a>) -> Work<'a, ToolResult> {
+        let Some(meta) = self.meta else {
+            return Work::done(Err(self.caller.unknown(call.name()).into()));
+        };
+        Work::later(async move {
+            if let Some(answer) = self.caller.gate(call.cx, meta, &call.args)? {
+                return Ok(ToolOutput::Value(answer));
             }
-        }
-        for callback in &self.agent.callbacks.after_tool {
-            if let Some(answer) = callback(cx, args, &result).await? {
-                return Ok(Value::Object(answer).into());
-            }
-        }
-        Ok(value)
+            let spec = meta.tool.spec();
+            let work = async { meta.tool.call(call.cx, call.args).await.map_err(ToolError::into_error) };
+            Ok(self.caller.within(&spec.name, spec.timeout, work).await?)
+        })
     }
+}
 
-    async fn on_tool_error(&self, cx: &ToolContext, args: &Object, error: &Error) -> Result<Option<Object>> {
-        for plugin in &self.team.extras.plugins {
-            for callback in &plugin.callbacks.on_tool_error {
-                let given = callback(cx, args, error).await;
-                if let Some(answer) = given.map_err(|e| plugin.named("on_tool_error", e))? {
-                    return Ok(Some(answer));
-                }
-            }
-        }
-        for callback in &self.agent.callbacks.on_tool_error {
-            if let Some(answer) = callback(cx, args, error).await? {
-                return Ok(Some(answer));
-            }
-        }
-        Ok(None)
+/// Gives calls without an id one.
+pub(super) fn mint_ids(run: &Run, response: &mut Response) {
+    if let Some(content) = &mut response.content {
+        mint(run, content);
     }
+}
+
+fn mint(run: &Run, content: &mut Arc<Content>) {
+    let nameless =
+        |part: &Part| part.as_call().is_some_and(|call| call.id.as_ref().is_none_or(CallId::is_empty));
+    if !content.parts.iter().any(nameless) {
+        return;
+    }
+    for part in &mut Arc::make_mut(content).parts {
+        if let Payload::Call(call) = &mut part.payload
+            && call.id.as_ref().is_none_or(CallId::is_empty)
+        {
+            call.id = Some(run.services().ids.call());
+        }
+    }
+}
+
+/// Gives calls without an id one, and says which of them are answered later. `None` if there are no calls.
+pub(super) fn name_calls(run: &Run, tools: &ToolSet, event: &mut Event) -> Option<Vec<CallId>> {
+    let content = event.content.as_mut().filter(|content| content.has_calls())?;
+    mint(run, content);
+    let later = |name: &str| tools.get(name).is_some_and(|meta| meta.tool.spec().long_running);
+    let waiting = content.calls().filter(|call| later(&call.name)).filter_map(|call| call.id.clone());
+    let mut waiting: Vec<CallId> = waiting.collect();
+    waiting.sort();
+    waiting.dedup();
+    let ids = content.calls().filter_map(|call| call.id.clone()).collect();
+    event.long_running_tool_ids = Some(Box::new(waiting));
+    Some(ids)
 }
 
 /// Whether a result is none, so that the answer is yet to come.
@@ -464,12 +512,12 @@ fn in_words(value: &Value) -> Option<Part> {
     (!silent).then(|| Part::text(umbel_core::json::render(value)))
 }
 
-fn error_value(message: &str) -> ToolValue {
+pub(crate) fn error_value(message: &str) -> ToolValue {
     ToolValue { value: json!({"error": message}), is_error: true, ..ToolValue::default() }
 }
 
 /// A result as the object that a response must be.
-fn as_object(value: Value) -> Object {
+pub(crate) fn as_object(value: Value) -> Object {
     match value {
         Value::Object(object) => object,
         other => Object::from_iter([("result".to_owned(), other)]),

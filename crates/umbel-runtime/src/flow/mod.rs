@@ -2,22 +2,27 @@
 //! more to do.
 
 mod answer;
+mod draft;
 mod function_calls;
+mod handlers;
 mod model_call;
 mod processors;
-mod step;
 
 use std::sync::Arc;
 
-use umbel_core::{Event, Result, Run};
+use umbel_core::{Agent, Error, ErrorKind, Event, Result, Run, Transcript};
 
+pub use self::draft::Draft;
 pub use self::function_calls::Batch;
+pub(crate) use self::function_calls::{as_object, error_value};
 pub use self::processors::{Processors, RequestProcessor, ResponseProcessor};
-pub use self::step::Step;
 
 use self::answer::Answer;
-use crate::agents::LlmAgent;
+use crate::adk_stage::AdkStage;
+use crate::agents::{LlmAgent, TurnPlan};
+use crate::onion::{HookList, Onion};
 use crate::team::Team;
+use crate::text;
 use crate::tools::delegate::resume_task;
 
 /// What lasts over the steps of one agent's turn.
@@ -26,20 +31,70 @@ pub(crate) struct Turn<'a> {
     pub(crate) run: &'a Run,
     pub(crate) team: Arc<Team>,
     pub(crate) answer: Answer,
+    /// What stands around calls, if it is not what the run's agent has.
+    pub(crate) layers: Option<HookList>,
+    /// The conversation as handlers leave it, if any of them works on it.
+    pub(crate) transcript: Option<Transcript>,
 }
+
+/// What comes after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// What the last event calls for: nothing more if it is final, else the next step.
+    Event,
+    /// The next step.
+    Again,
+    /// Nothing.
+    End,
+}
+
+/// One step that was made.
+pub(crate) struct Made {
+    pub(crate) last: Option<Arc<Event>>,
+    pub(crate) after: After,
+}
+
+/// How often handlers may jump back to the model in a row before it is asked.
+const JUMPS: u32 = 100;
 
 /// Runs an agent until it has said its last word.
 pub(crate) async fn run(agent: &LlmAgent, run: &Run) -> Result<()> {
-    let mut turn = Turn { agent, run, team: Team::of(run)?, answer: Answer::default() };
+    let team = Team::of(run)?;
+    let mut turn = Turn { agent, run, team, answer: Answer::default(), layers: None, transcript: None };
     if turn.team.has_tasks() && resume_task(run, &turn.team.place(run.node_id())?.delegates).await? {
         return Ok(());
     }
+    let result = steps(&mut turn).await;
+    if let Some(transcript) = turn.transcript.take() {
+        run.values().put_transcript(run.source().clone(), transcript);
+    }
+    result
+}
+
+async fn steps(turn: &mut Turn<'_>) -> Result<()> {
+    let run = turn.run;
+    let mut jumps = 0;
+    if run.turn_value::<TurnPlan>().is_some_and(|plan| plan.starts_with_calls) {
+        let mut draft = Draft::new(turn.agent, run, turn.team.clone())?;
+        draft.ask_toolsets().await?;
+        Box::pin(handlers::pending_calls(turn, &draft.tools)).await?;
+    }
     loop {
         run.cancel_token().check()?;
-        let last = one_step(&mut turn).await?;
+        let Made { last, after } = one_step(turn).await?;
         // Who asks a person waits for the answer, whatever else the step gave.
-        if run.is_ended() || last.is_none_or(|event| event.is_final() || event.is_partial()) {
+        if run.is_ended() {
             return Ok(());
+        }
+        jumps = if after == After::Again && last.is_none() { jumps + 1 } else { 0 };
+        match after {
+            After::End => return Ok(()),
+            After::Again if jumps >= JUMPS => {
+                return Err(Error::new(ErrorKind::Handler, text::ENDLESS_JUMPS));
+            }
+            After::Again => {}
+            After::Event if last.is_none_or(|event| event.is_final() || event.is_partial()) => return Ok(()),
+            After::Event => {}
         }
     }
 }
@@ -52,7 +107,9 @@ pub(crate) fn save_answer(agent: &LlmAgent, event: &mut Event) -> Result<()> {
 /// Makes calls with an agent's tools and emits what follows from them: responses, questions to people, an answer. Gives
 /// the last event. For agents of your own.
 pub async fn make_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Option<Arc<Event>>> {
-    let mut turn = Turn { agent, run, team: Team::of(run)?, answer: Answer::default() };
+    let (team, answer) = (Team::of(run)?, Answer::default());
+    let layers = Some(layers_of(agent, &team));
+    let mut turn = Turn { agent, run, team, answer, layers, transcript: None };
     function_calls::follow(&mut turn, &agent.tools, &batch).await
 }
 
@@ -60,21 +117,31 @@ pub async fn make_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Opt
 /// people asked nor does anyone hand over. For agents of your own.
 pub async fn merge_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Option<Event>> {
     let team = Team::of(run)?;
-    function_calls::execute(agent, run, &team, &agent.tools, &batch).await
+    function_calls::execute(run, &layers_of(agent, &team), &agent.tools, &batch).await
 }
 
-/// One request with all that follows from its answer. Gives the last event.
-async fn one_step(turn: &mut Turn<'_>) -> Result<Option<Arc<Event>>> {
-    // Boxed: it is large, and lives as long as the model's answer takes.
-    let mut step = Box::new(Step::new(turn.agent, turn.run, turn.team.clone()).await?);
+/// What stands around the calls of an agent that need not be one of the team.
+fn layers_of(agent: &LlmAgent, team: &Team) -> HookList {
+    let stage = AdkStage::of(&team.extras.plugins, &agent.callbacks);
+    Onion::new(&team.extras.handlers, agent.handlers(), stage.as_ref()).wrap_tool
+}
+
+/// One request with all that follows from its answer.
+async fn one_step(turn: &mut Turn<'_>) -> Result<Made> {
+    let mut draft = Draft::new(turn.agent, turn.run, turn.team.clone())?;
+    draft.ask_toolsets().await?;
     for processor in turn.agent.processors.request() {
         if processor.applies(turn.agent) {
-            processor.process(&mut step).await?;
+            // Nearly all are done at once; then there is nothing to poll.
+            match processor.process(&mut draft).try_now() {
+                Ok(done) => done?,
+                Err(work) => work.await?,
+            }
         }
-        if step.is_stopped() || turn.run.is_ended() {
-            return Ok(step.take_last());
+        if draft.is_stopped() || turn.run.is_ended() {
+            return Ok(Made { last: draft.take_last(), after: After::Event });
         }
     }
-    step.finish_tools().await?;
-    model_call::call_model(turn, &mut step).await
+    draft.finish_tools().await?;
+    model_call::call_model(turn, &mut draft).await
 }

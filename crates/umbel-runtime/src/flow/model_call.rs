@@ -1,18 +1,20 @@
 //! Asking the model, and what follows from its answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
-    CallId, Chunk, Context, Error, ErrorKind, Event, EventId, ModelRequest, Part, Payload, Response, Result,
-    RunStep,
+    CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId, Extensions,
+    Guarded, Jump, ModelCall, ModelEnd, NextModel, Payload, Response, Result, RunStep, Step, ToolSet,
+    ToolValue, Work,
 };
 
-use super::Turn;
+use super::draft::Draft;
 use super::function_calls::{self, Batch};
-use super::step::Step;
+use super::{After, Made, Turn, handlers};
 use crate::aggregator::Aggregator;
+use crate::onion::Onion;
 use crate::{spans, text};
 
 /// The error code of a model that ended its turn without an answer.
@@ -21,51 +23,118 @@ const NO_CONTENT: &str = "MODEL_RETURNED_NO_CONTENT";
 /// One answer in the making.
 struct Call<'t, 'a> {
     turn: &'t mut Turn<'a>,
-    request: &'t mut ModelRequest,
+    tools: Arc<ToolSet>,
+    onion: &'t Onion,
     /// Made only if someone is called back.
-    cx: Option<Context>,
+    cx: Option<&'t Context>,
+    asked: &'t AskModel,
     /// Shared by the pieces of one answer, once there is one.
     event_id: Option<EventId>,
     last: Option<Arc<Event>>,
     /// Calls to be made once the answer was read to its end: they are no part of the model's work.
     batches: Vec<Batch>,
+    /// What a handler says once the calls are made.
+    said: Option<Content>,
+    after: After,
 }
 
-/// Asks the model and acts on its answer. Gives the last event.
-pub(super) async fn call_model(turn: &mut Turn<'_>, step: &mut Step<'_>) -> Result<Option<Arc<Event>>> {
-    let model = step.model.clone();
-    let has_callbacks = turn.has_model_callbacks();
+/// Asks the model and acts on its answer.
+pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Result<Made> {
+    let (run, team) = (turn.run, turn.team.clone());
+    let onion = &team.place(run.node_id())?.onion;
+    let history =
+        onion.works_on_history() || draft.turn_plan.as_ref().is_some_and(|turn| turn.input.is_some());
+    let cx = (history || !onion.wrap_model.is_empty()).then(|| Context::new(run.clone()));
+    if history
+        && let Some(cx) = &cx
+        && let Some(made) = Box::pin(handlers::before_model(turn, draft, onion, cx)).await?
+    {
+        return Ok(made);
+    }
+    let asked = AskModel::default();
     let mut call = Call {
-        cx: has_callbacks.then(|| Context::new(turn.run.clone())),
+        tools: draft.request.tools.clone(),
+        onion,
+        cx: cx.as_ref(),
+        asked: &asked,
         event_id: None,
-        request: &mut step.request,
         last: None,
         batches: Vec::new(),
+        said: None,
+        after: After::Event,
         turn,
     };
-    if let Some(response) = call.before_model().await? {
-        if response.partial == Some(true) {
-            call.preview(response).await?;
-        } else {
-            call.act(response).await?;
+    match &cx {
+        Some(cx) if !onion.wrap_model.is_empty() => {
+            let request = ModelCall {
+                cx,
+                model: draft.model.clone(),
+                request: draft.request.clone(),
+                extensions: Extensions::new(),
+            };
+            let chunks = NextModel::new(&onion.wrap_model, &asked).call(request);
+            Box::pin(call.read_wrapped(chunks)).await?;
         }
-        call.follow().await?;
-        return Ok(call.last);
+        _ => {
+            run.count_model_call()?;
+            let span = spans::model_call(run, &draft.request);
+            let chunks = draft.model.generate(&draft.request);
+            let read = async {
+                call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code()))
+            };
+            // Boxed, since a future that is handed through several layers is copied by each of them.
+            Box::pin(read.instrument(span)).await?;
+        }
     }
-    call.turn.run.count_model_call()?;
-    let span = spans::model_call(call.turn.run, call.request);
-    let chunks = model.generate(call.request);
-    let read =
-        async { call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code())) };
-    // Boxed, since a future that is handed through several layers is copied by each of them.
-    Box::pin(read.instrument(span)).await?;
     call.follow().await?;
-    Ok(call.last)
+    if let (Some(cx), None) = (call.cx, &call.last) {
+        call.last = handlers::leave_actions(call.turn, cx).await?;
+    }
+    Ok(Made { last: call.last, after: call.after })
 }
 
-impl Call<'_, '_> {
+/// The centre of the layers around a model call.
+#[derive(Default)]
+struct AskModel {
+    /// The span of the last attempt.
+    span: Mutex<Option<tracing::Span>>,
+}
+
+impl ModelEnd for AskModel {
+    fn call<'a>(&'a self, call: ModelCall<'a>) -> Work<'a, Result<ChunkStream<'a>>> {
+        if let Err(error) = call.run().count_model_call() {
+            return Work::done(Err(error));
+        }
+        let span = spans::model_call(call.run(), &call.request);
+        *self.span.lock().unwrap_or_else(PoisonError::into_inner) = Some(span.clone());
+        let chunks = span.in_scope(|| call.model.generate(&call.request));
+        let chunks = chunks.inspect(move |chunk| {
+            if let Err(error) = chunk {
+                span.in_scope(|| spans::record_error(error.kind().code()));
+            }
+        });
+        Work::done(Ok(Box::pin(chunks)))
+    }
+}
+
+impl AskModel {
+    fn record(&self, response: &Response) {
+        match &*self.span.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(span) => span.in_scope(|| spans::record_response(response)),
+            None => spans::record_response(response),
+        }
+    }
+}
+
+impl<'a> Call<'_, 'a> {
+    /// Reads an answer that comes through layers.
+    async fn read_wrapped<'c>(&mut self, chunks: Guarded<'c, Result<ChunkStream<'c>>>) -> Result<()> {
+        let chunks = self.turn.run.cancel_token().guard(chunks).await??;
+        self.read(chunks).await
+    }
+
     /// Reads the answer piece by piece: shows the pieces, folds them, and acts on the whole.
-    async fn read(&mut self, mut chunks: umbel_core::BoxStream<'static, Result<Chunk>>) -> Result<()> {
+    async fn read(&mut self, mut chunks: ChunkStream<'_>) -> Result<()> {
         let run = self.turn.run;
         let mut fold: Option<Aggregator> = None;
         let mut cut = false;
@@ -85,8 +154,8 @@ impl Call<'_, '_> {
                 Some(Ok(chunk @ (Chunk::Text(_) | Chunk::Thought(_) | Chunk::Delta(_)))) => {
                     let ids = run.services().ids.as_ref();
                     let piece = fold.get_or_insert_default().fold_chunk(chunk, ids, run.config().streaming);
-                    if let Some(piece) = piece {
-                        self.show(piece).await?;
+                    if let Some(shown) = piece.and_then(|piece| self.begin_preview(piece)) {
+                        self.last = Some(shown.await?);
                     }
                 }
                 Some(Ok(Chunk::Complete(whole))) => {
@@ -96,67 +165,76 @@ impl Call<'_, '_> {
                 }
                 Some(Ok(Chunk::Restart)) => {
                     fold = None;
-                    self.event_id = None;
+                    cut = false;
+                    self.void().await?;
                 }
                 Some(Ok(_)) => {}
-                Some(Err(error)) => {
-                    let response = self.on_model_error(error).await?;
-                    return self.answer(response).await;
-                }
+                Some(Err(error)) => return Err(error),
             }
         }
         match fold.and_then(|mut fold| fold.close()) {
             Some(whole) => self.answer(whole).await,
-            None if cut => {
-                let error = Error::new(ErrorKind::StreamCut, text::STREAM_CUT);
-                let response = self.on_model_error(error).await?;
-                self.answer(response).await
-            }
+            None if cut => Err(Error::new(ErrorKind::StreamCut, text::STREAM_CUT)),
             None => Ok(()),
         }
     }
 
-    /// Shows a piece of an answer. It is never stored and never acted on.
-    async fn show(&mut self, piece: Response) -> Result<()> {
-        let piece = if self.cx.is_some() { self.after_model(piece).await? } else { piece };
-        self.preview(piece).await
-    }
-
-    async fn preview(&mut self, piece: Response) -> Result<()> {
-        if is_nothing(&piece) {
-            return Ok(());
-        }
-        let mut event = self.event(piece);
-        self.name_calls(&mut event);
-        self.last = Some(self.turn.run.emit(event).await?);
+    /// Tells readers that what they saw of this answer is void. What comes next has another id.
+    async fn void(&mut self) -> Result<()> {
+        let Some(id) = self.event_id.take() else { return Ok(()) };
+        let mut event = Event { id, partial: Some(true), ..self.turn.run.event() };
+        event.meta_mut().error_code = Some(text::ATTEMPT_REJECTED.into());
+        self.turn.run.emit(event).await?;
         Ok(())
     }
 
-    /// Acts on a whole answer of the model.
-    async fn answer(&mut self, response: Response) -> Result<()> {
-        if response.partial == Some(true) {
-            return self.show(response).await;
+    /// Shows a piece of an answer. It is never stored and never acted on.
+    async fn preview(&mut self, piece: Response) -> Result<()> {
+        if let Some(shown) = self.begin_preview(piece) {
+            self.last = Some(shown.await?);
         }
-        let response = if self.cx.is_some() { self.after_model(response).await? } else { response };
-        self.act(response).await
+        Ok(())
     }
 
-    async fn act(&mut self, mut response: Response) -> Result<()> {
-        spans::record_response(&response);
+    fn begin_preview(&mut self, piece: Response) -> Option<Emit<'a>> {
+        if is_nothing(&piece) {
+            return None;
+        }
+        let mut event = self.event(piece);
+        function_calls::name_calls(self.turn.run, &self.tools, &mut event);
+        Some(self.turn.run.emit(event))
+    }
+
+    /// Acts on a whole answer of the model.
+    async fn answer(&mut self, mut response: Response) -> Result<()> {
+        if response.partial == Some(true) {
+            return self.preview(response).await;
+        }
+        self.asked.record(&response);
         self.mark_empty(&mut response);
+        let (mut answers, mut step) = (Vec::new(), Step::Continue);
+        if let Some(cx) = self.cx.filter(|_| !self.onion.after_model.is_empty()) {
+            function_calls::mint_ids(self.turn.run, &mut response);
+            // Boxed: most agents have no such handler.
+            let seen = handlers::after_model(self.turn, &self.tools, self.onion, cx, response);
+            let seen = Box::pin(seen).await?;
+            (response, answers, step) = (seen.response, seen.answers, seen.step);
+        }
         let run = self.turn.run;
         for processor in self.turn.agent.processors.response() {
             processor.process(self.turn.agent, run, &mut response).await?;
         }
+        self.go_on(&step, &response, &mut answers);
         if is_nothing(&response) {
             return Ok(());
         }
         let mut event = self.event(response);
-        if let Some(actions) = self.cx.as_ref().and_then(|cx| cx.take_actions()) {
+        if let Some(actions) = self.cx.and_then(|cx| cx.take_actions()) {
             event.actions_mut().merge(*actions);
         }
-        let calls = self.name_calls(&mut event);
+        let calls = function_calls::name_calls(run, &self.tools, &mut event);
         self.turn.answer.save(self.turn.agent, &mut event)?;
+        let calls = calls.filter(|_| step != Step::Jump(Jump::End));
         let Some(calls) = calls else {
             self.last = Some(run.emit(event).await?);
             return Ok(());
@@ -164,18 +242,43 @@ impl Call<'_, '_> {
         let steps = vec![RunStep::CallsStarted { calls: Box::new(calls) }];
         let event = run.emit_with(event, steps).await?;
         self.last = Some(event.clone());
-        self.batches.push(Batch::of_event(&event));
+        self.batches.push(Batch { answers, ..Batch::of_event(&event) });
         Ok(())
+    }
+
+    /// Sees to what handlers want to happen after the answer. Calls that are passed over are answered with that.
+    fn go_on(&mut self, step: &Step, response: &Response, answers: &mut Vec<(CallId, ToolValue)>) {
+        match step {
+            Step::Jump(Jump::Model) => self.after = After::Again,
+            Step::Jump(Jump::End) => self.after = After::End,
+            Step::Respond(content) => self.said = Some(content.clone()),
+            _ => return,
+        }
+        if *step == Step::Jump(Jump::End) {
+            return;
+        }
+        let calls = response.content.iter().flat_map(|content| content.calls());
+        for id in calls.filter_map(|call| call.id.clone()) {
+            if answers.iter().all(|(answered, _)| *answered != id) {
+                answers.push((id, function_calls::error_value(text::CALL_SKIPPED)));
+            }
+        }
     }
 
     /// Makes the calls that the answer asked for so far.
     async fn follow(&mut self) -> Result<()> {
         for batch in std::mem::take(&mut self.batches) {
             // Boxed, so that a turn without calls does not carry their state around.
-            let follow = Box::pin(function_calls::follow(self.turn, &self.request.tools, &batch));
+            let follow = Box::pin(function_calls::follow(self.turn, &self.tools, &batch));
             if let Some(last) = follow.await? {
                 self.last = Some(last);
             }
+        }
+        if let Some(content) = self.said.take() {
+            let mut event = self.turn.run.event().with_content(content);
+            self.turn.answer.save(self.turn.agent, &mut event)?;
+            self.last = Some(self.turn.run.emit(event).await?);
+            self.after = After::End;
         }
         Ok(())
     }
@@ -187,39 +290,7 @@ impl Call<'_, '_> {
         if response.partial == Some(true) {
             self.event_id = Some(id.clone());
         }
-        Event {
-            id,
-            content: response.content,
-            partial: response.partial,
-            turn_complete: response.turn_complete,
-            meta: response.meta,
-            ..self.turn.run.event()
-        }
-    }
-
-    /// Gives calls without an id one, and says which of them are answered later. `None` if there are no calls.
-    fn name_calls(&self, event: &mut Event) -> Option<Vec<CallId>> {
-        let content = event.content.as_mut().filter(|content| content.has_calls())?;
-        let nameless =
-            |part: &Part| part.as_call().is_some_and(|call| call.id.as_ref().is_none_or(CallId::is_empty));
-        if content.parts.iter().any(nameless) {
-            for part in &mut Arc::make_mut(content).parts {
-                if let Payload::Call(call) = &mut part.payload
-                    && call.id.as_ref().is_none_or(CallId::is_empty)
-                {
-                    call.id = Some(self.turn.run.services().ids.call());
-                }
-            }
-        }
-        let tools = &self.request.tools;
-        let later = |name: &str| tools.get(name).is_some_and(|meta| meta.tool.spec().long_running);
-        let waiting = content.calls().filter(|call| later(&call.name)).filter_map(|call| call.id.clone());
-        let mut waiting: Vec<CallId> = waiting.collect();
-        waiting.sort();
-        waiting.dedup();
-        let ids = content.calls().filter_map(|call| call.id.clone()).collect();
-        event.long_running_tool_ids = Some(Box::new(waiting));
-        Some(ids)
+        self.turn.run.event_of(id, response)
     }
 
     /// A model that stops as it should but says nothing has failed: an answer is due.
@@ -237,83 +308,6 @@ impl Call<'_, '_> {
         meta.error_code = Some(NO_CONTENT.into());
         meta.error_message.get_or_insert_with(|| text::NO_CONTENT.to_owned());
     }
-
-    async fn before_model(&mut self) -> Result<Option<Response>> {
-        let Some(cx) = &self.cx else { return Ok(None) };
-        for plugin in &self.turn.team.extras.plugins {
-            for callback in &plugin.callbacks.before_model {
-                let given = callback(cx, self.request).await;
-                if let Some(response) = given.map_err(|e| plugin.named("before_model", e))? {
-                    return Ok(Some(response));
-                }
-            }
-        }
-        for callback in &self.turn.agent.callbacks.before_model {
-            if let Some(response) = callback(cx, self.request).await? {
-                return Ok(Some(response));
-            }
-        }
-        Ok(None)
-    }
-
-    async fn after_model(&self, response: Response) -> Result<Response> {
-        let Some(cx) = &self.cx else { return Ok(response) };
-        for plugin in &self.turn.team.extras.plugins {
-            for callback in &plugin.callbacks.after_model {
-                let given = callback(cx, &response).await;
-                if let Some(given) = given.map_err(|e| plugin.named("after_model", e))? {
-                    return Ok(inherit(given, &response));
-                }
-            }
-        }
-        for callback in &self.turn.agent.callbacks.after_model {
-            if let Some(given) = callback(cx, &response).await? {
-                return Ok(inherit(given, &response));
-            }
-        }
-        Ok(response)
-    }
-
-    async fn on_model_error(&self, error: Error) -> Result<Response> {
-        let Some(cx) = self.cx.as_ref().filter(|_| !error.is_control()) else { return Err(error) };
-        for plugin in &self.turn.team.extras.plugins {
-            for callback in &plugin.callbacks.on_model_error {
-                let given = callback(cx, self.request, &error).await;
-                if let Some(response) = given.map_err(|e| plugin.named("on_model_error", e))? {
-                    return Ok(response);
-                }
-            }
-        }
-        for callback in &self.turn.agent.callbacks.on_model_error {
-            if let Some(response) = callback(cx, self.request, &error).await? {
-                return Ok(response);
-            }
-        }
-        Err(error)
-    }
-}
-
-impl Turn<'_> {
-    fn has_model_callbacks(&self) -> bool {
-        let any = |callbacks: &crate::callbacks::Callbacks| {
-            !callbacks.before_model.is_empty()
-                || !callbacks.after_model.is_empty()
-                || !callbacks.on_model_error.is_empty()
-        };
-        any(&self.agent.callbacks) || self.team.extras.plugins.iter().any(|plugin| any(&plugin.callbacks))
-    }
-}
-
-/// A response that takes the place of another keeps what only the other knows.
-fn inherit(mut given: Response, replaced: &Response) -> Response {
-    given.partial = given.partial.or(replaced.partial);
-    given.turn_complete = given.turn_complete.or(replaced.turn_complete);
-    if given.usage().is_none()
-        && let Some(usage) = replaced.usage()
-    {
-        given.meta_mut().usage_metadata = Some(usage.clone());
-    }
-    given
 }
 
 /// Whether there is nothing to make an event of.

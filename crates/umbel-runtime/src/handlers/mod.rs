@@ -1,3 +1,11 @@
-//! Handlers that most agents can use: add one to an agent, or to a runner for all of its agents.
+//! Handlers that are ready to use. An agent or a runner takes them with `.handler(…)`.
 
+mod attempts;
+mod fallback;
+mod limits;
 pub mod pii;
+mod retry;
+
+pub use self::fallback::ModelFallback;
+pub use self::limits::{LimitReached, ModelCallLimit, ModelLimitExit, ToolCallLimit, ToolLimitExit};
+pub use self::retry::{Again, Attempt, ModelRetry, OnFailure, Verdict};

@@ -4,7 +4,6 @@ use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,15 +14,15 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use umbel_core::store::{Acquire, Entries};
 use umbel_core::{
-    CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Outcome, Part,
-    Payload, Result, Role, Run, RunConfig, RunId, RunParts, SessionKey, Source,
+    BoxFuture, CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Outcome,
+    Part, Payload, Result, Role, Run, RunId, RunParts, SessionKey, Source, Work,
 };
 
 use super::Shared;
-use super::journal::Recorder;
-use super::outlet::Outlet;
+use super::journal::{Recorder, not_immediate};
 use super::pick::pick_agent;
 use crate::agents::run_agent;
+use crate::onion;
 use crate::team::Team;
 use crate::tools::delegate::open_task;
 use crate::{spans, text};
@@ -39,11 +38,8 @@ pub(crate) struct Task {
     pub(crate) key: SessionKey,
     pub(crate) id: RunId,
     pub(crate) input: Content,
-    pub(crate) config: Arc<RunConfig>,
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) cancel: CancelToken,
-    pub(crate) outlet: Arc<Outlet>,
-    /// Shared with the run that started this one, if one did.
-    pub(crate) model_calls: Arc<AtomicU32>,
     pub(crate) depth: u32,
 }
 
@@ -54,63 +50,78 @@ pub(crate) struct Ended {
 }
 
 /// Does a run, whatever comes.
-pub(crate) async fn drive(shared: Arc<Shared>, task: Task) -> Ended {
-    let (run, recorder, outlet) = match caught(start(&shared, task)).await {
-        Ok(started) => started,
-        Err(error) => return Ended { outcome: Outcome::from_error(&error), error: Some(error) },
-    };
-    let span = spans::invocation(&run);
-    let work = pin!(caught(work(&shared, &run, &recorder)).instrument(span));
-    let result = watched(work, &run, &recorder, &outlet).await;
-    finish(&shared, &run, &recorder, result).await
+///
+/// Every run allocates this future, so it holds only what nearly every run needs; the rest is boxed where it is needed.
+pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
+    Box::pin(async move {
+        let recorder = task.recorder.clone();
+        let run = match start(task).await {
+            Ok(run) => run,
+            Err(error) => return Ended { outcome: Outcome::from_error(&error), error: Some(error) },
+        };
+        let span = spans::invocation(&run);
+        let work = pin!(caught(work(&run, &recorder)).instrument(span));
+        let result = watched(work, &run, &recorder).await;
+        finish(&run, &recorder, result).await
+    })
 }
 
 /// The work's result. A panic in it, such as one of a callback, is an error like any other.
 fn caught<T>(work: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
-    let panicked = |panic: Box<dyn std::any::Any + Send>| Err(Error::from_panic("the run", panic.as_ref()));
-    AssertUnwindSafe(work).catch_unwind().map(move |result| result.unwrap_or_else(panicked))
+    AssertUnwindSafe(work)
+        .catch_unwind()
+        .map(|result| result.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    Error::from_panic("the run", panic)
 }
 
 /// Takes the session and writes the user's message.
-async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, Arc<Outlet>)> {
-    // Cancelled before it began, or never read: then it never was.
-    task.cancel.check()?;
-    let input = checked(task.input)?;
-    let services = &shared.services;
-    let extras = &shared.team.extras;
-    let hot = shared.hot.take(&task.key);
-    let recorder = Arc::new(Recorder::new(
-        services.clone(),
-        extras.clone(),
-        task.config.clone(),
-        task.outlet.clone(),
-        hot,
-    ));
-    let mut parts = RunParts {
-        key: task.key.clone(),
-        id: task.id.clone(),
-        input: None,
-        config: task.config,
-        services: services.clone(),
-        cancel: task.cancel,
-        journal: recorder.clone(),
-        tree: shared.team.tree.clone(),
-        model_calls: task.model_calls,
-        depth: task.depth,
-        extensions: shared.extensions.clone(),
-    };
-    let mut input = Arc::new(input);
-    if !extras.handlers.is_empty() || input.has_responses() || shared.team.has_tasks() {
+fn start(task: Task) -> Work<'static, Result<Run>> {
+    let (shared, config) = (&task.recorder.shared, &task.recorder.config);
+    let waits = !shared.team.hooks.on_input.is_empty()
+        || shared.team.has_tasks()
+        || task.input.has_responses()
+        || config.save_input_blobs
+        || !config.wait_for_session.is_zero()
+        || !shared.services.sessions.is_immediate();
+    if waits {
+        return Work::later(caught(start_later(task)));
+    }
+    let started = std::panic::catch_unwind(AssertUnwindSafe(|| start_now(task)));
+    Work::done(started.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
+}
+
+/// The start of a run that has nothing to wait for.
+fn start_now(task: Task) -> Result<Run> {
+    let recorder = task.recorder.clone();
+    let (mut parts, input) = prepare(task)?;
+    parts.input = Some(input.clone());
+    let event = Arc::new(first_event(&recorder, &parts, Source::user(), input));
+    let acquire = acquire(&recorder, &parts, entries(&recorder, &event));
+    match recorder.shared.services.sessions.acquire(acquire).try_now() {
+        Ok(acquired) => recorder.begin(acquired?, event),
+        Err(_) => return Err(not_immediate()),
+    }
+    Run::new(parts, recorder.shared.team.tree.root())
+}
+
+/// The start of a run that looks at the session first, or has a store or a handler to wait for.
+async fn start_later(task: Task) -> Result<Run> {
+    let recorder = task.recorder.clone();
+    let shared = &recorder.shared;
+    let hooks = &shared.team.hooks;
+    let (mut parts, mut input) = prepare(task)?;
+    if !hooks.on_input.is_empty() || input.has_responses() || shared.team.has_tasks() {
         // Handlers may look at the session, and an answer belongs where its question stands.
-        if let Some(news) = services.sessions.news(&task.key, recorder.versions()).await? {
+        if let Some(news) = shared.services.sessions.news(&parts.key, recorder.versions()).await? {
             recorder.take_in(news);
         }
     }
-    if !extras.handlers.is_empty() {
+    if !hooks.on_input.is_empty() {
         let early = Run::new(parts.clone(), shared.team.tree.root())?;
-        for handler in &extras.handlers {
-            input = handler.on_input(&early, input).await?;
-        }
+        input = onion::on_input(&hooks.on_input, &early, input).await?;
     }
     let mut artifacts = None;
     if parts.config.save_input_blobs {
@@ -118,48 +129,69 @@ async fn start(shared: &Arc<Shared>, task: Task) -> Result<(Run, Arc<Recorder>, 
     }
     parts.input = Some(input.clone());
     let source = source_of(&shared.team, &umbel_core::Journal::events(&*recorder), &input)?;
-    let mut event = Event::new(task.id.clone(), source).with_content(input);
-    event.id = services.ids.event();
-    event.timestamp = services.clock.now();
-    if !parts.config.state_delta.is_empty() {
-        event.actions_mut().state_delta = Some(parts.config.state_delta.clone());
-    }
+    let mut event = first_event(&recorder, &parts, source, input);
     if artifacts.is_some() {
         event.actions_mut().artifact_delta = artifacts;
     }
-    if !parts.config.custom_metadata.is_empty() {
-        event.meta_mut().custom_metadata = Some(parts.config.custom_metadata.clone());
+    take_session(&recorder, &parts, Arc::new(event)).await?;
+    Run::new(parts, shared.team.tree.root())
+}
+
+/// Checks what is to be done, and takes what is kept of the session.
+fn prepare(task: Task) -> Result<(RunParts, Arc<Content>)> {
+    // Cancelled before it began, or never read: then it never was.
+    task.cancel.check()?;
+    let input = Arc::new(checked(task.input)?);
+    task.recorder.look_at(&task.key);
+    let shared = &task.recorder.shared;
+    let parts = RunParts {
+        key: task.key,
+        id: task.id,
+        input: None,
+        config: task.recorder.config.clone(),
+        services: shared.services.clone(),
+        cancel: task.cancel,
+        tree: shared.team.tree.clone(),
+        depth: task.depth,
+        extensions: shared.extensions.clone(),
+        journal: task.recorder,
+    };
+    Ok((parts, input))
+}
+
+/// The user's message as an event.
+fn first_event(recorder: &Recorder, parts: &RunParts, source: Arc<Source>, input: Arc<Content>) -> Event {
+    let mut event = Event::new(parts.id.clone(), source).with_content(input);
+    recorder.stamp(&mut event);
+    if !parts.config.state_delta.is_empty() {
+        event.actions_mut().state_delta = Some(parts.config.state_delta.clone());
     }
-    let entries = smallvec![LogEntry::Event(Arc::new(event)), LogEntry::Record(shared.started.clone())];
-    take_session(shared, &recorder, &parts, entries).await?;
-    let run = Run::new(parts, shared.team.tree.root())?;
-    Ok((run, recorder, task.outlet))
+    event
+}
+
+fn entries(recorder: &Recorder, event: &Arc<Event>) -> Entries {
+    smallvec![LogEntry::Event(event.clone()), LogEntry::Record(recorder.shared.started.clone())]
+}
+
+fn acquire(recorder: &Recorder, parts: &RunParts, entries: Entries) -> Acquire {
+    let (key, owner) = (parts.key.clone(), recorder.shared.owner.clone());
+    Acquire { key, owner, ttl: LEASE, known: recorder.versions(), entries }
 }
 
 /// Takes the lease. If another run has it, waits as long as it may.
-async fn take_session(
-    shared: &Shared,
-    recorder: &Recorder,
-    parts: &RunParts,
-    entries: Entries,
-) -> Result<()> {
-    let acquire = |entries| Acquire {
-        key: parts.key.clone(),
-        owner: shared.owner.clone(),
-        ttl: LEASE,
-        known: recorder.versions(),
-        entries,
-    };
-    if parts.config.wait_for_session.is_zero() {
-        return recorder.begin(acquire(entries)).await;
-    }
+async fn take_session(recorder: &Recorder, parts: &RunParts, event: Arc<Event>) -> Result<()> {
+    let entries = entries(recorder, &event);
     let patience = Instant::now() + parts.config.wait_for_session;
     loop {
-        match recorder.begin(acquire(entries.clone())).await {
+        let acquire = acquire(recorder, parts, entries.clone());
+        match recorder.shared.services.sessions.acquire(acquire).await {
             Err(error) if error.kind() == ErrorKind::SessionBusy && Instant::now() < patience => {
                 parts.cancel.guard(pin!(tokio::time::sleep(Duration::from_millis(20)))).await?;
             }
-            result => return result,
+            acquired => {
+                recorder.begin(acquired?, event);
+                return Ok(());
+            }
         }
     }
 }
@@ -224,26 +256,44 @@ async fn store_blobs(
 }
 
 /// The run itself: handlers, then the agent that has the conversation and those it hands over to.
-async fn work(shared: &Shared, run: &Run, recorder: &Recorder) -> Result<()> {
-    for handler in &shared.team.extras.handlers {
-        if let Some(content) = handler.before_run(run).await? {
-            let source = Arc::new(Source::new("model"));
-            run.emit(Event::new(run.id().clone(), source).with_content(content)).await?;
-            return Ok(());
-        }
+async fn work(run: &Run, recorder: &Recorder) -> Result<()> {
+    let hooks = &recorder.shared.team.hooks;
+    if !hooks.before_run.is_empty() && Box::pin(answered_before(run, recorder)).await? {
+        return Ok(());
+    }
+    let other = answering(run, recorder)?;
+    let Err((error, failed)) = run_agent(other.as_ref().unwrap_or(run)).await else { return Ok(()) };
+    if let Some(failed) = failed.filter(|_| !recorder.is_refused()) {
+        // What went wrong first counts, even if it cannot be told in the log.
+        let _ = Box::pin(report(run, failed, &error)).await;
+    }
+    Err(error)
+}
+
+/// Whether a handler answered in the place of the agents.
+async fn answered_before(run: &Run, recorder: &Recorder) -> Result<bool> {
+    let before_run = &recorder.shared.team.hooks.before_run;
+    if let Some(content) = onion::before_run(before_run, run).await? {
+        let source = Arc::new(Source::new("model"));
+        run.emit(Event::new(run.id().clone(), source).with_content(content)).await?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+/// The run at the place of the agent that answers, if that is not the root.
+fn answering(run: &Run, recorder: &Recorder) -> Result<Option<Run>> {
+    if run.tree().ids().nth(1).is_none() {
+        return Ok(None);
     }
     let events = umbel_core::Journal::events(recorder);
     let node = pick_agent(run.tree(), &events)?;
+    if node == run.node_id() {
+        return Ok(None);
+    }
     // Who is answered goes on where the question was asked.
     let branch = events.last().filter(|event| event.is_user()).and_then(|event| event.source.branch.clone());
-    drop(events);
-    let here = if node == run.node_id() { run.clone() } else { run.resume(node, branch)? };
-    let Err((error, failed)) = run_agent(&here).await else { return Ok(()) };
-    if let Some(failed) = failed.filter(|_| !recorder.is_refused()) {
-        // What went wrong first counts, even if it cannot be told in the log.
-        let _ = report(run, failed, &error).await;
-    }
-    Err(error)
+    run.resume(node, branch).map(Some)
 }
 
 /// Leaves a trace of a failure in the log, under the name of the agent that spoke last.
@@ -288,19 +338,18 @@ fn blamed(run: &Run, failed: NodeId) -> Result<Arc<Source>> {
 /// Does the work while keeping an eye on time, the lease, and whether it is still wanted.
 ///
 /// Nothing of that costs anything as long as the work only waits for its reader.
-async fn watched<T>(
-    mut work: Pin<&mut impl Future<Output = Result<T>>>,
-    run: &Run,
-    recorder: &Recorder,
-    outlet: &Outlet,
-) -> Result<T> {
+fn watched<'a, T>(
+    mut work: Pin<&'a mut impl Future<Output = Result<T>>>,
+    run: &'a Run,
+    recorder: &'a Recorder,
+) -> impl Future<Output = Result<T>> {
     let mut watch = None;
     let (mut waits, mut deadline) = (0u32, None);
-    poll_fn(|cx| {
+    poll_fn(move |cx| {
         if let Poll::Ready(result) = work.as_mut().poll(cx) {
             return Poll::Ready(result);
         }
-        if outlet.is_full() && !run.cancel_token().is_cancelled() {
+        if recorder.outlet.is_full() && !run.cancel_token().is_cancelled() {
             // A run may wait for nothing but its reader and go on for ever: now and then its time is looked at too.
             waits = waits.wrapping_add(1);
             if waits % WAITS_PER_LOOK == 0 {
@@ -314,7 +363,6 @@ async fn watched<T>(
         let watch = watch.get_or_insert_with(|| Box::pin(keep_watch(run, recorder)));
         watch.as_mut().poll(cx).map(Err)
     })
-    .await
 }
 
 /// Begins when the run first waits for something. Ends when the run must: the lease is lost, or it was cancelled and did
@@ -344,16 +392,17 @@ async fn keep_watch(run: &Run, recorder: &Recorder) -> Error {
 }
 
 /// Writes the outcome, tells the handlers, and puts the session back.
-async fn finish(shared: &Shared, run: &Run, recorder: &Recorder, result: Result<()>) -> Ended {
-    let interrupts = recorder.interrupts();
+async fn finish(run: &Run, recorder: &Recorder, result: Result<()>) -> Ended {
+    let interrupts = recorder.take_interrupts();
     let (mut outcome, mut error) = match result {
         Ok(()) if interrupts.is_empty() => (Outcome::Finished, None),
         Ok(()) => (Outcome::Interrupted { interrupts: Box::new(interrupts) }, None),
         Err(error) => (Outcome::from_error(&error), Some(error)),
     };
     // Boxed: most runs have nothing to wind up.
+    let shared = &recorder.shared;
     let extras = &shared.team.extras;
-    let quiet = extras.handlers.is_empty() && extras.compaction.is_none();
+    let quiet = shared.team.hooks.after_run.is_empty() && extras.compaction.is_none();
     if !quiet
         && let Err(failure) = Box::pin(caught(wind_up(shared, run, &outcome))).await
         && error.is_none()
@@ -374,9 +423,7 @@ async fn finish(shared: &Shared, run: &Run, recorder: &Recorder, result: Result<
 
 /// What comes after the last event: handlers, and a summary if one is due.
 async fn wind_up(shared: &Shared, run: &Run, outcome: &Outcome) -> Result<()> {
-    for handler in &shared.team.extras.handlers {
-        handler.after_run(run, outcome).await?;
-    }
+    onion::after_run(&shared.team.hooks.after_run, run, outcome).await?;
     let ended_well = matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
     if let Some(compactor) = shared.team.extras.compaction.as_ref().filter(|_| ended_well) {
         compactor.compact_by_runs(run).await?;

@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use smallvec::SmallVec;
 use umbel_core::json::empty_object;
 use umbel_core::session::SessionMap;
 use umbel_core::store::News;
 use umbel_core::{
-    Content, ContentsView, Event, History, List, LogEntry, SessionKey, State, StateScope, Versions,
+    Content, ContentsView, Event, History, List, LogEntry, Outcome, RunStep, SessionKey, State, StateScope,
+    Versions,
 };
 
 use crate::contents::build;
@@ -18,8 +20,10 @@ pub(crate) struct HotSession {
     pub(crate) versions: Versions,
     pub(crate) state: State,
     pub(crate) events: List<Arc<Event>>,
-    /// What models were sent, by view.
-    projections: Vec<Projection>,
+    /// What models were sent, by view; most sessions have one.
+    projections: SmallVec<[Projection; 1]>,
+    /// What handlers left in the last run, as long as it can go on.
+    left: Vec<Arc<RunStep>>,
 }
 
 /// Views of one session that are kept; a team is seldom larger.
@@ -29,13 +33,19 @@ impl HotSession {
     /// Takes in what is newer.
     pub(crate) fn take_in(&mut self, news: News) {
         if news.whole {
-            *self = Self::default();
-            self.state.replace_scope(StateScope::Session, news.session_state.unwrap_or_else(empty_object));
+            let state = news.session_state.unwrap_or_else(empty_object);
+            self.state = State::new(state, empty_object(), empty_object());
+            self.events = List::new();
+            self.projections.clear();
+            self.left.clear();
         }
         for entry in news.entries {
-            if let LogEntry::Event(event) = entry {
-                self.take_in_event(&event);
-                self.events.push(event);
+            match entry {
+                LogEntry::Event(event) => {
+                    self.take_in_event(&event);
+                    self.events.push(event);
+                }
+                LogEntry::Record(step) => self.remember(&step),
             }
         }
         // The keys of user and app include what this session wrote, so they come last.
@@ -48,13 +58,43 @@ impl HotSession {
         self.versions = news.versions;
     }
 
-    /// Takes in what is newer, and the events that a run begins with.
-    pub(crate) fn begin(&mut self, news: News, events: impl IntoIterator<Item = Arc<Event>>) {
+    /// Takes in what is newer, and the event that a run begins with.
+    pub(crate) fn begin(&mut self, news: News, event: Arc<Event>) {
         self.take_in(news);
-        for event in events {
-            self.take_in_event(&event);
-            self.events.push(event);
+        self.take_in_event(&event);
+        self.events.push(event);
+    }
+
+    /// Takes in what a run must remember, as far as handlers left it.
+    pub(crate) fn remember(&mut self, step: &Arc<RunStep>) {
+        match &**step {
+            RunStep::Started { .. } => self.go_on(),
+            RunStep::Edited { .. } | RunStep::Kept { .. } => {
+                self.left.push(step.clone());
+            }
+            RunStep::Ended { outcome } => self.ended(outcome),
+            _ => {}
         }
+    }
+
+    /// A run begins: if it answers the one before, it goes on with what that one left.
+    pub(crate) fn go_on(&mut self) {
+        let answers = self.events.last().is_some_and(|event| event.responses().next().is_some());
+        if !answers {
+            self.left.clear();
+        }
+    }
+
+    /// What a run ends with is gone, unless it waits for an answer.
+    pub(crate) fn ended(&mut self, outcome: &Outcome) {
+        if !matches!(outcome, Outcome::Interrupted { .. }) {
+            self.left.clear();
+        }
+    }
+
+    /// What handlers left in the run that this one goes on with.
+    pub(crate) fn left(&self) -> &[Arc<RunStep>] {
+        &self.left
     }
 
     fn take_in_event(&mut self, event: &Event) {
@@ -95,8 +135,8 @@ impl HotSessions {
     }
 
     /// Takes a session out, for one run.
-    pub(crate) fn take(&self, key: &SessionKey) -> Box<HotSession> {
-        self.lock().remove(key).unwrap_or_default()
+    pub(crate) fn take(&self, key: &SessionKey) -> Option<Box<HotSession>> {
+        self.lock().remove(key)
     }
 
     /// Puts it back.

@@ -1,47 +1,57 @@
 //! A run's way to its session: events are made durable, then handed on.
 
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use umbel_core::session::without_temp;
-use umbel_core::store::{Acquire, Acquired, Entries};
+use umbel_core::store::{Acquired, Entries};
 use umbel_core::{
-    Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, History, Interrupt, Journal, Lease,
-    List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, RunValues, Services, State, Versions, Work,
+    Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History,
+    Interrupt, Journal, Lease, List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, RunValues,
+    SessionKey, State, Versions, Work,
 };
 
+use super::Shared;
 use super::hot::HotSession;
 use super::outlet::Outlet;
 use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
-use crate::team::Extras;
-
-/// How many previews a run may be ahead of its reader. A model that has its next pieces ready then does not go through
-/// the whole run for each of them.
-const AHEAD: u64 = 5;
+use crate::onion::{self, Onion};
 
 /// The journal of one run.
 pub(crate) struct Recorder {
-    services: Arc<Services>,
-    extras: Arc<Extras>,
-    config: Arc<RunConfig>,
-    outlet: Arc<Outlet>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) config: Arc<RunConfig>,
+    /// That of the run that started this one, if one did: it counts the model calls.
+    above: Option<Arc<dyn Journal>>,
+    model_calls: AtomicU32,
+    /// To the reader, who holds the recorder for its sake.
+    pub(crate) outlet: Outlet,
     inner: Mutex<Inner>,
     /// What the run carries along.
     values: RunValues,
+    /// Whether anything is pending; changed under the lock.
+    is_behind: AtomicBool,
     /// Told when a write is done and the next may begin.
     written: Notify,
 }
 
 struct Inner {
-    hot: Box<HotSession>,
+    /// There from the first look at the session until the run ends.
+    hot: Option<Box<HotSession>>,
     /// Not yet written: an event that waits for the next one, and what belongs to it.
     pending: Entries,
     /// What the run must remember, to go with what is written next.
     notes: Vec<RunStep>,
+    /// What readers see of events that are not yet handed on, where it is not the event itself.
+    views: Vec<(EventId, Option<Arc<Event>>)>,
     interrupts: Vec<Interrupt>,
     writer: Turn,
+    /// Someone waits for the turn to write.
+    awaited: bool,
     /// A handler failed on an event: it would on the next one too.
     refused: bool,
 }
@@ -63,29 +73,51 @@ struct Writer {
     versions: Versions,
 }
 
+impl Inner {
+    fn hot(&mut self) -> &mut HotSession {
+        self.hot.get_or_insert_default()
+    }
+}
+
 impl Recorder {
-    pub(crate) fn new(
-        services: Arc<Services>,
-        extras: Arc<Extras>,
-        config: Arc<RunConfig>,
-        outlet: Arc<Outlet>,
-        hot: Box<HotSession>,
-    ) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, config: Arc<RunConfig>, above: Option<Arc<dyn Journal>>) -> Self {
         let inner = Inner {
-            hot,
+            hot: None,
             pending: Entries::new(),
             notes: Vec::new(),
+            views: Vec::new(),
             interrupts: Vec::new(),
             writer: Turn::Nobody,
+            awaited: false,
             refused: false,
         };
-        let values = RunValues::default();
-        Self { services, extras, config, outlet, inner: Mutex::new(inner), values, written: Notify::new() }
+        Self {
+            shared,
+            config,
+            above,
+            model_calls: AtomicU32::new(0),
+            outlet: Outlet::default(),
+            inner: Mutex::new(inner),
+            values: RunValues::default(),
+            is_behind: AtomicBool::new(false),
+            written: Notify::new(),
+        }
+    }
+
+    /// Takes in values that the run which started this one hands down.
+    pub(crate) fn inherit(&self, extensions: &Extensions) {
+        self.values.inherit(extensions);
+    }
+
+    /// Takes what is kept of the session.
+    pub(crate) fn look_at(&self, key: &SessionKey) {
+        let kept = self.shared.hot.take(key);
+        self.lock().hot = kept;
     }
 
     /// What is known of the session.
     pub(crate) fn versions(&self) -> Versions {
-        self.lock().hot.versions
+        self.lock().hot.as_ref().map(|hot| hot.versions).unwrap_or_default()
     }
 
     /// Whether a handler failed on an event.
@@ -95,17 +127,31 @@ impl Recorder {
 
     /// Brings the session up to date before the run begins.
     pub(crate) fn take_in(&self, news: umbel_core::store::News) {
-        self.lock().hot.take_in(news);
+        self.lock().hot().take_in(news);
     }
 
-    /// Begins the run: takes the lease and writes the user's event.
-    pub(crate) async fn begin(&self, acquire: Acquire) -> Result<()> {
-        let events = events_of(&acquire.entries);
-        let Acquired { lease, news, versions } = self.services.sessions.acquire(acquire).await?;
+    /// The run has begun: it has the lease, and its first event is written.
+    pub(crate) fn begin(&self, acquired: Acquired, event: Arc<Event>) {
+        let Acquired { lease, news, versions } = acquired;
         let mut inner = self.lock();
-        inner.hot.begin(news, events);
+        let hot = inner.hot();
+        hot.begin(news, event);
+        hot.go_on();
+        for step in hot.left() {
+            self.restore(step);
+        }
         inner.writer = Turn::Free(Writer { lease, versions });
-        Ok(())
+    }
+
+    /// Takes in what a handler left in the run that this one goes on with.
+    fn restore(&self, step: &RunStep) {
+        match step {
+            RunStep::Edited { edited } => {
+                self.values.restore_edits(Arc::new(edited.source()), edited.edits.clone());
+            }
+            RunStep::Kept { kept } => self.values.keep(kept.key.clone(), kept.value.clone()),
+            _ => {}
+        }
     }
 
     /// The lease, once there is one.
@@ -120,62 +166,96 @@ impl Recorder {
     async fn turn(&self) -> Option<(Writing<'_>, Entries)> {
         loop {
             let written = self.written.notified();
-            {
-                let mut inner = self.lock();
-                match std::mem::replace(&mut inner.writer, Turn::Taken) {
-                    Turn::Free(writer) => {
-                        let entries = inner.take_pending();
-                        return Some((
-                            Writing { recorder: self, writer: Some(writer), lost: false },
-                            entries,
-                        ));
-                    }
-                    Turn::Lost(writer) => {
-                        return Some((
-                            Writing { recorder: self, writer: Some(writer), lost: true },
-                            Entries::new(),
-                        ));
-                    }
-                    Turn::Nobody => {
-                        inner.writer = Turn::Nobody;
-                        return None;
-                    }
-                    Turn::Taken => {}
-                }
+            if let Some(turn) = self.try_turn() {
+                return turn;
             }
             written.await;
         }
     }
 
+    /// The turn to write, unless someone else has it.
+    fn try_turn(&self) -> Option<Option<(Writing<'_>, Entries)>> {
+        let mut inner = self.lock();
+        match std::mem::replace(&mut inner.writer, Turn::Taken) {
+            Turn::Free(writer) => {
+                let entries = self.take_pending(&mut inner);
+                Some(Some((Writing { recorder: self, writer: Some(writer), lost: false }, entries)))
+            }
+            Turn::Lost(writer) => {
+                let writing = Writing { recorder: self, writer: Some(writer), lost: true };
+                Some(Some((writing, Entries::new())))
+            }
+            Turn::Nobody => {
+                inner.writer = Turn::Nobody;
+                Some(None)
+            }
+            Turn::Taken => {
+                inner.awaited = true;
+                None
+            }
+        }
+    }
+
     /// Gives the turn back.
     fn pass(&self, writer: Turn) {
-        self.lock().writer = writer;
-        self.written.notify_waiters();
+        let mut inner = self.lock();
+        inner.writer = writer;
+        let awaited = std::mem::take(&mut inner.awaited);
+        drop(inner);
+        if awaited {
+            self.written.notify_waiters();
+        }
     }
 
     /// Ends the run: writes what is left and the outcome, gives the lease back and the session away.
     ///
     /// The session is `None` if what is known of it may no longer be what is stored.
     pub(crate) async fn end(&self, outcome: &Outcome) -> (Result<()>, Option<Box<HotSession>>) {
-        let Some((mut writing, mut entries)) = self.turn().await else { return (Ok(()), None) };
-        let events = events_of(&entries);
-        entries.push(RunStep::Ended { outcome: outcome.clone() }.into());
-        let lost = writing.lost;
-        let released = writing.release(entries).await;
-        self.pass(Turn::Nobody);
-        let versions = match released {
+        let Some(Released { result, events, lost }) = self.release(outcome).await else {
+            return (Ok(()), None);
+        };
+        let versions = match result {
             Ok(versions) => versions,
             Err(error) => return (Err(error), None),
         };
         self.deliver(events).await;
-        let mut hot = std::mem::take(&mut self.lock().hot);
-        hot.versions = versions;
-        (Ok(()), (!lost).then_some(hot))
+        let mut hot = self.lock().hot.take();
+        if let Some(hot) = &mut hot {
+            hot.versions = versions;
+            hot.ended(outcome);
+        }
+        (Ok(()), hot.filter(|_| !lost))
     }
 
-    /// Questions that the run leaves open.
-    pub(crate) fn interrupts(&self) -> Vec<Interrupt> {
-        self.lock().interrupts.clone()
+    /// The last write. `None` if the run has not begun or has ended.
+    fn release(&self, outcome: &Outcome) -> Work<'_, Option<Released>> {
+        let record = LogEntry::from(RunStep::Ended { outcome: outcome.clone() });
+        if !self.shared.services.sessions.is_immediate() || !matches!(self.lock().writer, Turn::Free(_)) {
+            return Work::later(self.release_later(record));
+        }
+        let Some(Some((mut writing, mut entries))) = self.try_turn() else { return Work::done(None) };
+        let events = events_of(&entries);
+        entries.push(record);
+        let Some(Writer { lease, versions }) = writing.writer.take() else { return Work::done(None) };
+        let released = self.shared.services.sessions.release(&lease, versions, entries).try_now();
+        self.pass(Turn::Nobody);
+        let result = released.unwrap_or_else(|_| Err(not_immediate()));
+        Work::done(Some(Released { result, events, lost: false }))
+    }
+
+    async fn release_later(&self, record: LogEntry) -> Option<Released> {
+        let (mut writing, mut entries) = self.turn().await?;
+        let events = events_of(&entries);
+        entries.push(record);
+        let lost = writing.lost;
+        let result = writing.release(entries).await;
+        self.pass(Turn::Nobody);
+        Some(Released { result, events, lost })
+    }
+
+    /// Questions that the run leaves open, taken out.
+    pub(crate) fn take_interrupts(&self) -> Vec<Interrupt> {
+        std::mem::take(&mut self.lock().interrupts)
     }
 
     /// Writes at once and puts the event on offer, if it is one event, the turn is free and nothing else is on offer.
@@ -190,12 +270,13 @@ impl Recorder {
             return None;
         }
         let Turn::Free(mut writer) = std::mem::replace(&mut inner.writer, Turn::Taken) else { return None };
-        let entries = inner.take_pending();
+        let entries = self.take_pending(&mut inner);
         drop(inner);
-        let result = match self.services.sessions.append(&writer.lease, writer.versions, entries).try_now() {
-            Ok(appended) => appended,
-            Err(_) => Err(Error::new(ErrorKind::Store, "a store that answers at once did not")),
-        };
+        let result =
+            match self.shared.services.sessions.append(&writer.lease, writer.versions, entries).try_now() {
+                Ok(appended) => appended,
+                Err(_) => Err(not_immediate()),
+            };
         if let Ok(versions) = &result {
             writer.versions = *versions;
         }
@@ -223,22 +304,28 @@ impl Recorder {
     }
 
     /// Puts all on offer before it waits, so that they leave in the order in which they were stored.
-    async fn deliver(&self, events: Events) {
-        let mut last = None;
-        for event in events {
-            last = Some(self.outlet.offer(event));
-        }
-        if let Some(ticket) = last {
-            std::future::poll_fn(|cx| self.outlet.poll_taken(ticket, cx)).await;
+    fn deliver(&self, events: Events) -> impl Future<Output = ()> {
+        let seen = events.into_iter().filter_map(|event| self.seen(event));
+        let last = seen.map(|event| self.outlet.offer(event)).last();
+        poll_fn(move |cx| last.map_or(Poll::Ready(()), |ticket| self.outlet.poll_taken(ticket, cx)))
+    }
+
+    /// What readers see of an event that was stored.
+    fn seen(&self, event: Arc<Event>) -> Option<Arc<Event>> {
+        let views = &mut self.lock().views;
+        match views.iter().position(|(id, _)| *id == event.id) {
+            Some(place) => views.swap_remove(place).1,
+            None => Some(event),
         }
     }
 
-    fn stamp(&self, event: &mut Event) {
+    /// Gives an event what each one has.
+    pub(crate) fn stamp(&self, event: &mut Event) {
         if event.timestamp == 0.0 {
-            event.timestamp = self.services.clock.now();
+            event.timestamp = self.shared.services.clock.now();
         }
         if event.id.is_empty() {
-            event.id = self.services.ids.event();
+            event.id = self.shared.services.ids.event();
         }
         if !self.config.custom_metadata.is_empty() {
             let metadata = event.meta_mut().custom_metadata.get_or_insert_default();
@@ -248,17 +335,38 @@ impl Recorder {
         }
     }
 
-    /// Lets the handlers see an event, then hands it on.
-    async fn emit_seen(&self, run: &Run, mut event: Event, steps: Vec<RunStep>) -> Result<Emitted> {
-        for handler in &self.extras.handlers {
-            let seen = handler.on_event(run, event).await;
-            event = seen.inspect_err(|_| self.lock().refused = true)?;
+    /// Lets the handlers see an event, then hands it on as they want it to be seen.
+    async fn emit_seen(
+        &self,
+        run: &Run,
+        onion: &Onion,
+        event: Event,
+        steps: Vec<RunStep>,
+    ) -> Result<Emitted> {
+        let refused = |_: &Error| self.lock().refused = true;
+        let event = onion::on_event(&onion.on_event, run, event).await.inspect_err(refused)?;
+        if event.is_partial() {
+            let event = Arc::new(event);
+            return match self.view(run, onion, &event).await.inspect_err(refused)? {
+                Some(seen) => self.show(seen).await.map(|_| event.into()),
+                None => Ok(event.into()),
+            };
         }
-        if holds(run, &event, &steps) {
-            Ok(self.take_in_event(event, steps).into())
-        } else {
-            self.hand_on(event, steps).await
+        let holds = holds(run, &event, &steps);
+        let event = self.take_in_event(event, steps);
+        let seen = self.view(run, onion, &event).await.inspect_err(refused)?;
+        if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &event)) {
+            self.lock().views.push((event.id.clone(), seen));
         }
+        if !holds {
+            self.write().await?;
+        }
+        Ok(event.into())
+    }
+
+    /// What readers are to see of an event.
+    async fn view(&self, run: &Run, onion: &Onion, event: &Arc<Event>) -> Result<Option<Arc<Event>>> {
+        onion::on_output(&onion.on_output, run, event.clone()).await
     }
 
     /// Shows a preview and waits until it is taken. An event that was held back came first.
@@ -282,26 +390,36 @@ impl Recorder {
     fn take_in_event(&self, event: Event, steps: Vec<RunStep>) -> Arc<Event> {
         let mut inner = self.lock();
         if let Some(delta) = event.state_delta() {
-            inner.hot.state.apply(delta);
+            inner.hot().state.apply(delta);
         }
         let event = Arc::new(without_temp(event));
-        inner.interrupts.extend(questions(&event));
-        inner.hot.events.push(event.clone());
+        if !event.long_running().is_empty() {
+            inner.interrupts.extend(questions(&event));
+        }
+        inner.hot().events.push(event.clone());
         inner.pending.push(LogEntry::Event(event.clone()));
-        inner.pending.extend(steps.into_iter().map(LogEntry::from));
+        self.is_behind.store(true, Ordering::Release);
+        if !steps.is_empty() {
+            inner.pending.extend(steps.into_iter().map(LogEntry::from));
+        }
         event
+    }
+
+    fn take_pending(&self, inner: &mut Inner) -> Entries {
+        self.is_behind.store(false, Ordering::Release);
+        let mut entries = std::mem::take(&mut inner.pending);
+        if !inner.notes.is_empty() {
+            for step in std::mem::take(&mut inner.notes) {
+                let step = Arc::new(step);
+                inner.hot().remember(&step);
+                entries.push(LogEntry::Record(step));
+            }
+        }
+        entries
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Inner {
-    fn take_pending(&mut self) -> Entries {
-        let mut entries = std::mem::take(&mut self.pending);
-        entries.extend(self.notes.drain(..).map(LogEntry::from));
-        entries
     }
 }
 
@@ -312,6 +430,20 @@ fn holds(run: &Run, event: &Event, steps: &[RunStep]) -> bool {
         && !event.is_partial()
         && event.is_final()
         && event.calls().next().is_none()
+}
+
+/// What a store is told that said it answers at once, and did not.
+pub(crate) fn not_immediate() -> Error {
+    Error::new(ErrorKind::Store, "a store that answers at once did not")
+}
+
+/// What came of the last write.
+struct Released {
+    result: Result<Versions>,
+    /// What was written with it, to be handed on.
+    events: Events,
+    /// A write before it was cut short.
+    lost: bool,
 }
 
 /// Events of one write; seldom more than two.
@@ -327,7 +459,7 @@ struct Writing<'a> {
 impl Writing<'_> {
     async fn append(&mut self, entries: Entries) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        let store = &self.recorder.services.sessions;
+        let store = &self.recorder.shared.services.sessions;
         let appended = store.append(&writer.lease, writer.versions, entries).await;
         if appended.is_err() {
             // Nothing was written, so the lease can still be given back.
@@ -342,11 +474,10 @@ impl Writing<'_> {
 
     async fn release(&mut self, entries: Entries) -> Result<Versions> {
         let Some(Writer { lease, mut versions }) = self.writer.take() else { return Ok(Versions::default()) };
-        let store = &self.recorder.services.sessions;
-        if self.lost
-            && let Some(news) = store.news(&lease.key, versions).await?
-        {
-            versions = news.versions;
+        let store = &self.recorder.shared.services.sessions;
+        if self.lost {
+            let news = store.news(&lease.key, versions).await?;
+            versions = news.map_or(versions, |news| news.versions);
         }
         store.release(&lease, versions, entries).await
     }
@@ -378,9 +509,6 @@ fn events_of(entries: &[LogEntry]) -> Events {
 /// The questions to people that an event asks.
 fn questions(event: &Event) -> Vec<Interrupt> {
     let waiting = event.long_running();
-    if waiting.is_empty() {
-        return Vec::new();
-    }
     let question = |call: &umbel_core::FunctionCall| {
         let reason = match call.name.as_str() {
             REQUEST_CONFIRMATION => "confirmation",
@@ -408,21 +536,25 @@ fn questions(event: &Event) -> Vec<Interrupt> {
 impl Journal for Recorder {
     fn emit<'a>(&'a self, run: &'a Run, mut event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Emitted>> {
         self.stamp(&mut event);
-        if !self.extras.handlers.is_empty() {
-            return Work::later(self.emit_seen(run, event, steps));
+        let onion = match self.shared.team.place(run.node_id()) {
+            Ok(place) => &place.onion,
+            Err(error) => return Work::done(Err(error)),
+        };
+        if !onion.on_event.is_empty() || !onion.on_output.is_empty() {
+            return Work::later(self.emit_seen(run, onion, event, steps));
         }
         if event.is_partial() {
             let event = Arc::new(event);
-            if !self.lock().pending.is_empty() {
+            if self.is_behind.load(Ordering::Acquire) {
                 return Work::later(self.show(event));
             }
-            let ticket = Some(self.outlet.offer(event.clone()).saturating_sub(AHEAD));
+            let ticket = self.outlet.offer_preview(event.clone());
             return Work::done(Ok(Emitted { event, ticket }));
         }
         if holds(run, &event, &steps) {
             return Work::done(Ok(self.take_in_event(event, steps).into()));
         }
-        if !self.services.sessions.is_immediate() {
+        if !self.shared.services.sessions.is_immediate() {
             return Work::later(self.hand_on(event, steps));
         }
         let event = self.take_in_event(event, steps);
@@ -441,12 +573,15 @@ impl Journal for Recorder {
 
     fn record(&self, steps: Vec<RunStep>) -> Work<'_, Result<()>> {
         let records: Entries = steps.into_iter().map(LogEntry::from).collect();
-        self.lock().pending.extend(records);
+        let mut inner = self.lock();
+        inner.pending.extend(records);
+        self.is_behind.store(!inner.pending.is_empty(), Ordering::Release);
+        drop(inner);
         Work::later(self.write())
     }
 
     fn flush(&self) -> Work<'_, Result<()>> {
-        if self.lock().pending.is_empty() {
+        if !self.is_behind.load(Ordering::Acquire) {
             return Work::done(Ok(()));
         }
         Work::later(self.write())
@@ -460,15 +595,22 @@ impl Journal for Recorder {
         &self.values
     }
 
+    fn count_model_call(&self) -> u32 {
+        match &self.above {
+            Some(above) => above.count_model_call(),
+            None => self.model_calls.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
     fn state(&self) -> State {
-        self.lock().hot.state.clone()
+        self.lock().hot().state.clone()
     }
 
     fn events(&self) -> List<Arc<Event>> {
-        self.lock().hot.events.clone()
+        self.lock().hot().events.clone()
     }
 
     fn contents(&self, view: &ContentsView, input: Option<&Arc<Content>>) -> History {
-        self.lock().hot.contents(view, input)
+        self.lock().hot().contents(view, input)
     }
 }

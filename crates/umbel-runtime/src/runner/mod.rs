@@ -10,7 +10,6 @@ mod stream;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use futures::StreamExt;
 use smol_str::SmolStr;
@@ -22,10 +21,11 @@ use umbel_core::{
 
 pub use self::stream::RunStream;
 
-use self::drive::{Task, drive};
+use self::drive::Task;
 use self::hot::HotSessions;
-use self::outlet::Outlet;
+use self::journal::Recorder;
 use crate::compaction::Compactor;
+use crate::onion;
 use crate::plugin::{Plugin, Plugins};
 use crate::team::{Extras, Team};
 
@@ -90,6 +90,10 @@ impl Runner {
         &self.shared.app
     }
 
+    pub(crate) fn team(&self) -> &Arc<Team> {
+        &self.shared.team
+    }
+
     /// The agents.
     pub fn tree(&self) -> &Arc<AgentTree> {
         &self.shared.team.tree
@@ -141,27 +145,19 @@ impl Runner {
         message: impl Into<Content>,
         config: impl Into<Arc<RunConfig>>,
     ) -> RunStream {
-        let (outlet, cancel) = (Arc::new(Outlet::default()), CancelToken::new());
-        let id = self.shared.services.ids.run();
-        let task = Task {
+        RunStream::new(Task {
             key: key.clone(),
-            id: id.clone(),
+            id: self.shared.services.ids.run(),
             input: message.into(),
-            config: config.into(),
-            cancel: cancel.clone(),
-            outlet: outlet.clone(),
-            model_calls: Arc::new(AtomicU32::new(0)),
+            recorder: Arc::new(Recorder::new(self.shared.clone(), config.into(), None)),
+            cancel: CancelToken::new(),
             depth: 0,
-        };
-        RunStream::new(id, Box::pin(drive(self.shared.clone(), task)), outlet, cancel)
+        })
     }
 
     /// Closes the runner's handlers. Runs that are under way are not affected.
     pub async fn close(&self) -> Result<()> {
-        for handler in &self.shared.team.extras.handlers {
-            handler.close().await?;
-        }
-        Ok(())
+        onion::close(&self.shared.team.hooks.close).await
     }
 }
 
@@ -171,25 +167,24 @@ pub(crate) async fn run_child(
     parent: &Run,
     key: SessionKey,
     input: Content,
+    handed_down: &Extensions,
     mut read: impl FnMut(&umbel_core::Event),
 ) -> Result<umbel_core::Outcome> {
-    let (outlet, cancel) = (Arc::new(Outlet::default()), CancelToken::new());
     let mut config = (**parent.config()).clone();
     config.streaming = false;
     config.state_delta = Object::new();
-    let id = shared.services.ids.run();
-    let task = Task {
-        key,
-        id: id.clone(),
-        input,
-        config: Arc::new(config),
-        cancel: cancel.clone(),
-        outlet: outlet.clone(),
-        model_calls: parent.model_calls().clone(),
-        depth: parent.depth() + 1,
-    };
+    let recorder = Recorder::new(shared, Arc::new(config), Some(parent.journal().clone()));
+    recorder.inherit(&parent.values().extensions());
+    recorder.inherit(handed_down);
     // Should the caller be stopped, this run goes on in a task of its own until it has unwound and has its outcome.
-    let mut stream = RunStream::new(id, Box::pin(drive(shared, task)), outlet, cancel);
+    let mut stream = RunStream::new(Task {
+        key,
+        id: parent.services().ids.run(),
+        input,
+        recorder: Arc::new(recorder),
+        cancel: CancelToken::new(),
+        depth: parent.depth() + 1,
+    });
     while let Some(event) = stream.next().await {
         read(&*event?);
     }
@@ -307,6 +302,7 @@ impl RunnerBuilder {
         }
         let tree = Arc::new(AgentTree::new(&self.agent)?);
         let team = Team::new(tree, Arc::new(self.extras))?;
+        warn_of_mixing(&team);
         let owner = self.services.ids.mint(IdKind::Session);
         let shared = Shared {
             app: self.app,
@@ -319,6 +315,16 @@ impl RunnerBuilder {
             team,
         };
         Ok(Runner { shared: Arc::new(shared) })
+    }
+}
+
+/// Tells of agents that have middlewares of the old form beside handlers.
+fn warn_of_mixing(team: &Team) {
+    for node in team.tree.ids().filter_map(|id| team.tree.node(id).ok()) {
+        let own = node.agent.handlers();
+        if !own.legacy.is_empty() && !own.handlers.is_empty() {
+            tracing::warn!(agent = node.agent.name(), "{}", crate::text::LEGACY_MIXED);
+        }
     }
 }
 

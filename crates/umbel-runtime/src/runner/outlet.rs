@@ -8,6 +8,14 @@ use std::task::{Context, Poll, Waker};
 use smallvec::SmallVec;
 use umbel_core::Event;
 
+/// How many previews a run may be ahead of its reader. A model that has its next pieces ready then does not go through
+/// the whole run for each of them.
+pub(crate) const AHEAD: usize = 5;
+
+/// Events on their way to the reader. Seldom more than there is room for: whoever offers one waits until it is taken, but
+/// for a few previews.
+pub(crate) type Offers = SmallVec<[Arc<Event>; AHEAD + 1]>;
+
 /// Hands events from a run to its reader. A run waits until its event is taken, so a slow reader slows it down.
 #[derive(Debug, Default)]
 pub(crate) struct Outlet {
@@ -18,9 +26,8 @@ pub(crate) struct Outlet {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// On offer, oldest first: events leave in the order in which they were stored. Seldom more than one, since
-    /// whoever offers one waits until it is taken.
-    events: SmallVec<[Arc<Event>; 1]>,
+    /// On offer, oldest first: events leave in the order in which they were stored.
+    events: Offers,
     /// How many events were offered so far.
     offered: u64,
     /// How many of them were taken.
@@ -37,15 +44,32 @@ impl Outlet {
         poll_fn(|cx| self.poll_taken(ticket, cx)).await;
     }
 
+    /// Puts a preview on offer, behind others that are. Gives the number of an older one to wait for, if the run is too
+    /// far ahead of its reader.
+    pub(crate) fn offer_preview(&self, event: Arc<Event>) -> Option<u64> {
+        let mut inner = self.lock();
+        if inner.closed {
+            return None;
+        }
+        self.push(&mut inner, event);
+        let ticket = inner.offered.saturating_sub(AHEAD as u64);
+        (inner.taken < ticket).then_some(ticket)
+    }
+
     /// Puts an event on offer, behind others that are. Gives the number by which to ask whether it was taken.
     pub(crate) fn offer(&self, event: Arc<Event>) -> u64 {
         let mut inner = self.lock();
         if !inner.closed {
-            inner.events.push(event);
-            inner.offered += 1;
-            self.full.store(true, Ordering::Release);
+            self.push(&mut inner, event);
         }
         inner.offered
+    }
+
+    #[inline]
+    fn push(&self, inner: &mut Inner, event: Arc<Event>) {
+        inner.events.push(event);
+        inner.offered += 1;
+        self.full.store(true, Ordering::Release);
     }
 
     /// Ready once the event with that number was taken, or nobody reads any more.
@@ -58,20 +82,14 @@ impl Outlet {
         Poll::Pending
     }
 
-    /// The oldest event on offer.
-    pub(crate) fn take(&self) -> Option<Arc<Event>> {
-        if !self.is_full() {
-            return None;
-        }
+    /// All that is on offer, oldest first.
+    pub(crate) fn take(&self) -> Offers {
         let mut inner = self.lock();
-        if inner.events.is_empty() {
-            return None;
-        }
-        let event = inner.events.remove(0);
-        self.full.store(!inner.events.is_empty(), Ordering::Release);
-        inner.taken += 1;
+        let events = std::mem::take(&mut inner.events);
+        self.full.store(false, Ordering::Release);
+        inner.taken = inner.offered;
         inner.wake();
-        Some(event)
+        events
     }
 
     /// Whether an event is on offer.

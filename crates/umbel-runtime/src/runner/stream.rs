@@ -9,8 +9,9 @@ use futures::{Stream, StreamExt};
 use serde::de::DeserializeOwned;
 use umbel_core::{BoxFuture, CancelReason, CancelToken, Error, ErrorKind, Event, Outcome, Result, RunId};
 
-use super::drive::Ended;
-use super::outlet::Outlet;
+use super::drive::{Ended, Task, drive};
+use super::journal::Recorder;
+use super::outlet::{AHEAD, Offers};
 use crate::output_schema::strip_fence;
 
 /// The events of a run. The run goes on as they are read.
@@ -20,19 +21,17 @@ use crate::output_schema::strip_fence;
 pub struct RunStream {
     id: RunId,
     work: Option<BoxFuture<'static, Ended>>,
-    outlet: Arc<Outlet>,
+    recorder: Arc<Recorder>,
+    /// Taken from the run, to be read before it goes on.
+    taken: smallvec::IntoIter<[Arc<Event>; AHEAD + 1]>,
     cancel: CancelToken,
     ended: Option<Ended>,
 }
 
 impl RunStream {
-    pub(crate) fn new(
-        id: RunId,
-        work: BoxFuture<'static, Ended>,
-        outlet: Arc<Outlet>,
-        cancel: CancelToken,
-    ) -> Self {
-        Self { id, work: Some(work), outlet, cancel, ended: None }
+    pub(crate) fn new(task: Task) -> Self {
+        let (id, recorder, cancel) = (task.id.clone(), task.recorder.clone(), task.cancel.clone());
+        Self { id, work: Some(drive(task)), recorder, taken: Offers::new().into_iter(), cancel, ended: None }
     }
 
     /// The run's id.
@@ -90,8 +89,12 @@ impl Stream for RunStream {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         loop {
-            if let Some(event) = this.outlet.take() {
+            if let Some(event) = this.taken.next() {
                 return Poll::Ready(Some(Ok(event)));
+            }
+            if this.recorder.outlet.is_full() {
+                this.taken = this.recorder.outlet.take().into_iter();
+                continue;
             }
             let Some(work) = &mut this.work else {
                 // The error comes last, behind events that nobody waited for any more.
@@ -103,7 +106,7 @@ impl Stream for RunStream {
                     this.work = None;
                     this.ended = Some(ended);
                 }
-                Poll::Pending if this.outlet.is_full() => {}
+                Poll::Pending if this.recorder.outlet.is_full() => {}
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -114,7 +117,7 @@ impl Drop for RunStream {
     fn drop(&mut self) {
         let Some(work) = self.work.take() else { return };
         self.cancel.cancel(CancelReason::Asked);
-        self.outlet.close();
+        self.recorder.outlet.close();
         // Without a runtime nobody can finish the run; its lease then expires and recovery closes it.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(work);

@@ -60,7 +60,8 @@ impl AgentTool {
         let key = self.session(cx, &shared).await?;
         let input = self.input(args);
         let mut said = Said::default();
-        let outcome = run_child(shared, run, key, input, |event| said.hear(cx, event)).await?;
+        let outcome =
+            run_child(shared, run, key, input, cx.extensions(), |event| said.hear(cx, event)).await?;
         if let Outcome::Interrupted { interrupts } = outcome {
             let ids: Vec<&str> = interrupts.iter().map(|interrupt| interrupt.id.as_str()).collect();
             let message = format!(

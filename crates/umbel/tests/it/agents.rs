@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use umbel::{
-    Agent, AgentCallbacks, AgentTool, Content, ErrorKind, EventFilter, ExitLoop, FunctionTool,
-    InMemorySessions, LlmAgent, LoopAgent, Mode, Outcome, Parallel, Plugin, RunConfig, RunLimits, Runner,
-    ScriptedModel, Sequential, SessionKey, SessionStore, agent_fn, run_sub_agent,
+    Agent, AgentTool, Callbacks, Content, ErrorKind, EventFilter, ExitLoop, FunctionTool, InMemorySessions,
+    LlmAgent, LoopAgent, Mode, Outcome, Parallel, Plugin, RunConfig, RunLimits, Runner, ScriptedModel,
+    Sequential, SessionKey, SessionStore, agent_fn, run_sub_agent,
 };
 
 use crate::support::{
@@ -56,12 +56,14 @@ async fn a_sequence_stops_where_a_person_is_asked() {
 
 #[tokio::test]
 async fn callbacks_surround_a_workflow_agent() {
-    let mut callbacks = AgentCallbacks::default();
-    callbacks.before.push(std::sync::Arc::new(|cx| {
+    let mut callbacks = Callbacks::default();
+    callbacks.before_agent.push(std::sync::Arc::new(|cx| {
         cx.set_state("begun", true);
         Box::pin(async { Ok(None) })
     }));
-    callbacks.after.push(std::sync::Arc::new(|_| Box::pin(async { Ok(Some(Content::model("the end"))) })));
+    callbacks
+        .after_agent
+        .push(std::sync::Arc::new(|_| Box::pin(async { Ok(Some(Content::model("the end"))) })));
     for kind in 0..3 {
         let one = says("one", "hello");
         let (runner, key) = match kind {

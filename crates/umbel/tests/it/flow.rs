@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use umbel::flow::{RequestProcessor, ResponseProcessor, Step};
+use umbel::flow::{Draft, RequestProcessor, ResponseProcessor};
 use umbel::{
     BoxFuture, Capabilities, Chunk, Content, ErrorKind, Event, FunctionTool, GenerateConfig, Handler,
     InMemoryArtifacts, IncludeContents, LlmAgent, ModelRequest, Outcome, Part, PlanAndAct, Plugin, Response,
@@ -24,7 +24,7 @@ impl RequestProcessor for Spot {
         self.0
     }
 
-    fn process<'a>(&'a self, step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
+    fn process<'a>(&'a self, step: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
         step.request.instruction.push(self.0, self.0);
         Work::done(Ok(()))
     }
@@ -92,7 +92,7 @@ impl RequestProcessor for Stop {
         "stop"
     }
 
-    fn process<'a>(&'a self, step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
+    fn process<'a>(&'a self, step: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
         Work::later(async move {
             step.emit(step.run.event().with_content(Content::model("not today"))).await?;
             step.stop();
@@ -397,8 +397,11 @@ async fn what_came_before_a_restart_is_void() {
     let (runner, key) = begin(LlmAgent::new("a").model(model)).await;
     let seen = read(runner.run_with(&key, "hi", RunConfig { streaming: true, ..RunConfig::default() })).await;
     assert_eq!(seen.texts(), [("a".into(), "yes".into())]);
-    assert_ne!(seen.events[0].id, seen.events[1].id);
-    assert_eq!(seen.events[1].id, seen.events[2].id);
+    let [first, void, second, whole] = &seen.events[..] else { panic!("{:?}", seen.events) };
+    assert_eq!((first.text(), second.text()), ("no".into(), "yes".into()));
+    assert!(void.is_partial() && void.content.is_none() && void.id == first.id);
+    assert_eq!(void.error_code(), Some(umbel::text::ATTEMPT_REJECTED));
+    assert!(second.id == whole.id && second.id != first.id);
 }
 
 /// An agent and a plugin that note all they are called for.

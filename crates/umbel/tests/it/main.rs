@@ -7,6 +7,7 @@ mod bad_input;
 mod calls;
 mod confirmations;
 mod flow;
+mod handler_macro;
 mod options;
 mod outcome;
 mod pii_vectors;

@@ -346,14 +346,15 @@ async fn a_hook_that_panics_fails_the_run_and_frees_the_session() {
         let runner = Runner::builder("app", LlmAgent::new("a").model(fine())).handler(Clumsy(hook));
         let (runner, key) = with_session(runner.build().unwrap()).await;
         let seen = read(runner.run(&key, "hi")).await;
-        assert_eq!((seen.kind(), seen.code()), (ErrorKind::Panic, "PANIC"), "{hook}");
-        assert!(seen.error.as_ref().unwrap().message().contains("tripped in"), "{:?}", seen.error);
+        assert_eq!((seen.kind(), seen.code()), (ErrorKind::Handler, "HANDLER_FAILED"), "{hook}");
+        let wanted = format!("handler `clumsy` in {hook} panicked: tripped in {hook}");
+        assert_eq!(seen.error.as_ref().unwrap().message(), wanted);
         assert_eq!(outcomes(&log(&runner, &key).await), [seen.outcome]);
         assert_free(&runner, &key).await;
     }
     let runner = Runner::builder("app", LlmAgent::new("a").model(fine())).handler(Clumsy("on_input"));
     let (runner, key) = with_session(runner.build().unwrap()).await;
-    assert_eq!(read(runner.run(&key, "hi")).await.kind(), ErrorKind::Panic);
+    assert_eq!(read(runner.run(&key, "hi")).await.kind(), ErrorKind::Handler);
     assert!(log(&runner, &key).await.is_empty());
 }
 
@@ -362,12 +363,15 @@ async fn agents_models_and_callbacks_that_panic_fail_the_run() {
     let model = ScriptedModel::from_fn("m", |_| panic!("ouch"));
     let callback = LlmAgent::new("a").model(fine()).before_model(|_, _| panic!("ouch"));
     let closure = agent_fn("f", |_| Box::pin(async { panic!("ouch") }));
-    let agents: [Arc<dyn Agent>; 3] =
-        [Arc::new(LlmAgent::new("a").model(model)), Arc::new(callback), Arc::new(closure)];
-    for agent in agents {
+    let agents: [(Arc<dyn Agent>, &str); 3] = [
+        (Arc::new(LlmAgent::new("a").model(model)), "PANIC"),
+        (Arc::new(callback), "HANDLER_FAILED"),
+        (Arc::new(closure), "PANIC"),
+    ];
+    for (agent, code) in agents {
         let (runner, key) = begin(agent).await;
         let seen = read(runner.run(&key, "hi")).await;
-        assert_eq!(seen.code(), "PANIC");
+        assert_eq!(seen.code(), code);
         assert_eq!(outcomes(&log(&runner, &key).await), [seen.outcome]);
         assert_free(&runner, &key).await;
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use umbel::{
-    AgentCallbacks, BoxFuture, Content, Context, Error, ErrorKind, Event, LlmAgent, Object, Plugin, Response,
+    BoxFuture, Callbacks, Content, Context, Error, ErrorKind, Event, LlmAgent, Object, Plugin, Response,
     Result, ToolContext,
 };
 
@@ -50,12 +50,12 @@ impl Hooks {
     }
 
     /// What is called around an agent.
-    pub(super) fn around(&self, owner: &str) -> AgentCallbacks {
-        let mut callbacks = AgentCallbacks::default();
+    pub(super) fn around(&self, owner: &str) -> Callbacks {
+        let mut callbacks = Callbacks::default();
         for hook in self.of(owner) {
             match hook.name.as_str() {
-                "before_agent" => callbacks.before.push(Arc::new(hook.on_agent())),
-                "after_agent" => callbacks.after.push(Arc::new(hook.on_agent())),
+                "before_agent" => callbacks.before_agent.push(Arc::new(hook.on_agent())),
+                "after_agent" => callbacks.after_agent.push(Arc::new(hook.on_agent())),
                 _ => {}
             }
         }

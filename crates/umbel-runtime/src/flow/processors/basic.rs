@@ -5,7 +5,7 @@ use std::sync::Arc;
 use umbel_core::{Mode, Result, Work};
 
 use super::RequestProcessor;
-use crate::flow::Step;
+use crate::flow::Draft;
 
 /// The media type of a structured answer.
 const JSON: &str = "application/json";
@@ -17,24 +17,24 @@ impl RequestProcessor for Basic {
         "basic"
     }
 
-    fn process<'a>(&'a self, step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
-        step.request.config = step.agent.generate.clone();
-        let labels = &step.run.config().labels;
+    fn process<'a>(&'a self, draft: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
+        draft.request.config = draft.plan().map_or(&draft.agent.generate, |plan| &plan.generate).clone();
+        let labels = &draft.run.config().labels;
         if !labels.is_empty() {
-            let config = Arc::make_mut(&mut step.request.config);
+            let config = Arc::make_mut(&mut draft.request.config);
             config.labels.extend(labels.iter().map(|(key, value)| (key.clone(), value.clone())));
         }
-        if let Some(schema) = step.agent.schema()
-            && keeps_to_schema(step)
+        if let Some(schema) = draft.agent.schema()
+            && keeps_to_schema(draft)
         {
-            step.request.output_schema = Some(schema.schema().clone());
-            Arc::make_mut(&mut step.request.config).response_mime_type = Some(JSON.into());
+            draft.request.output_schema = Some(schema.schema().clone());
+            Arc::make_mut(&mut draft.request.config).response_mime_type = Some(JSON.into());
         }
         Work::done(Ok(()))
     }
 }
 
 /// Whether the model itself sees to the structure of its answer.
-pub(super) fn keeps_to_schema(step: &Step<'_>) -> bool {
-    step.mode() != Mode::Task && (step.tools.is_empty() || step.model.capabilities().schema_with_tools)
+pub(super) fn keeps_to_schema(draft: &Draft<'_>) -> bool {
+    draft.mode() != Mode::Task && (draft.tools.is_empty() || draft.model.capabilities().schema_with_tools)
 }

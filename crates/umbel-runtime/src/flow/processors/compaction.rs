@@ -3,7 +3,7 @@
 use umbel_core::{Result, Work};
 
 use super::RequestProcessor;
-use crate::flow::Step;
+use crate::flow::Draft;
 
 pub(super) struct Compaction;
 
@@ -12,12 +12,12 @@ impl RequestProcessor for Compaction {
         "compaction"
     }
 
-    fn process<'a>(&'a self, step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
-        let Some(compactor) = step.team.extras.compaction.clone() else { return Work::done(Ok(())) };
+    fn process<'a>(&'a self, draft: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
+        let Some(compactor) = draft.team.extras.compaction.clone() else { return Work::done(Ok(())) };
         if !compactor.watches_tokens() {
             return Work::done(Ok(()));
         }
-        let (run, model) = (step.run, step.model.clone());
+        let (run, model) = (draft.run, draft.model.clone());
         Work::later(async move { compactor.compact_by_tokens(run, &model).await })
     }
 }

@@ -8,7 +8,7 @@ use umbel_core::{CallId, Confirmation, Error, ErrorKind, Event, FunctionCall, Li
 
 use super::RequestProcessor;
 use crate::contents::visible::REQUEST_CONFIRMATION;
-use crate::flow::Step;
+use crate::flow::Draft;
 use crate::flow::function_calls::{self, Batch};
 
 pub(super) struct Confirmations;
@@ -18,15 +18,15 @@ impl RequestProcessor for Confirmations {
         "confirmation"
     }
 
-    fn process<'a>(&'a self, step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
+    fn process<'a>(&'a self, draft: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
         // What people say comes as the message of a run.
-        if !step.run.input().is_some_and(|input| input.has_responses()) {
+        if !draft.run.input().is_some_and(|input| input.has_responses()) {
             return Work::done(Ok(()));
         }
-        let events = step.run.events();
+        let events = draft.run.events();
         match given(&events) {
             None => Work::done(Ok(())),
-            Some(given) => Work::later(take_in(step, events, given)),
+            Some(given) => Work::later(take_in(draft, events, given)),
         }
     }
 }
@@ -56,26 +56,26 @@ fn given(events: &List<Arc<Event>>) -> Option<Given> {
     (!answers.is_empty()).then_some(Given { at, answers, others })
 }
 
-async fn take_in(step: &mut Step<'_>, events: List<Arc<Event>>, mut given: Given) -> Result<()> {
+async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, mut given: Given) -> Result<()> {
     let asked = asked(&events, &given);
     let (used, used_now) = used(&events, &given, &asked);
     given.answers.retain(|id, _| !used.contains(id));
     if given.answers.is_empty() {
         if !used_now && !given.others {
             // The same answer came again: its call was made long ago, and there is nothing new to say.
-            step.run.end();
+            draft.run.end();
         }
         return Ok(());
     }
     let mut batch = Batch::default();
     for (question, answer) in &given.answers {
         let Some((event, call)) = asked.get(question) else { continue };
-        if event.author() != step.run.agent_name().as_str() {
+        if event.author() != draft.run.agent_name().as_str() {
             continue;
         }
         let answer = Confirmation::from_response(answer)
             .map_err(|e| refused(format!("the answer to `{question}` is no confirmation: {e}")))?;
-        if let Some(call) = check(step, &events, call)? {
+        if let Some(call) = check(draft, &events, call)? {
             let Some(id) = call.id.clone() else { continue };
             batch.calls.push(call);
             batch.confirmations.insert(id, answer);
@@ -84,13 +84,14 @@ async fn take_in(step: &mut Step<'_>, events: List<Arc<Event>>, mut given: Given
     if batch.calls.is_empty() {
         return Ok(());
     }
-    let made = function_calls::execute(step.agent, step.run, &step.team, &step.tools, &batch).await?;
+    let layers = &draft.team.place(draft.run.node_id())?.onion.wrap_tool;
+    let made = function_calls::execute(draft.run, layers, &draft.tools, &batch).await?;
     let Some(event) = made else { return Ok(()) };
     let transfer = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone());
-    step.emit(event).await?;
+    draft.emit(event).await?;
     if let Some(name) = transfer {
-        step.run.transfer_to(name);
-        step.run.end();
+        draft.run.transfer_to(name);
+        draft.run.end();
     }
     Ok(())
 }
@@ -140,7 +141,7 @@ fn refused(message: String) -> Error {
 }
 
 /// The call as it stands in the log, if it is this agent's and really waits for a person.
-fn check(step: &Step<'_>, events: &List<Arc<Event>>, shown: &Value) -> Result<Option<FunctionCall>> {
+fn check(draft: &Draft<'_>, events: &List<Arc<Event>>, shown: &Value) -> Result<Option<FunctionCall>> {
     let shown: FunctionCall = serde_json::from_value(shown.clone())
         .map_err(|e| refused(format!("the question shows a call that cannot be read: {e}")))?;
     let Some(id) = shown.id.clone().filter(|id| !id.is_empty()) else {
@@ -154,10 +155,10 @@ fn check(step: &Step<'_>, events: &List<Arc<Event>>, shown: &Value) -> Result<Op
     let Some((event, made)) = made else {
         return Err(refused(format!("the question is about call `{id}`, which was never made")));
     };
-    if event.author() != step.run.agent_name().as_str() {
+    if event.author() != draft.run.agent_name().as_str() {
         return Ok(None);
     }
-    let tool = step
+    let tool = draft
         .tool(&shown.name)
         .ok_or_else(|| refused(format!("there is no tool `{}` any more", shown.name)))?;
     let empty = Arc::new(Object::new());

@@ -4,7 +4,7 @@ use umbel_core::{ContentsView, Result, Work};
 
 use super::RequestProcessor;
 use crate::contents;
-use crate::flow::Step;
+use crate::flow::Draft;
 
 pub(super) struct Contents;
 
@@ -13,11 +13,11 @@ impl RequestProcessor for Contents {
         "contents"
     }
 
-    fn process<'a>(&'a self, step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
-        step.request.contents = step.run.contents(&step.view());
-        let context = &step.run.config().model_input_context;
-        let turn = std::mem::take(&mut step.turn_contents);
-        contents::place(&mut step.request.contents, context, step.run.input(), &turn);
+    fn process<'a>(&'a self, draft: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
+        draft.request.contents = draft.run.contents(&draft.view());
+        let context = &draft.run.config().model_input_context;
+        let turn = std::mem::take(&mut draft.turn_contents);
+        contents::place(&mut draft.request.contents, context, draft.run.input(), &turn);
         Work::done(Ok(()))
     }
 }
@@ -29,7 +29,7 @@ impl RequestProcessor for DisplayNames {
         "display_names"
     }
 
-    fn see(&self, step: &Step<'_>, view: &mut ContentsView) {
-        view.no_display_names = step.model.capabilities().refuses_display_names;
+    fn see(&self, draft: &Draft<'_>, view: &mut ContentsView) {
+        view.no_display_names = draft.model.capabilities().refuses_display_names;
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 
 use umbel_core::{ContentsView, Error, ErrorKind, Response, Result, Run, Work};
 
-use super::step::Step;
+use super::draft::Draft;
 use crate::agents::LlmAgent;
 
 /// One step of making a request.
@@ -28,10 +28,10 @@ pub trait RequestProcessor: Send + Sync {
     }
 
     /// Has a say in how the log is seen, before it is turned into messages.
-    fn see(&self, _step: &Step<'_>, _view: &mut ContentsView) {}
+    fn see(&self, _step: &Draft<'_>, _view: &mut ContentsView) {}
 
     /// Works on the request. It may emit events and stop the step.
-    fn process<'a>(&'a self, _step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
+    fn process<'a>(&'a self, _step: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
         Work::done(Ok(()))
     }
 }

@@ -5,7 +5,7 @@ use umbel_core::{Result, Work};
 use super::RequestProcessor;
 use super::basic::keeps_to_schema;
 use crate::agents::LlmAgent;
-use crate::flow::Step;
+use crate::flow::Draft;
 use crate::text;
 
 pub(super) struct OutputSchemaNote;
@@ -19,13 +19,13 @@ impl RequestProcessor for OutputSchemaNote {
         agent.answer_tool.is_some()
     }
 
-    fn process<'a>(&'a self, step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
-        if let Some(tool) = &step.agent.answer_tool
-            && !keeps_to_schema(step)
-            && step.mode() != umbel_core::Mode::Task
+    fn process<'a>(&'a self, draft: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
+        if let Some(tool) = &draft.agent.answer_tool
+            && !keeps_to_schema(draft)
+            && draft.mode() != umbel_core::Mode::Task
         {
-            step.add_tool(tool.clone());
-            step.request.instruction.push("output_schema", text::OUTPUT_SCHEMA_NOTE);
+            draft.add_tool(tool.clone());
+            draft.request.instruction.push("output_schema", text::OUTPUT_SCHEMA_NOTE);
         }
         Work::done(Ok(()))
     }

@@ -6,7 +6,7 @@ use umbel_core::{Content, ContentsView, Response, Result, Run, Work};
 
 use super::{RequestProcessor, ResponseProcessor};
 use crate::agents::LlmAgent;
-use crate::flow::Step;
+use crate::flow::Draft;
 
 pub(super) struct Planning;
 
@@ -19,17 +19,17 @@ impl RequestProcessor for Planning {
         agent.planner.is_some()
     }
 
-    fn see(&self, step: &Step<'_>, view: &mut ContentsView) {
-        view.plain_thoughts = step.agent.planner.as_ref().is_some_and(|planner| planner.marks_thoughts());
+    fn see(&self, draft: &Draft<'_>, view: &mut ContentsView) {
+        view.plain_thoughts = draft.agent.planner.as_ref().is_some_and(|planner| planner.marks_thoughts());
     }
 
-    fn process<'a>(&'a self, step: &'a mut Step<'_>) -> Work<'a, Result<()>> {
-        let Some(planner) = &step.agent.planner else { return Work::done(Ok(())) };
+    fn process<'a>(&'a self, draft: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
+        let Some(planner) = &draft.agent.planner else { return Work::done(Ok(())) };
         if let Some(thinking) = planner.thinking() {
-            Arc::make_mut(&mut step.request.config).thinking = Some(thinking);
+            Arc::make_mut(&mut draft.request.config).thinking = Some(thinking);
         }
         if let Some(instruction) = planner.instruction() {
-            step.request.instruction.push("planner", instruction);
+            draft.request.instruction.push("planner", instruction);
         }
         Work::done(Ok(()))
     }

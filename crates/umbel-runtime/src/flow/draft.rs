@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use umbel_core::{
-    Agent, Content, ContentsView, Event, Mode, Model, ModelRequest, Result, Run, Tool, ToolMeta, ToolSet,
+    Agent, AgentPlan, Content, ContentsView, Event, Mode, Model, ModelRequest, Result, Run, Tool, ToolMeta,
+    ToolSet,
 };
 
-use crate::agents::{IncludeContents, LlmAgent};
+use crate::agents::{IncludeContents, LlmAgent, TurnPlan};
 use crate::team::Team;
 
 /// One request in the making: what the processors work on.
-pub struct Step<'a> {
+pub struct Draft<'a> {
     /// The agent.
     pub agent: &'a LlmAgent,
     /// The run, seen from the agent's place.
@@ -24,6 +25,8 @@ pub struct Step<'a> {
     /// The agent's own tools at this moment, those of its toolsets included.
     pub tools: Arc<ToolSet>,
     pub(crate) team: Arc<Team>,
+    /// What handlers made of the agent for this turn.
+    pub(crate) turn_plan: Option<Arc<TurnPlan>>,
     /// Declared before the agent's own tools.
     first_tools: Vec<ToolMeta>,
     /// What toolsets tell the model.
@@ -32,39 +35,56 @@ pub struct Step<'a> {
     last: Option<Arc<Event>>,
 }
 
-impl<'a> Step<'a> {
-    pub(crate) async fn new(agent: &'a LlmAgent, run: &'a Run, team: Arc<Team>) -> Result<Self> {
+impl<'a> Draft<'a> {
+    /// Boxed, since it is large and lives as long as the model's answer takes.
+    pub(crate) fn new(agent: &'a LlmAgent, run: &'a Run, team: Arc<Team>) -> Result<Box<Self>> {
         let model = agent.model_in(run.tree(), run.node_id())?.clone();
         let mut request = ModelRequest::new(model.name());
         request.stream = run.config().streaming;
-        let mut step = Self {
+        let place = team.place(run.node_id())?;
+        let turn_plan = match place.onion.before_agent.is_empty() {
+            true => None,
+            false => run.turn_value::<TurnPlan>(),
+        };
+        let fixed = turn_plan.as_ref().filter(|turn| turn.tools_fixed).map(|turn| &turn.plan.tools);
+        let tools = fixed.or_else(|| place.configured.as_ref().map(|plan| &plan.tools));
+        let tools = tools.unwrap_or(&agent.tools).clone();
+        Ok(Box::new(Self {
             agent,
             run,
             model,
             request,
             turn_contents: Vec::new(),
-            tools: agent.tools.clone(),
+            tools,
+            turn_plan,
             team,
             first_tools: Vec::new(),
             notes: Vec::new(),
             stopped: false,
             last: None,
-        };
-        step.ask_toolsets().await?;
-        Ok(step)
+        }))
     }
 
     /// Asks each toolset once; what they say now holds for the whole step.
-    async fn ask_toolsets(&mut self) -> Result<()> {
+    pub(crate) async fn ask_toolsets(&mut self) -> Result<()> {
+        let fixed = self.turn_plan.as_ref().is_some_and(|turn| turn.tools_fixed);
         for toolset in &self.agent.toolsets {
-            let tools = self.run.cancel_token().guard(toolset.tools(self.run)).await??;
-            let all = Arc::make_mut(&mut self.tools);
-            for tool in tools {
-                all.add(tool);
+            if !fixed {
+                let tools = self.run.cancel_token().guard(toolset.tools(self.run)).await??;
+                let all = Arc::make_mut(&mut self.tools);
+                for tool in tools {
+                    all.add(tool);
+                }
             }
             self.notes.extend(toolset.instruction().map(|text| (toolset.name().into(), text)));
         }
         Ok(())
+    }
+
+    /// What the agent works with, if handlers had a say in it.
+    pub fn plan(&self) -> Option<&AgentPlan> {
+        let configured = || self.team.place(self.run.node_id()).ok()?.configured.as_deref();
+        self.turn_plan.as_ref().map(|turn| &turn.plan).or_else(configured)
     }
 
     /// Declares a tool before the agent's own.
@@ -149,8 +169,8 @@ impl<'a> Step<'a> {
     }
 }
 
-impl std::fmt::Debug for Step<'_> {
+impl std::fmt::Debug for Draft<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Step({}, {} messages)", self.agent.name, self.request.contents.len())
+        write!(f, "Draft({}, {} messages)", self.agent.name, self.request.contents.len())
     }
 }

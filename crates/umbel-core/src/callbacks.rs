@@ -1,10 +1,22 @@
-//! Callbacks around model and tool calls, of agents and of plugins, in google-adk's own sequence:
-//! plugins first, then the agent; the first value wins.
+//! Callbacks around agents, model calls and tool calls, in google-adk's own sequence: plugins first, then the agent; the
+//! first value wins.
 
 use std::fmt;
 use std::sync::Arc;
 
-use umbel_core::{BoxFuture, Context, Error, ModelRequest, Object, Response, Result, Tool, ToolContext};
+use crate::content::Content;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::json::Object;
+use crate::model::ModelRequest;
+use crate::response::Response;
+use crate::tool::Tool;
+use crate::tool_context::ToolContext;
+use crate::work::BoxFuture;
+
+/// Called before or after an agent works.
+pub type AgentCallback =
+    Arc<dyn for<'a> Fn(&'a Context) -> BoxFuture<'a, Result<Option<Content>>> + Send + Sync>;
 
 /// May change a request, or answer in the model's place.
 pub type BeforeModel = Arc<
@@ -49,9 +61,13 @@ pub type OnToolError = Arc<
         + Sync,
 >;
 
-/// Callbacks around model and tool calls.
+/// What is called around an agent, its model calls and its tool calls.
 #[derive(Clone, Default)]
 pub struct Callbacks {
+    /// Before the agent works; the first content answers in its place.
+    pub before_agent: Vec<AgentCallback>,
+    /// After it worked; the first content is added.
+    pub after_agent: Vec<AgentCallback>,
     /// Before the model is asked.
     pub before_model: Vec<BeforeModel>,
     /// After it answered.
@@ -66,9 +82,23 @@ pub struct Callbacks {
     pub on_tool_error: Vec<OnToolError>,
 }
 
+impl Callbacks {
+    /// Whether any is called around model calls.
+    pub fn around_models(&self) -> bool {
+        !self.before_model.is_empty() || !self.after_model.is_empty() || !self.on_model_error.is_empty()
+    }
+
+    /// Whether any is called around tool calls.
+    pub fn around_tools(&self) -> bool {
+        !self.before_tool.is_empty() || !self.after_tool.is_empty() || !self.on_tool_error.is_empty()
+    }
+}
+
 impl fmt::Debug for Callbacks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Callbacks")
+            .field("before_agent", &self.before_agent.len())
+            .field("after_agent", &self.after_agent.len())
             .field("before_model", &self.before_model.len())
             .field("after_model", &self.after_model.len())
             .field("on_model_error", &self.on_model_error.len())

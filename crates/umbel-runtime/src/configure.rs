@@ -1,0 +1,78 @@
+//! What handlers make of an agent when its runner is built.
+
+use std::sync::Arc;
+
+use smol_str::SmolStr;
+use umbel_core::{Agent, AgentPlan, Error, ErrorKind, Guarded, Handler, Hooks, Result, ToolSet, Work};
+
+use crate::onion::named;
+
+/// What a handler changed in a plan.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Change {
+    pub(crate) handler: SmolStr,
+    pub(crate) tools_added: Vec<SmolStr>,
+    pub(crate) tools_replaced: Vec<SmolStr>,
+    pub(crate) tools_removed: Vec<SmolStr>,
+    pub(crate) parts_dropped: Vec<SmolStr>,
+}
+
+/// The agent's plan as its handlers leave it. `None` if none has a say.
+pub(crate) fn configure(runner: &[Arc<dyn Handler>], agent: &dyn Agent) -> Result<Option<Arc<AgentPlan>>> {
+    Ok(configured(runner, agent)?.map(|(plan, _)| Arc::new(plan)))
+}
+
+/// The same, with what each of them changed.
+pub(crate) fn configured(
+    runner: &[Arc<dyn Handler>],
+    agent: &dyn Agent,
+) -> Result<Option<(AgentPlan, Vec<Change>)>> {
+    let own = agent.handlers();
+    let handlers = runner.iter().chain(own.legacy).chain(own.handlers);
+    let mut handlers = handlers.filter(|handler| handler.hooks().contains(Hooks::CONFIGURE)).peekable();
+    if handlers.peek().is_none() {
+        return Ok(None);
+    }
+    let mut plan = agent.plan();
+    let mut changes = Vec::new();
+    for handler in handlers {
+        let before = plan.clone();
+        let asked = Guarded::new(&**handler, "configure", || Work::done(handler.configure(&mut plan)));
+        let asked = asked.try_now().unwrap_or(Ok(()));
+        asked.map_err(|error| {
+            let error = named(&**handler, "configure", error);
+            Error::new(ErrorKind::Build, format!("agent `{}`: {}", agent.name(), error.message()))
+                .with_source(error)
+        })?;
+        let change = change(handler.name(), &before, &plan);
+        if let Some(tool) = change.tools_replaced.first().filter(|_| own.strict_tools) {
+            let message = format!(
+                "agent `{}`: handler `{}` adds a tool `{tool}`, but there is one of that name: \
+                 rename it, or do without `strict_tools`",
+                agent.name(),
+                handler.name()
+            );
+            return Err(Error::new(ErrorKind::Build, message));
+        }
+        changes.push(change);
+    }
+    Ok(Some((plan, changes)))
+}
+
+fn change(handler: &str, before: &AgentPlan, after: &AgentPlan) -> Change {
+    let name = |meta: &umbel_core::ToolMeta| meta.tool.spec().name.clone();
+    let has = |tools: &ToolSet, meta: &umbel_core::ToolMeta| tools.get(&meta.tool.spec().name).is_some();
+    let same = |meta: &umbel_core::ToolMeta| {
+        before.tools.get(&meta.tool.spec().name).is_some_and(|old| Arc::ptr_eq(&old.tool, &meta.tool))
+    };
+    let (tools, old) = (&after.tools, &before.tools);
+    let kept = |source: &SmolStr| after.instruction.parts().iter().any(|part| part.source == *source);
+    let sources = before.instruction.parts().iter().map(|part| part.source.clone());
+    Change {
+        handler: handler.into(),
+        tools_added: tools.iter().filter(|meta| !has(old, meta)).map(name).collect(),
+        tools_replaced: tools.iter().filter(|meta| has(old, meta) && !same(meta)).map(name).collect(),
+        tools_removed: old.iter().filter(|meta| !has(tools, meta)).map(name).collect(),
+        parts_dropped: sources.filter(|source| !kept(source)).collect(),
+    }
+}

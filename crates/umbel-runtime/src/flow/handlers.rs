@@ -1,0 +1,241 @@
+//! The handlers before and after a model call, and what they ask for.
+
+use std::sync::Arc;
+
+use umbel_core::{
+    CallId, Content, Context, Edit, Edited, Error, ErrorKind, Event, FunctionCall, History, Jump, ModelTurn,
+    Response, Result, RunStep, Step, ToolSet, ToolValue, Transcript,
+};
+
+use super::draft::Draft;
+use super::function_calls::{self, Batch};
+use super::{After, Made, Turn};
+use crate::onion::{self, Onion};
+use crate::text;
+
+/// Lets handlers work on the conversation before the model is asked. Gives the step if one of them made it another.
+pub(super) async fn before_model(
+    turn: &mut Turn<'_>,
+    draft: &mut Draft<'_>,
+    onion: &Onion,
+    cx: &Context,
+) -> Result<Option<Made>> {
+    let run = turn.run;
+    let transcript = transcript(turn, &draft.request.contents);
+    transcript.sync(&draft.request.contents);
+    if let Some(turn) = &draft.turn_plan {
+        place_input(transcript, run.input(), turn.input.as_ref());
+    }
+    let mut model_turn = ModelTurn::new(cx, transcript, &draft.request.tools);
+    let step = onion::before_model(&onion.before_model, &mut model_turn).await?;
+    let edits = record(turn);
+    let Some(transcript) = &mut turn.transcript else { return Ok(None) };
+    match step {
+        Step::Continue => {
+            check(transcript, &edits)?;
+            transcript.mark_sent();
+            draft.request.contents = transcript.history().clone();
+            Ok(None)
+        }
+        Step::Respond(content) => respond(turn, &draft.request.tools, cx, content).await.map(Some),
+        step => {
+            let last = leave_actions(turn, cx).await?;
+            Ok(Some(match step {
+                Step::Jump(Jump::Tools) => {
+                    let last = pending_calls(turn, &draft.request.tools).await?.or(last);
+                    Made { last, after: After::Again }
+                }
+                Step::Jump(Jump::Model) => Made { last: None, after: After::Again },
+                _ => Made { last, after: After::End },
+            }))
+        }
+    }
+}
+
+/// What came of the handlers after a model call.
+pub(super) struct Seen {
+    pub(super) response: Response,
+    /// Calls that were answered in the tool's place.
+    pub(super) answers: Vec<(CallId, ToolValue)>,
+    pub(super) step: Step,
+}
+
+/// Lets handlers work on the response, and on the conversation that it belongs to.
+pub(super) async fn after_model(
+    turn: &mut Turn<'_>,
+    tools: &Arc<ToolSet>,
+    onion: &Onion,
+    cx: &Context,
+    response: Response,
+) -> Result<Seen> {
+    let transcript = transcript(turn, &History::new());
+    let said = response.content.clone();
+    if let Some(content) = &said {
+        let mut base = transcript.base().clone();
+        base.push(content.clone());
+        transcript.sync(&base);
+    }
+    let place = transcript.len().saturating_sub(1);
+    let mut model_turn = ModelTurn::new(cx, transcript, tools).with_response(response);
+    let step = onion::after_model(&onion.after_model, &mut model_turn).await?;
+    let (response, mut answers) = model_turn.finish();
+    let mut response = response.unwrap_or_default();
+    record(turn);
+    let Some(transcript) = &mut turn.transcript else { return Ok(Seen { response, answers, step }) };
+    let same = |a: &Option<Arc<Content>>, b: Option<&Arc<Content>>| match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    if said.is_some() && same(&said, response.content.as_ref()) {
+        // Whoever changed it as the last message of the conversation changed the response.
+        if let Some(content) =
+            transcript.get(place).filter(|content| content.role == Some(umbel_core::Role::Model))
+        {
+            response.content = Some(content.clone());
+        }
+    }
+    take_answers(transcript, place, &response, &mut answers);
+    Ok(Seen { response, answers, step })
+}
+
+/// Responses that a handler put behind the calls they answer are answers like any other.
+fn take_answers(
+    transcript: &Transcript,
+    place: usize,
+    response: &Response,
+    answers: &mut Vec<(CallId, ToolValue)>,
+) {
+    let Some(content) = &response.content else { return };
+    for behind in transcript.iter_from(place.saturating_add(1)) {
+        for given in behind.responses() {
+            let call = content.calls().find(|call| call.id.is_some() && call.id == given.id);
+            let Some(id) = call.and_then(|call| call.id.clone()) else { continue };
+            if answers.iter().all(|(answered, _)| *answered != id) {
+                let value = serde_json::Value::Object(given.response.clone().unwrap_or_default());
+                let is_error = value.get("error").is_some();
+                answers.push((id, ToolValue { value, is_error, ..ToolValue::default() }));
+            }
+        }
+    }
+}
+
+/// The conversation of this turn's agent, with what was changed in it earlier in this run.
+fn transcript<'t>(turn: &'t mut Turn<'_>, base: &History) -> &'t mut Transcript {
+    let run = turn.run;
+    turn.transcript.get_or_insert_with(|| match run.values().take_transcript(run.source()) {
+        (Some(transcript), _) => transcript,
+        (None, edits) if edits.is_empty() => Transcript::new(base.clone()),
+        (None, edits) => Transcript::replay(base, &edits),
+    })
+}
+
+/// Writes down what handlers changed.
+fn record(turn: &mut Turn<'_>) -> Vec<Edit> {
+    let Some(transcript) = &mut turn.transcript else { return Vec::new() };
+    let edits = transcript.take_edits();
+    if !edits.is_empty() {
+        let edited = Box::new(Edited::new(turn.run.source(), edits.clone()));
+        turn.run.note_step(RunStep::Edited { edited });
+    }
+    edits
+}
+
+/// Puts what the agent is to see in the place of what the user said.
+fn place_input(transcript: &mut Transcript, said: Option<&Arc<Content>>, seen: Option<&Arc<Content>>) {
+    let (Some(said), Some(seen)) = (said, seen) else { return };
+    let place = transcript.iter().rev().position(|content| content == said || content == seen);
+    if let Some(place) = place.map(|back| transcript.len() - 1 - back)
+        && transcript.get(place).is_some_and(|content| content == said)
+    {
+        transcript.replace(place, seen.clone());
+    }
+}
+
+/// An error if handlers left what no model can be sent. Looks only at where they changed something.
+fn check(transcript: &Transcript, edits: &[Edit]) -> Result<()> {
+    if edits.is_empty() {
+        return Ok(());
+    }
+    if transcript.is_empty() {
+        return Err(Error::new(ErrorKind::Handler, text::EMPTY_HISTORY));
+    }
+    for (index, edit) in edits.iter().enumerate() {
+        let mut place = edit.at + edit.added.len();
+        for later in edits.iter().skip(index + 1) {
+            if later.at < place {
+                place = (place + later.added.len()).saturating_sub(later.removed);
+            }
+        }
+        if let Some(name) = orphan(transcript, place) {
+            return Err(Error::new(ErrorKind::Handler, text::orphaned_response(&name)));
+        }
+    }
+    Ok(())
+}
+
+/// The name of a tool whose response stands from `place` on without its call before it.
+fn orphan(history: &History, place: usize) -> Option<smol_str::SmolStr> {
+    let responses = history.iter_from(place).take_while(|content| content.has_responses());
+    let responses: Vec<_> = responses.flat_map(|content| content.responses()).collect();
+    if responses.is_empty() {
+        return None;
+    }
+    let before = (0..place).rev().filter_map(|index| history.get(index));
+    let mut calls: Vec<&FunctionCall> = Vec::new();
+    for content in before {
+        calls.extend(content.calls());
+        if !content.has_responses() {
+            break;
+        }
+    }
+    let known = |response: &&umbel_core::FunctionResponse| {
+        calls.iter().any(|call| match &response.id {
+            Some(id) => call.id.as_ref() == Some(id),
+            None => call.name == response.name,
+        })
+    };
+    responses.iter().find(|response| !known(response)).map(|response| response.name.clone())
+}
+
+/// Says an answer that a handler gave in the model's place.
+async fn respond(turn: &mut Turn<'_>, tools: &Arc<ToolSet>, cx: &Context, content: Content) -> Result<Made> {
+    let run = turn.run;
+    let mut event = run.event().with_content(content);
+    event.actions = cx.take_actions();
+    let calls = function_calls::name_calls(run, tools, &mut event);
+    turn.answer.save(turn.agent, &mut event)?;
+    let Some(calls) = calls else {
+        let last = Some(run.emit(event).await?);
+        return Ok(Made { last, after: After::Event });
+    };
+    let event = run.emit_with(event, vec![RunStep::CallsStarted { calls: Box::new(calls) }]).await?;
+    let last = Box::pin(function_calls::follow(turn, tools, &Batch::of_event(&event))).await?;
+    Ok(Made { last: last.or(Some(event)), after: After::Event })
+}
+
+/// Emits what handlers did, if there is no other event to carry it.
+pub(super) async fn leave_actions(turn: &Turn<'_>, cx: &Context) -> Result<Option<Arc<Event>>> {
+    let Some(actions) = cx.take_actions() else { return Ok(None) };
+    let mut event = turn.run.event();
+    event.actions = Some(actions);
+    turn.run.emit(event).await.map(Some)
+}
+
+/// Makes the calls of the last message that have no answer yet.
+pub(super) async fn pending_calls(turn: &mut Turn<'_>, tools: &Arc<ToolSet>) -> Result<Option<Arc<Event>>> {
+    let events = turn.run.events();
+    let mut answered: Vec<CallId> = Vec::new();
+    let mut batch = Batch::default();
+    for event in events.iter().rev() {
+        answered.extend(event.responses().filter_map(|response| response.id.clone()));
+        if event.calls().next().is_some() {
+            let open = |call: &&FunctionCall| call.id.as_ref().is_none_or(|id| !answered.contains(id));
+            batch.calls = event.calls().filter(open).cloned().collect();
+            break;
+        }
+    }
+    if batch.calls.is_empty() {
+        return Ok(None);
+    }
+    Box::pin(function_calls::follow(turn, tools, &batch)).await
+}

@@ -1,0 +1,297 @@
+//! The handlers of one agent, sorted by hook once, so that a hook nobody has costs nothing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use umbel_core::{
+    AfterOrder, AgentTurn, Content, Error, ErrorKind, Event, Extending, Guarded, Handler, Hooks, ModelTurn,
+    Outcome, Result, Run, Step, Work,
+};
+
+use crate::text;
+
+/// Handlers that have a hook, in the order in which they are asked.
+pub(crate) type HookList = Box<[Arc<dyn Handler>]>;
+
+/// The handlers of one agent by hook: its runner's, then its own.
+#[derive(Default)]
+pub(crate) struct Onion {
+    pub(crate) before_agent: HookList,
+    pub(crate) before_model: HookList,
+    pub(crate) after_model: HookList,
+    pub(crate) wrap_model: HookList,
+    pub(crate) wrap_tool: HookList,
+    pub(crate) on_event: HookList,
+    pub(crate) on_output: HookList,
+    pub(crate) on_error: HookList,
+    pub(crate) after_agent: HookList,
+}
+
+impl Onion {
+    /// Sorts handlers by hook. `stage` is the innermost of them.
+    pub(crate) fn new(
+        runner: &[Arc<dyn Handler>],
+        agent: Extending<'_>,
+        stage: Option<&Arc<dyn Handler>>,
+    ) -> Self {
+        let all: Vec<&Arc<dyn Handler>> =
+            runner.iter().chain(agent.legacy).chain(agent.handlers).chain(stage).collect();
+        let list = |hook: Hooks| -> HookList { having(all.iter().copied(), hook) };
+        let after = |hook: Hooks| -> HookList {
+            match agent.after_order {
+                AfterOrder::Forward => list(hook),
+                AfterOrder::Reverse => having(all.iter().copied().rev(), hook),
+            }
+        };
+        let around_tools = runner.iter().chain(agent.tool_layers).chain(agent.legacy).chain(agent.handlers);
+        Self {
+            before_agent: list(Hooks::BEFORE_AGENT),
+            before_model: list(Hooks::BEFORE_MODEL),
+            after_model: after(Hooks::AFTER_MODEL),
+            wrap_model: list(Hooks::WRAP_MODEL),
+            wrap_tool: having(around_tools.chain(stage), Hooks::WRAP_TOOL),
+            on_event: list(Hooks::ON_EVENT),
+            on_output: list(Hooks::ON_OUTPUT),
+            on_error: list(Hooks::ON_ERROR),
+            after_agent: after(Hooks::AFTER_AGENT),
+        }
+    }
+
+    /// Whether a handler works on the conversation.
+    pub(crate) fn works_on_history(&self) -> bool {
+        !self.before_model.is_empty() || !self.after_model.is_empty()
+    }
+
+    /// The lists with the names of their hooks.
+    pub(crate) fn lists(&self) -> [(&'static str, &HookList); 9] {
+        [
+            ("before_agent", &self.before_agent),
+            ("before_model", &self.before_model),
+            ("wrap_model", &self.wrap_model),
+            ("after_model", &self.after_model),
+            ("wrap_tool", &self.wrap_tool),
+            ("on_event", &self.on_event),
+            ("on_output", &self.on_output),
+            ("on_error", &self.on_error),
+            ("after_agent", &self.after_agent),
+        ]
+    }
+}
+
+/// Those of the handlers that have a hook.
+pub(crate) fn having<'a>(handlers: impl Iterator<Item = &'a Arc<dyn Handler>>, hook: Hooks) -> HookList {
+    handlers.filter(|handler| handler.hooks().contains(hook)).cloned().collect()
+}
+
+impl fmt::Debug for Onion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names =
+            |list: &HookList| list.iter().map(|handler| handler.name().to_owned()).collect::<Vec<_>>();
+        f.debug_map().entries(self.lists().iter().map(|(hook, list)| (*hook, names(list)))).finish()
+    }
+}
+
+/// Calls one hook: a panic is an error, an error names handler and hook, and a cancelled run does not wait for it.
+async fn ask<'a, T>(
+    run: &Run,
+    handler: &'a dyn Handler,
+    hook: &'static str,
+    call: impl FnOnce() -> Work<'a, Result<T>>,
+) -> Result<T> {
+    let result = match Guarded::new(handler, hook, call).try_now() {
+        Ok(result) => result,
+        Err(work) => run.cancel_token().guard(work).await?,
+    };
+    result.map_err(|error| named(handler, hook, error))
+}
+
+/// An error of a hook, with the names of handler and hook. Its kind stays, unless it is none in particular.
+pub(crate) fn named(handler: &dyn Handler, hook: &str, error: Error) -> Error {
+    if error.is_control() || error.kind() == ErrorKind::Handler {
+        return error;
+    }
+    let kind = if error.kind() == ErrorKind::Other { ErrorKind::Handler } else { error.kind() };
+    let wrapped = Error::new(kind, text::handler_error(handler.name(), hook, error.message()));
+    let wrapped = match error.retry_after() {
+        Some(after) => wrapped.with_retry_after(after),
+        None => wrapped,
+    };
+    wrapped.with_source(error)
+}
+
+/// Asks each handler before a turn, until one does not simply go on.
+pub(crate) async fn before_agent(handlers: &HookList, turn: &mut AgentTurn<'_>) -> Result<Step> {
+    for handler in handlers {
+        let run = turn.run();
+        let step = ask(run, &**handler, "before_agent", || handler.before_agent(turn)).await?;
+        if step != Step::Continue {
+            return Ok(step);
+        }
+    }
+    Ok(Step::Continue)
+}
+
+/// Asks each handler before a model call, until one does not simply go on.
+pub(crate) async fn before_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Step> {
+    for handler in handlers {
+        let run = turn.run();
+        let step = ask(run, &**handler, "before_model", || handler.before_model(turn)).await?;
+        if step != Step::Continue {
+            return Ok(step);
+        }
+    }
+    Ok(Step::Continue)
+}
+
+/// Asks each handler after a model call, until one does not simply go on.
+pub(crate) async fn after_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Step> {
+    for handler in handlers {
+        let run = turn.run();
+        let step = ask(run, &**handler, "after_model", || handler.after_model(turn)).await?;
+        if step != Step::Continue {
+            return Ok(step);
+        }
+    }
+    Ok(Step::Continue)
+}
+
+/// Lets each handler see what the user said.
+pub(crate) async fn on_input(
+    handlers: &HookList,
+    run: &Run,
+    mut input: Arc<Content>,
+) -> Result<Arc<Content>> {
+    for handler in handlers {
+        input = ask(run, &**handler, "on_input", || handler.on_input(run, input)).await?;
+    }
+    Ok(input)
+}
+
+/// The first answer in the place of all agents.
+pub(crate) async fn before_run(handlers: &HookList, run: &Run) -> Result<Option<Content>> {
+    for handler in handlers {
+        let given = ask(run, &**handler, "before_run", || handler.before_run(run)).await?;
+        if given.is_some() {
+            return Ok(given);
+        }
+    }
+    Ok(None)
+}
+
+/// Lets each handler change an event before it is stored.
+pub(crate) async fn on_event(handlers: &HookList, run: &Run, mut event: Event) -> Result<Event> {
+    for handler in handlers {
+        let before = Fixed::of(&event);
+        event = ask(run, &**handler, "on_event", || handler.on_event(run, event)).await?;
+        if !before.holds(&event) {
+            let error = Error::new(ErrorKind::Handler, text::FIXED_IN_EVENTS);
+            return Err(named(&**handler, "on_event", error));
+        }
+    }
+    Ok(event)
+}
+
+/// What of an event must stay as it is: others have acted on it, or will.
+struct Fixed {
+    id: umbel_core::EventId,
+    content: Option<Arc<Content>>,
+    control: Option<Box<umbel_core::Actions>>,
+}
+
+impl Fixed {
+    fn of(event: &Event) -> Self {
+        let content = event.content.clone().filter(|content| content.has_calls() || content.has_responses());
+        let control = event.actions.clone().filter(|actions| !actions.is_plain());
+        Self { id: event.id.clone(), content, control }
+    }
+
+    fn holds(&self, event: &Event) -> bool {
+        let calls = match (&self.content, &event.content) {
+            (None, None) => true,
+            (Some(before), Some(now)) if Arc::ptr_eq(before, now) => true,
+            (before, now) => {
+                let calls = |content: &Option<Arc<Content>>| -> Vec<umbel_core::FunctionCall> {
+                    content.iter().flat_map(|content| content.calls().cloned()).collect()
+                };
+                let ids = |content: &Option<Arc<Content>>| -> Vec<Option<umbel_core::CallId>> {
+                    let responses = content.iter().flat_map(|content| content.responses());
+                    responses.map(|response| response.id.clone()).collect()
+                };
+                calls(before) == calls(now) && ids(before) == ids(now)
+            }
+        };
+        let control = event.actions.as_ref().filter(|actions| !actions.is_plain());
+        let steers = match (&self.control, control) {
+            (None, None) => true,
+            (Some(before), Some(now)) => before.steers_like(now),
+            _ => false,
+        };
+        self.id == event.id && calls && steers
+    }
+}
+
+/// What readers see of an event; `None` if nothing.
+pub(crate) async fn on_output(
+    handlers: &HookList,
+    run: &Run,
+    event: Arc<Event>,
+) -> Result<Option<Arc<Event>>> {
+    let mut event = event;
+    for handler in handlers {
+        match ask(run, &**handler, "on_output", || handler.on_output(run, event)).await? {
+            Some(seen) => event = seen,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(event))
+}
+
+/// The first answer in the place of an agent that failed.
+pub(crate) async fn on_error(handlers: &HookList, run: &Run, error: &Error) -> Result<Option<Content>> {
+    for handler in handlers {
+        let given = ask(run, &**handler, "on_error", || handler.on_error(run, error)).await?;
+        if given.is_some() {
+            return Ok(given);
+        }
+    }
+    Ok(None)
+}
+
+/// Tells each handler how an agent's turn ended. All are told, also in a cancelled run; the first error counts.
+pub(crate) async fn after_agent(handlers: &HookList, run: &Run, outcome: &Outcome) -> Result<()> {
+    let mut result = Ok(());
+    for handler in handlers {
+        let told = told(&**handler, "after_agent", || handler.after_agent(run, outcome)).await;
+        result = result.and(told);
+    }
+    result
+}
+
+/// Tells each handler how a run ended. All are told; the first error counts.
+pub(crate) async fn after_run(handlers: &HookList, run: &Run, outcome: &Outcome) -> Result<()> {
+    let mut result = Ok(());
+    for handler in handlers {
+        let told = told(&**handler, "after_run", || handler.after_run(run, outcome)).await;
+        result = result.and(told);
+    }
+    result
+}
+
+/// Closes each handler. All are closed; the first error counts.
+pub(crate) async fn close(handlers: &HookList) -> Result<()> {
+    let mut result = Ok(());
+    for handler in handlers {
+        let told = told(&**handler, "close", || handler.close()).await;
+        result = result.and(told);
+    }
+    result
+}
+
+/// Calls a hook that comes when a run is over: it is waited for though the run was cancelled.
+async fn told<'a>(
+    handler: &'a dyn Handler,
+    hook: &'static str,
+    call: impl FnOnce() -> Work<'a, Result<()>>,
+) -> Result<()> {
+    Guarded::new(handler, hook, call).await.map_err(|error| named(handler, hook, error))
+}
