@@ -6,6 +6,7 @@ mod fallback;
 mod limits;
 mod offload;
 mod per_agent;
+pub mod pii;
 mod repair;
 mod retry;
 mod summarise;
