@@ -51,6 +51,8 @@ pub enum ErrorKind {
     TransferRefused,
     /// The run used up its model calls.
     ModelCallLimit,
+    /// Tools were called more often than a handler allows.
+    ToolCallLimit,
     /// Agents call agents deeper than allowed.
     DepthLimit,
     /// The run or a tool took too long.
@@ -110,7 +112,7 @@ pub enum ModelErrorKind {
 }
 
 /// Every kind there is.
-const KINDS: [ErrorKind; 38] = [
+const KINDS: [ErrorKind; 39] = [
     ErrorKind::InvalidInput,
     ErrorKind::Build,
     ErrorKind::Unsupported,
@@ -125,6 +127,7 @@ const KINDS: [ErrorKind; 38] = [
     ErrorKind::AgentNotFound,
     ErrorKind::TransferRefused,
     ErrorKind::ModelCallLimit,
+    ErrorKind::ToolCallLimit,
     ErrorKind::DepthLimit,
     ErrorKind::Timeout,
     ErrorKind::StreamCut,
@@ -174,6 +177,7 @@ impl ErrorKind {
             Self::AgentNotFound => "AGENT_NOT_FOUND",
             Self::TransferRefused => "TRANSFER_REFUSED",
             Self::ModelCallLimit => "MODEL_CALL_LIMIT",
+            Self::ToolCallLimit => "TOOL_CALL_LIMIT",
             Self::DepthLimit => "DEPTH_LIMIT",
             Self::Timeout => "TIMEOUT",
             Self::StreamCut => "STREAM_CUT",

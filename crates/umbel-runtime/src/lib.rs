@@ -7,6 +7,7 @@
 //! - [`contents`]: from the log to what a model is sent
 //! - [`aggregator`]: from chunks to a message
 //! - [`tools`]: agents as tools, and small tools that most agents can use
+//! - [`handlers`]: handlers that are ready to use
 //! - [`plugin`], [`legacy`], [`per_run`]: other forms of a handler; [`explain`]: what came of all of them
 //! - [`backoff`], [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
@@ -23,6 +24,7 @@ mod configure;
 pub mod contents;
 pub mod explain;
 pub mod flow;
+pub mod handlers;
 pub mod legacy;
 pub mod models;
 mod onion;

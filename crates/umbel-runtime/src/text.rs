@@ -1,7 +1,7 @@
 //! Every sentence that Umbel itself says to a model or asks of a person, in one place.
 
 use serde_json::Value;
-use umbel_core::{Object, json};
+use umbel_core::{Error, Object, json};
 
 /// Opens a quotation of another agent.
 pub const QUOTE_BEGIN: &str = "<<<QUOTED_AGENT>>>";
@@ -224,4 +224,45 @@ pub fn binary_artifact(name: &str, mime_type: &str) -> String {
 /// Stands for a file of the user that was stored as an artifact.
 pub fn uploaded(name: &str) -> String {
     format!("[the user uploaded the file {name}; it is stored as an artifact of that name]")
+}
+
+/// What an agent says whose model failed in all attempts.
+pub fn model_failed(attempts: u32, error: &Error) -> String {
+    let times = if attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
+    let code = error.kind().code();
+    format!("I could not finish this: the model was asked {times} and failed, last with {code}: {error}")
+}
+
+/// Why an attempt does not count though it was answered.
+pub fn answer_rejected(reason: Option<&str>) -> String {
+    match reason {
+        Some(reason) => format!("the model's answer was rejected: {reason}"),
+        None => "the model's answer was rejected".to_owned(),
+    }
+}
+
+/// How far a limit on calls is used up.
+pub fn calls_of(calls: u32, limit: u32, scope: &str) -> String {
+    format!("{calls} of {limit} in this {scope}")
+}
+
+/// What an agent says that may not ask its model any more.
+pub fn model_limit(used: &str) -> String {
+    format!("I have to stop here: the allowed model calls are used up ({used}).")
+}
+
+/// What a call is answered that is one too many.
+pub fn tool_limit(tool: Option<&str>) -> String {
+    match tool {
+        Some(tool) => format!("This call was not made: `{tool}` may not be called again. Go on without it."),
+        None => "This call was not made: no more tools may be called. Go on without them.".to_owned(),
+    }
+}
+
+/// What an agent says that asked for more calls than are allowed.
+pub fn tool_limit_end(tool: Option<&str>, used: &str) -> String {
+    match tool {
+        Some(tool) => format!("I have to stop here: `{tool}` was called more often than allowed ({used})."),
+        None => format!("I have to stop here: more tools were called than allowed ({used})."),
+    }
 }
