@@ -381,3 +381,9 @@ pub fn tool_limit_end(tool: Option<&str>, used: &str) -> String {
         None => format!("I have to stop here: more tools were called than allowed ({used})."),
     }
 }
+
+/// Says that a run was stopped for what was found, without saying it again.
+pub fn pii_blocked(kind: &str, count: usize) -> String {
+    let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+    format!("personal data of type `{kind}` was found {times}, and the policy is to stop there")
+}

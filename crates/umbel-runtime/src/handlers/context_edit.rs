@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use umbel_core::{
-    CallId, ChunkStream, Content, FunctionCall, FunctionResponse, Handler, History, Hooks, ModelCall,
-    NextModel, Object, Payload, Result, Role, Work,
+    CallId, ChunkStream, Content, FunctionCall, FunctionResponse, Handler, History, ModelCall, NextModel,
+    Object, Payload, Result, Role, Work,
 };
+use umbel_macros::handler;
 
 use super::per_agent;
 use super::token_counter::{ApproximateTokens, TokenCounter, count_all, running_count};
@@ -80,6 +81,14 @@ impl ClearResults {
 /// Takes old tool results out of what the model is sent when a conversation grows long.
 ///
 /// Only the request is changed: log and history keep the results, and another request may show them again.
+///
+/// ```
+/// use umbel_runtime::handlers::{ClearResults, ContextEdit};
+/// use umbel_runtime::{LlmAgent, ScriptedModel};
+///
+/// let edit = ContextEdit::of([ClearResults::above(50_000).keep(1).exclude(["plan"])]);
+/// let agent = LlmAgent::new("guide").model(ScriptedModel::new("demo")).handler(edit);
+/// ```
 pub struct ContextEdit {
     edits: Vec<ClearResults>,
     counter: Arc<dyn TokenCounter>,
@@ -141,13 +150,10 @@ impl Default for ContextEdit {
     }
 }
 
+#[handler(crate = umbel_core)]
 impl Handler for ContextEdit {
     fn name(&self) -> &str {
-        "context_edit"
-    }
-
-    fn hooks(&self) -> Hooks {
-        Hooks::WRAP_MODEL
+        "context-edit"
     }
 
     fn wrap_model<'a>(

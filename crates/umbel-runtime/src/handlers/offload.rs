@@ -8,9 +8,10 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_core::{
-    AgentPlan, AgentTurn, Error, ErrorKind, FunctionTool, Handler, Hooks, NextTool, Object, Part, Result,
-    Step, ToolCall, ToolContext, ToolError, ToolItem, ToolOutput, ToolResult, ToolValue, Work,
+    AgentPlan, AgentTurn, Error, ErrorKind, FunctionTool, Handler, NextTool, Object, Part, Result, Step,
+    ToolCall, ToolContext, ToolError, ToolItem, ToolOutput, ToolResult, ToolValue,
 };
+use umbel_macros::handler;
 
 use super::token_counter::{answer_value, json_chars};
 use crate::text;
@@ -32,6 +33,18 @@ const PAGE: usize = 10_000;
 ///
 /// A runner without an artifact store fails at the agent's first turn. If the store fails later, the model gets the
 /// result whole: the tool has done its work, and that must not be lost.
+///
+/// ```
+/// use umbel_core::InMemoryArtifacts;
+/// use umbel_runtime::handlers::Offload;
+/// use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
+///
+/// # fn main() -> umbel_core::Result<()> {
+/// let agent = LlmAgent::new("guide").model(ScriptedModel::new("demo")).handler(Offload::new().above(20_000));
+/// let runner = Runner::builder("app", agent).artifacts(InMemoryArtifacts::new()).build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Offload(Arc<Settings>);
 
@@ -73,13 +86,10 @@ impl Default for Offload {
     }
 }
 
+#[handler(crate = umbel_core)]
 impl Handler for Offload {
     fn name(&self) -> &str {
         "offload"
-    }
-
-    fn hooks(&self) -> Hooks {
-        Hooks::CONFIGURE | Hooks::BEFORE_AGENT | Hooks::WRAP_TOOL
     }
 
     fn configure(&self, plan: &mut AgentPlan) -> Result<()> {
@@ -95,34 +105,32 @@ impl Handler for Offload {
         Ok(())
     }
 
-    fn before_agent<'a>(&'a self, turn: &'a mut AgentTurn<'_>) -> Work<'a, Result<Step>> {
+    fn before_agent(&self, turn: &mut AgentTurn<'_>) -> Result<Step> {
         // Better now than when the first long result is there.
-        Work::done(turn.run().artifacts().map(|_| Step::Continue))
+        turn.run().artifacts().map(|_| Step::Continue)
     }
 
-    fn wrap_tool<'a>(&'a self, call: ToolCall<'a>, next: NextTool<'a>) -> Work<'a, ToolResult> {
+    async fn wrap_tool(&self, call: ToolCall<'_>, next: NextTool<'_>) -> ToolResult {
+        let cx = call.cx;
         if call.name() == READ_ARTIFACT || self.0.excluded.contains(call.name()) {
-            return Work::later(next.call(call));
+            return next.call(call).await;
         }
-        Work::later(async move {
-            let cx = call.cx;
-            match next.call(call).await? {
-                ToolOutput::Value(value) => self.0.store(cx, value).await.map(ToolOutput::Value),
-                ToolOutput::Stream(items) => {
-                    let (settings, cx) = (self.0.clone(), cx.clone());
-                    let items = items.then(move |item| {
-                        let (settings, cx) = (settings.clone(), cx.clone());
-                        async move {
-                            match item? {
-                                ToolItem::Done(value) => settings.store(&cx, value).await.map(ToolItem::Done),
-                                news => Ok(news),
-                            }
+        match next.call(call).await? {
+            ToolOutput::Value(value) => self.0.store(cx, value).await.map(ToolOutput::Value),
+            ToolOutput::Stream(items) => {
+                let (settings, cx) = (self.0.clone(), cx.clone());
+                let items = items.then(move |item| {
+                    let (settings, cx) = (settings.clone(), cx.clone());
+                    async move {
+                        match item? {
+                            ToolItem::Done(value) => settings.store(&cx, value).await.map(ToolItem::Done),
+                            news => Ok(news),
                         }
-                    });
-                    Ok(ToolOutput::Stream(Box::pin(items)))
-                }
+                    }
+                });
+                Ok(ToolOutput::Stream(Box::pin(items)))
             }
-        })
+        }
     }
 }
 

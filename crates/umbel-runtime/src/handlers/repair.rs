@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use umbel_core::{
-    Content, FunctionCall, FunctionResponse, Handler, History, Hooks, ModelTurn, Object, Part, Result, Role,
-    Step, Transcript, Work,
+    Content, FunctionCall, FunctionResponse, Handler, History, ModelTurn, Object, Part, Result, Role, Step,
+    Transcript,
 };
+use umbel_macros::handler;
 
 use super::per_agent;
 use crate::contents::pairing::answers;
@@ -17,7 +18,15 @@ use crate::text;
 /// second one, becomes a text: what the tool said is not lost, and a model can take it in. Once the real answer comes, the
 /// placeholder goes.
 ///
-/// What was looked at once in a run is not looked at again. A repaired conversation is left alone.
+/// What was looked at once in a run is not looked at again. A repaired conversation is left alone. Put it behind handlers
+/// that cut a conversation down.
+///
+/// ```
+/// use umbel_runtime::handlers::RepairCalls;
+/// use umbel_runtime::{LlmAgent, ScriptedModel};
+///
+/// let agent = LlmAgent::new("guide").model(ScriptedModel::new("demo")).handler(RepairCalls::new());
+/// ```
 #[derive(Clone, Debug)]
 pub struct RepairCalls {
     placeholder: Arc<str>,
@@ -64,42 +73,40 @@ impl RepairCalls {
     /// The answers of a batch as they should be; `None` if they are.
     fn repaired(&self, calls: &[&FunctionCall], given: &[Arc<Content>]) -> Option<Vec<Arc<Content>>> {
         let all: Vec<&FunctionResponse> = given.iter().flat_map(|message| message.responses()).collect();
-        let mut owners: Vec<Option<usize>> = vec![None; all.len()];
+        // Which of them answer a call.
+        let mut taken = vec![false; all.len()];
         let mut missing = Vec::new();
-        for (place, call) in calls.iter().enumerate() {
-            let fits = |real: bool| {
-                let mut free = all.iter().zip(&owners).enumerate().filter(|(_, (_, owner))| owner.is_none());
-                free.find(|(_, (response, _))| {
-                    answers(response, call) && self.is_placeholder(response) != real
-                })
+        for call in calls {
+            // An answer of the tool goes before one that stands in for it.
+            let mut find = |stand_in: bool| {
+                let mut free = all.iter().zip(&mut taken).filter(|(_, taken)| !**taken);
+                free.find(|(answer, _)| answers(answer, call) && self.is_placeholder(answer) == stand_in)
+                    .map(|(_, taken)| *taken = true)
             };
-            match fits(true).or_else(|| fits(false)).map(|(index, _)| index) {
-                Some(index) => {
-                    owners.get_mut(index).map(|owner| *owner = Some(place));
-                }
-                None => missing.push(*call),
+            if find(false).or_else(|| find(true)).is_none() {
+                missing.push(*call);
             }
         }
-        if missing.is_empty() && owners.iter().all(Option::is_some) {
+        if missing.is_empty() && taken.iter().all(|taken| *taken) {
             return None;
         }
-        let mut owners = owners.into_iter();
+        let mut taken = taken.into_iter();
         let (mut repaired, mut loose) = (Vec::new(), Vec::new());
         for message in given {
             let (mut parts, mut words) = (Vec::new(), Vec::new());
             for part in &message.parts {
                 match part.as_response() {
-                    Some(response) if owners.next().flatten().is_none() => {
+                    Some(response) if taken.next() != Some(true) => {
                         words.extend((!self.is_placeholder(response)).then(|| in_words(response)));
                     }
                     _ => parts.push(part.clone()),
                 }
             }
             // Nothing may stand between a call and its answers.
-            if !parts.iter().any(|part| part.as_response().is_some()) {
-                loose.append(&mut parts);
-            } else {
+            if parts.iter().any(|part| part.as_response().is_some()) {
                 repaired.push(Content { role: message.role.clone(), parts: parts.into() });
+            } else {
+                loose.append(&mut parts);
             }
             loose.append(&mut words);
         }
@@ -136,23 +143,20 @@ impl Default for RepairCalls {
 #[derive(Default)]
 struct Repaired(History);
 
+#[handler(crate = umbel_core)]
 impl Handler for RepairCalls {
     fn name(&self) -> &str {
-        "repair_calls"
+        "repair-calls"
     }
 
-    fn hooks(&self) -> Hooks {
-        Hooks::BEFORE_MODEL
-    }
-
-    fn before_model<'a>(&'a self, turn: &'a mut ModelTurn<'_>) -> Work<'a, Result<Step>> {
+    fn before_model(&self, turn: &mut ModelTurn<'_>) -> Result<Step> {
         let run = turn.run();
         per_agent::with(run, per_agent::identity(self), |Repaired(known)| {
             let same = known.common_prefix(turn.history);
             self.repair_from(turn.history, same);
             *known = turn.history.history().clone();
         });
-        Work::done(Ok(Step::Continue))
+        Ok(Step::Continue)
     }
 }
 

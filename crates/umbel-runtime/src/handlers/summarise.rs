@@ -7,9 +7,9 @@ use std::sync::Arc;
 use umbel_core::event::USER;
 use umbel_core::{
     AgentPlan, BoxFuture, CallId, Content, ContentsView, Error, ErrorKind, Event, FunctionCall,
-    FunctionResponse, Handler, History, Hooks, Jump, Model, ModelTurn, Part, Result, Role, Run, Source, Step,
-    Work,
+    FunctionResponse, Handler, History, Jump, Model, ModelTurn, Part, Result, Role, Run, Source, Step, Work,
 };
+use umbel_macros::handler;
 
 use super::per_agent;
 use super::token_counter::{ApproximateTokens, TokenCounter, running_count};
@@ -53,6 +53,20 @@ pub enum Keep {
 /// If the summariser fails or says nothing, the conversation stays as it is and the run goes on: a summary is
 /// housekeeping, the model may well take one request more, and nothing is lost. It is tried again before the next model
 /// call. [`or_fail`](Self::or_fail) makes it the run's failure.
+///
+/// ```
+/// use umbel_runtime::handlers::{Keep, Summarise, Trigger};
+/// use umbel_runtime::{LlmAgent, ScriptedModel};
+///
+/// // Above 100,000 tokens, or 100 messages that fill half of the model's window.
+/// let many = Trigger::All(vec![Trigger::Messages(100), Trigger::Fraction(0.5)]);
+/// let summarise = Summarise::new(Trigger::Any(vec![Trigger::Tokens(100_000), many]))
+///     .window(128_000)
+///     .keep(Keep::Messages(10))
+///     .model(ScriptedModel::new("small"))
+///     .lasting();
+/// let agent = LlmAgent::new("guide").model(ScriptedModel::new("large")).handler(summarise);
+/// ```
 pub struct Summarise {
     trigger: Trigger,
     keep: Keep,
@@ -113,6 +127,15 @@ impl Summarise {
     }
 
     /// Who writes the summaries: a [`ModelSummariser`], an async function, or anything else that can.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use umbel_core::Event;
+    /// # use umbel_runtime::handlers::{Summarise, Trigger};
+    /// let summarise = Summarise::new(Trigger::Messages(100)).summariser(|events: Vec<Arc<Event>>| async move {
+    ///     Ok(format!("{} things were said.", events.len()))
+    /// });
+    /// ```
     pub fn summariser(mut self, summariser: impl Summariser + 'static) -> Self {
         self.summariser = Some(Arc::new(summariser));
         self
@@ -254,8 +277,8 @@ impl Summarise {
                 Step::Continue
             })
         };
-        let attempted = Attempt { events: run.events().len() };
-        per_agent::with(run, per_agent::identity(self), |last| *last = attempted);
+        let events = run.events().len();
+        per_agent::with(run, per_agent::identity(self), |last| *last = LastTry { events });
         run.cancel_token().check()?;
         match done {
             Err(error) if !self.or_fail && !error.is_control() => {
@@ -314,7 +337,7 @@ impl Summarise {
 
 /// When a summary was tried last, so that it is not tried twice for one model call.
 #[derive(Default)]
-struct Attempt {
+struct LastTry {
     /// How many events the log had.
     events: usize,
 }
@@ -335,13 +358,10 @@ impl Summariser for Shown<'_> {
     }
 }
 
+#[handler(crate = umbel_core)]
 impl Handler for Summarise {
     fn name(&self) -> &str {
         "summarise"
-    }
-
-    fn hooks(&self) -> Hooks {
-        Hooks::CONFIGURE | Hooks::BEFORE_MODEL
     }
 
     fn configure(&self, _plan: &mut AgentPlan) -> Result<()> {
@@ -351,7 +371,7 @@ impl Handler for Summarise {
     fn before_model<'a>(&'a self, turn: &'a mut ModelTurn<'_>) -> Work<'a, Result<Step>> {
         let run = turn.run();
         let handler = per_agent::identity(self);
-        let tried = per_agent::with(run, handler, |last: &mut Attempt| last.events);
+        let tried = per_agent::with(run, handler, |last: &mut LastTry| last.events);
         if tried > 0 && tried == run.events().len() {
             return Work::done(Ok(Step::Continue));
         }
@@ -483,4 +503,141 @@ fn pairs(history: &History) -> Vec<(usize, usize)> {
 fn key<'a>(id: &'a Option<CallId>, name: &'a str) -> (Option<&'a CallId>, &'a str) {
     let id = id.as_ref().filter(|id| !id.is_empty());
     (id, if id.is_some() { "" } else { name })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn call(ids: &[&str]) -> Content {
+        let call = |id: &&str| FunctionCall { id: id_of(id), ..FunctionCall::new("f", Default::default()) };
+        Content::new(Role::Model, ids.iter().map(call).map(Part::call))
+    }
+
+    fn answer(ids: &[&str]) -> Content {
+        let answer = |id: &&str| FunctionResponse::new(id_of(id), "f", Default::default());
+        Content::new(Role::User, ids.iter().map(answer).map(Part::response))
+    }
+
+    /// `-` stands for no id.
+    fn id_of(id: &str) -> Option<CallId> {
+        (id != "-").then(|| id.into())
+    }
+
+    fn history(messages: impl IntoIterator<Item = Content>) -> History {
+        messages.into_iter().map(Arc::new).collect()
+    }
+
+    /// Where it cuts if it is to keep so many messages.
+    fn cut(history: &History, keep: usize) -> usize {
+        let summarise = Summarise::new(Trigger::Messages(1)).keep(Keep::Messages(keep));
+        summarise.plan(history, 0, None).unwrap_or(0)
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_holds_its_call_back() {
+        let late = history([
+            Content::user("q"),
+            call(&["a"]),
+            Content::user("wait"),
+            answer(&["a"]),
+            Content::user("z"),
+        ]);
+        // A cut before `wait` would leave the answer without its call.
+        assert_eq!(cut(&late, 3), 1);
+        assert_eq!(cut(&late, 2), 1);
+        assert_eq!(cut(&late, 1), 4);
+    }
+
+    #[test]
+    fn going_back_for_one_call_goes_back_for_those_it_would_cut_off_too() {
+        let nested = history([
+            Content::user("q"),
+            call(&["a"]),
+            call(&["b"]),
+            answer(&["a"]),
+            answer(&["b"]),
+            Content::user("z"),
+        ]);
+        assert_eq!(cut(&nested, 2), 1);
+        assert_eq!(cut(&nested, 3), 1);
+        assert_eq!(cut(&nested, 4), 1);
+        // One of these two answers has no call, the other's is the first message.
+        let mixed =
+            history([call(&["a"]), Content::user("u"), answer(&["x"]), answer(&["a"]), Content::user("z")]);
+        assert_eq!(cut(&mixed, 3), 0);
+    }
+
+    #[test]
+    fn calls_without_ids_stay_with_their_answers_too() {
+        let nameless = history([Content::user("q"), call(&["-", "-"]), answer(&["-"]), answer(&["-"])]);
+        for keep in 1..3 {
+            assert_eq!(cut(&nameless, keep), 1);
+        }
+    }
+
+    fn told(trim: u64, messages: impl IntoIterator<Item = Content>) -> Vec<String> {
+        // A token for every character.
+        let counter = ApproximateTokens { overhead: 0, chars_per_token: Some(1.0), count_args: false };
+        let summarise = Summarise::new(Trigger::Messages(1)).counter(counter).trim(Some(trim));
+        let messages: Vec<_> = messages.into_iter().map(Arc::new).collect();
+        summarise.shown(&messages).iter().map(|message| message.text()).collect()
+    }
+
+    #[test]
+    fn of_a_users_word_that_does_not_fit_whole_the_last_lines_are_shown() {
+        let words = || [Content::user("one\ntwo\nthree"), Content::model("ab")];
+        assert_eq!(told(15, words()), ["one\ntwo\nthree", "ab"]);
+        assert_eq!(told(11, words()), ["two\nthree", "ab"]);
+        assert_eq!(told(7, words()), ["three", "ab"]);
+        // A line is not cut, and what is not the user's is not either.
+        assert_eq!(told(6, words()), ["ab"]);
+        assert_eq!(told(5, [Content::model("one\ntwo"), Content::user("abc")]), ["abc"]);
+    }
+
+    #[test]
+    fn something_is_always_shown() {
+        assert_eq!(told(4, [Content::model("ab"), Content::model("cd")]), ["ab", "cd"]);
+        assert_eq!(told(2, [Content::user("ab"), Content::model("cd")]), ["cd"]);
+        assert_eq!(told(4, [answer(&["a"]), Content::model("cd")]), ["cd"]);
+        assert_eq!(told(1, [Content::model("abcdef")]), ["abcdef"]);
+    }
+
+    #[test]
+    fn an_earlier_summary_is_shown_first_whatever_does_not_fit() {
+        let summary = text::summary("s");
+        let earlier = || Content::user(summary.as_str());
+        let limit = summary.chars().count() as u64;
+        let rest = [Content::model("ab"), Content::user("cd"), Content::model("ef")];
+        let all: Vec<_> = [earlier()].into_iter().chain(rest).collect();
+        assert_eq!(told(limit + 6, all.clone()), [&summary, "ab", "cd", "ef"]);
+        assert_eq!(told(limit + 4, all.clone()), [&summary, "cd", "ef"]);
+        assert_eq!(told(1, all), [&summary, "ef"]);
+    }
+
+    fn message() -> impl Strategy<Value = Content> {
+        let ids = || prop::collection::vec(prop::sample::select(vec!["a", "b", "c", "-"]), 1..3);
+        prop_oneof![
+            Just(Content::user("u")),
+            Just(Content::model("m")),
+            ids().prop_map(|ids| call(&ids)),
+            ids().prop_map(|ids| answer(&ids)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_is_ever_cut_off_from_its_call(
+            messages in prop::collection::vec(message(), 1..20),
+            keep in 1..20usize,
+        ) {
+            let history = history(messages);
+            let cut = cut(&history, keep);
+            prop_assert!(pairs(&history).iter().all(|(call, answer)| !(*call < cut && cut <= *answer)));
+            // What is kept does not begin with an answer, as providers demand.
+            prop_assert!(cut == 0 || history.get(cut).is_none_or(|first| !first.has_responses()));
+        }
+    }
 }

@@ -10,6 +10,14 @@ use umbel_core::{Content, FunctionResponse, History, Object, Part, Payload, Run}
 use super::per_agent;
 
 /// Counts tokens. A closure from a message to a number is one too.
+///
+/// ```
+/// use umbel_core::Content;
+/// use umbel_runtime::handlers::{Summarise, Trigger};
+///
+/// let words = |message: &Content| message.text().split_whitespace().count() as u64;
+/// let summarise = Summarise::new(Trigger::Tokens(1_000)).counter(words);
+/// ```
 pub trait TokenCounter: Send + Sync {
     /// The tokens of one message.
     fn count(&self, message: &Content) -> u64;

@@ -120,6 +120,7 @@ fn trigger(case: &Value) -> Option<Trigger> {
     }
 }
 
+/// `None` for a measure that is not one of ours.
 fn keep(case: &Value) -> Option<Keep> {
     let n = &case[1];
     Some(match text(&case[0]) {
@@ -134,8 +135,8 @@ fn summarise(input: &Value) -> Option<Summarise> {
     let mut summarise = Summarise::new(trigger(&input["trigger"])?)
         .counter(counter(&input["counter"]))
         .trim(input["trim"].as_u64());
-    if let Some(keep) = keep(&input["keep"]) {
-        summarise = summarise.keep(keep);
+    if !input["keep"].is_null() {
+        summarise = summarise.keep(keep(&input["keep"])?);
     }
     if let Some(window) = input["max_input_tokens"].as_u64() {
         summarise = summarise.window(window);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use umbel::handlers::context_edit::{ClearResults, ContextEdit};
+use umbel::handlers::{ClearResults, ContextEdit};
 use umbel::{Content, FunctionTool, LlmAgent, ModelRequest, RunConfig, ScriptedModel};
 
 use super::support::{begin, echo, read, responses, stored};

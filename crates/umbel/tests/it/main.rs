@@ -12,6 +12,7 @@ mod handler_macro;
 mod offload;
 mod options;
 mod outcome;
+mod pii_vectors;
 mod repair;
 mod sessions;
 mod small_handlers;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::stream;
 use serde_json::{Value, json};
-use umbel::handlers::offload::{Offload, READ_ARTIFACT};
+use umbel::handlers::{Offload, READ_ARTIFACT};
 use umbel::{
     ArtifactStore, Error, ErrorKind, FunctionTool, InMemoryArtifacts, LlmAgent, Part, Result, Runner,
     ScriptedModel, SessionKey, ToolError, ToolItem, ToolOutput, ToolValue, Work,

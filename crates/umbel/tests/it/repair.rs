@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use umbel::handlers::repair::RepairCalls;
+use umbel::handlers::RepairCalls;
 use umbel::{
     Content, FunctionResponse, FunctionTool, Handler, History, LlmAgent, ModelRequest, ModelTurn, Object,
     Part, Result, RunConfig, ScriptedModel, Step, Work,

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use serde_json::json;
-use umbel::handlers::summarise::{Keep, Summarise, Trigger};
+use serde_json::{Value, json};
+use umbel::handlers::{Keep, Summarise, Trigger};
 use umbel::{
-    Content, Error, ErrorKind, Event, LlmAgent, Outcome, Response, Result, RunConfig, Runner, ScriptedModel,
-    SessionKey, SteppingClock, Summariser, Usage,
+    Content, Error, ErrorKind, Event, FunctionTool, LlmAgent, Outcome, Response, Result, RunConfig, Runner,
+    ScriptedModel, SessionKey, SteppingClock, Summariser, Usage,
 };
 
 use super::support::{Notes, begin, echo, fine, read, said, stored, with_session};
@@ -282,4 +282,31 @@ async fn settings_that_make_no_sense_fail_the_build() {
     let right = Summarise::new(Trigger::Fraction(0.8)).window(100);
     let built: Result<Runner> = Runner::new("app", talking(&fine(), right));
     assert!(built.is_ok());
+}
+
+#[tokio::test]
+async fn a_run_that_goes_on_after_a_question_still_has_its_summary() {
+    let notes = Notes::default();
+    let sure =
+        FunctionTool::new("delete", "", |_: Value| async { Ok("gone") }).confirm(umbel::Confirm::Always);
+    let model = ScriptedModel::new("m")
+        .call("echo", json!({"n": 1}))
+        .call("echo", json!({"n": 2}))
+        .call("delete", json!({}))
+        .text("done");
+    let summarise = Summarise::new(Trigger::Messages(5)).keep(Keep::Messages(2)).summariser(counting(&notes));
+    let agent = LlmAgent::new("a").model(model.clone()).tool(echo()).tool(sure).handler(summarise);
+    let (runner, key) = begin(agent).await;
+    let seen = read(runner.run(&key, "go")).await;
+    let Outcome::Interrupted { interrupts } = &seen.outcome else { panic!("{seen:?}") };
+    assert_eq!(sent(&model, 2).len(), 3);
+    let yes = super::support::answer(
+        interrupts[0].id.as_str(),
+        "adk_request_confirmation",
+        json!({"confirmed": true}),
+    );
+    read(runner.run(&key, yes)).await.assert_finished();
+    // What was summed up before the question is not told again: its summary is.
+    assert_eq!(notes.all().len(), 2);
+    assert!(notes.all()[1].starts_with(&umbel::text::summary("3 messages")), "{:?}", notes.all());
 }

@@ -1,7 +1,7 @@
 //! Old results that are taken out of a request.
 
 use serde_json::{Value, json};
-use umbel::handlers::context_edit::{ClearResults, ContextEdit};
+use umbel::handlers::{ClearResults, ContextEdit};
 use umbel::{BoxError, CallId};
 
 use super::summarise::{counter, history, shown, tokens};

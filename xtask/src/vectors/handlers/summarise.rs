@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use umbel::handlers::summarise::{Keep, Summarise, Trigger};
-use umbel::handlers::token_counter::{ApproximateTokens, TokenCounter};
+use umbel::handlers::{ApproximateTokens, Keep, Summarise, TokenCounter, Trigger};
 use umbel::{BoxError, CallId, Content, History, Part, text as words};
 
 use super::message::{content, of_content};
