@@ -205,6 +205,8 @@ const KINDS: &[&str] = &[
     "instructions",
     "limits",
     "order",
+    "pii",
+    "pii_stream",
     "planner",
     "retry",
     "state",
@@ -226,6 +228,8 @@ async fn check(kind: &str, case: &Case) -> Result<Checked, BoxError> {
         "instructions" => instructions::check(case).await,
         "limits" => handlers::limits::check(case).await,
         "order" => handlers::order::check(case).await,
+        "pii" => handlers::pii::check(case).await,
+        "pii_stream" => handlers::pii::check_stream(case),
         "planner" => planner::check(case),
         "retry" => handlers::retry::check(case).await,
         "state" => state::check(case).await,
@@ -274,7 +278,7 @@ mod tests {
         stream,
         transfer
     );
-    files!("handlers": context_edit, limits, order, retry, summarise, todo, tool_select);
+    files!("handlers": context_edit, limits, order, pii, pii_stream, retry, summarise, todo, tool_select);
 
     /// What becomes of two cases, of which the second fails, with that list of cases to do better on.
     fn judged(better: &str) -> (usize, usize, usize, String) {

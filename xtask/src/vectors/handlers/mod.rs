@@ -9,6 +9,7 @@ pub(super) mod context_edit;
 pub(super) mod limits;
 mod message;
 pub(super) mod order;
+pub(super) mod pii;
 mod play;
 pub(super) mod retry;
 mod scene;

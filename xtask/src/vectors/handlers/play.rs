@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures::StreamExt;
 use serde_json::Value;
 use umbel::{
-    BoxError, Content, CountingIds, Error, ErrorKind, Event, EventFilter, LlmAgent, RunConfig, Runner,
-    SessionKey, Source, State, ToolErrors,
+    BoxError, Content, CountingIds, Error, ErrorKind, Event, EventFilter, Handler, LlmAgent, RunConfig,
+    Runner, RunnerBuilder, SessionKey, Source, State, ToolErrors,
 };
 
 use super::message::{content, of_events};
@@ -30,8 +30,18 @@ pub(super) struct Played {
 impl Play {
     /// The oracle fails a run whose tool fails.
     pub(super) fn new(agent: LlmAgent, streaming: bool) -> umbel::Result<Self> {
+        Self::with_handlers(agent, Vec::new(), streaming)
+    }
+
+    /// The same with handlers of the runner.
+    pub(super) fn with_handlers(
+        agent: LlmAgent,
+        handlers: Vec<Arc<dyn Handler>>,
+        streaming: bool,
+    ) -> umbel::Result<Self> {
         let config = RunConfig { streaming, tool_errors: ToolErrors::Fail, ..RunConfig::default() };
         let builder = Runner::builder("app", agent).ids(CountingIds::default()).config(config);
+        let builder = handlers.into_iter().fold(builder, RunnerBuilder::handler);
         Ok(Self { runner: builder.build()? })
     }
 
