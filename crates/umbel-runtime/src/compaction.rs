@@ -170,7 +170,7 @@ pub(crate) async fn compact(
 ) -> Result<bool> {
     let after = covered_until(events);
     let old: Vec<_> = events.iter().filter(|event| is_open_ended(event, after)).cloned().collect();
-    let window = self_contained(old.get(..cut(&old)).unwrap_or_default());
+    let window = self_contained(&old, cut(&old));
     if window.is_empty() {
         return Ok(false);
     }
@@ -252,7 +252,7 @@ fn due(events: &[Arc<Event>], runs: Runs) -> Option<Vec<Arc<Event>>> {
     let first = ids.len().saturating_sub(new + runs.overlap);
     let wanted: HashSet<_> = ids.get(first..)?.iter().copied().collect();
     let window: Vec<_> = said.into_iter().filter(|event| wanted.contains(&event.run)).cloned().collect();
-    let window = self_contained(&window);
+    let window = self_contained(&window, window.len());
     (!window.is_empty()).then_some(window)
 }
 
@@ -272,18 +272,20 @@ pub(crate) fn safe_cut(events: &[Arc<Event>], keep: usize) -> usize {
     0
 }
 
-/// The longest beginning that leaves no call and no question unanswered.
-fn self_contained(events: &[Arc<Event>]) -> Vec<Arc<Event>> {
+/// The longest beginning, up to `end`, that leaves no call and no question unanswered. A summary covers a stretch of time,
+/// so it must end before the next event took place.
+fn self_contained(events: &[Arc<Event>], end: usize) -> Vec<Arc<Event>> {
     let mut open: HashSet<&CallId> = HashSet::new();
     let mut safe = 0;
-    for (index, event) in events.iter().enumerate() {
+    for (index, event) in events.iter().enumerate().take(end) {
         for id in event.responses().filter_map(|response| response.id.as_ref()) {
             open.remove(id);
         }
         open.extend(event.calls().filter_map(|call| call.id.as_ref()));
         let asked = event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.as_ref());
         open.extend(asked.into_iter().flat_map(|asked| asked.keys()));
-        if open.is_empty() {
+        let is_apart = events.get(index + 1).is_none_or(|next| next.timestamp > event.timestamp);
+        if open.is_empty() && is_apart {
             safe = index + 1;
         }
     }

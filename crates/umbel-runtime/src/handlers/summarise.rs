@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use umbel_core::event::USER;
 use umbel_core::{
@@ -142,7 +143,8 @@ impl Summarise {
     }
 
     /// Writes the summary to the log, as [`Compactor`](crate::Compactor) does: it stands for what it covers in later runs
-    /// too, and for the other agents of the session.
+    /// too, and for the other agents of the session. Where the log cannot be summed up, because a call before the place is
+    /// still open, the summary holds for the run.
     pub fn lasting(mut self) -> Self {
         self.lasting = true;
         self
@@ -266,31 +268,28 @@ impl Summarise {
         usage.total_token_count.or_else(sum)
     }
 
+    /// Puts a summary in the place of the first messages: in the log, from which the request is then made anew, or for
+    /// this run.
     async fn sum_up(&self, turn: &mut ModelTurn<'_>, cut: usize) -> Result<Step> {
         let run = turn.run();
-        let done = if self.lasting {
-            self.write(run, turn.history.len() - cut).await
-        } else {
-            let old: Vec<_> = turn.history.iter().take(cut).cloned().collect();
-            self.summary(run, &old).await.map(|summary| {
-                turn.history.splice(0..cut, [Arc::new(summary)]);
-                Step::Continue
-            })
-        };
-        let events = run.events().len();
-        per_agent::with(run, per_agent::identity(self), |last| *last = LastTry { events });
-        run.cancel_token().check()?;
-        match done {
-            Err(error) if !self.or_fail && !error.is_control() => {
-                tracing::warn!(%error, "no summary could be made, so the conversation stays as it is");
-                Ok(Step::Continue)
+        if self.lasting {
+            let writer = ForLog { summarise: self, asked: AtomicBool::new(false) };
+            if self.write(run, &writer, turn.history.len() - cut).await? {
+                return Ok(Step::Jump(Jump::Model));
             }
-            done => done,
+            if writer.asked.into_inner() {
+                return Ok(Step::Continue);
+            }
         }
+        let old: Vec<_> = turn.history.iter().take(cut).cloned().collect();
+        if let Some(summary) = self.summary(run, &old).await? {
+            turn.history.splice(0..cut, [Arc::new(summary)]);
+        }
+        Ok(Step::Continue)
     }
 
-    /// Writes a summary of all but the newest messages to the log, and has the request made anew from there.
-    async fn write(&self, run: &Run, keep: usize) -> Result<Step> {
+    /// Writes a summary of all but the newest messages to the log. Gives whether there is a place to end it at.
+    async fn write(&self, run: &Run, writer: &ForLog<'_>, keep: usize) -> Result<bool> {
         let source = run.source();
         let view = ContentsView {
             agent: source.author.clone(),
@@ -306,32 +305,44 @@ impl Summarise {
             });
             safe_cut(old, newest.count())
         };
-        let written = compact(run, &Shown(self), &in_scope(run), cut).await?;
-        Ok(if written { Step::Jump(Jump::Model) } else { Step::Continue })
+        compact(run, writer, &in_scope(run), cut).await
     }
 
-    /// The message that stands for these.
-    async fn summary(&self, run: &Run, messages: &[Arc<Content>]) -> Result<Content> {
+    /// The message that stands for these; `None` if there is none and the run is to go on without.
+    async fn summary(&self, run: &Run, messages: &[Arc<Content>]) -> Result<Option<Content>> {
         let told = |content: Arc<Content>| {
-            let is_users = content.role == Some(Role::User) && !content.has_responses();
-            let author = if is_users { USER } else { run.agent_name() };
+            let author = if is_spoken(&content) { USER } else { run.agent_name() };
             Arc::new(Event::new(run.id().clone(), Arc::new(Source::new(author))).with_content(content))
         };
         let shown: Vec<Arc<Event>> = self.shown(messages).into_iter().map(told).collect();
-        let summary = match &self.summariser {
-            Some(summariser) => summariser.summarise(run, &shown),
+        let error = match self.ask(run, &shown).await {
+            Ok(words) if !words.trim().is_empty() => {
+                return Ok(Some(Content::user(Part::text(text::summary(words.trim())))));
+            }
+            Ok(_) => Error::new(ErrorKind::InvalidOutput, "the summariser gave an empty summary"),
+            Err(error) => error,
+        };
+        // A run that was told to stop stops, whatever error came of it.
+        run.cancel_token().check()?;
+        if self.or_fail || error.is_control() {
+            return Err(error);
+        }
+        tracing::warn!(%error, "no summary could be made, so the conversation stays as it is");
+        Ok(None)
+    }
+
+    async fn ask(&self, run: &Run, shown: &[Arc<Event>]) -> Result<String> {
+        let own;
+        let summariser: &dyn Summariser = match &self.summariser {
+            Some(summariser) => summariser.as_ref(),
             None => {
                 let model = model_of(run).ok_or_else(|| refused("there is no model to sum up with"))?;
-                let summariser = ModelSummariser::new(model.clone());
-                Box::pin(async move { summariser.summarise(run, &shown).await })
+                own = ModelSummariser::new(model.clone());
+                &own
             }
         };
-        let summary = run.cancel_token().guard(summary).await??;
-        let summary = summary.map(|summary| summary.text()).unwrap_or_default();
-        match summary.trim() {
-            "" => Err(Error::new(ErrorKind::InvalidOutput, "the summariser gave an empty summary")),
-            summary => Ok(Content::user(Part::text(text::summary(summary)))),
-        }
+        let summary = run.cancel_token().guard(summariser.summarise(run, shown)).await??;
+        Ok(summary.map(|summary| summary.text()).unwrap_or_default())
     }
 }
 
@@ -342,18 +353,23 @@ struct LastTry {
     events: usize,
 }
 
-/// What writes a summary for the log: the same as for a run.
-struct Shown<'h>(&'h Summarise);
+/// Writes a summary for the log, in the same way as for a run.
+struct ForLog<'h> {
+    summarise: &'h Summarise,
+    /// Whether there was anything to sum up.
+    asked: AtomicBool,
+}
 
-impl Summariser for Shown<'_> {
+impl Summariser for ForLog<'_> {
     fn summarise<'a>(
         &'a self,
         run: &'a Run,
         events: &'a [Arc<Event>],
     ) -> BoxFuture<'a, Result<Option<Content>>> {
+        self.asked.store(true, Ordering::Relaxed);
         Box::pin(async move {
             let contents: Vec<_> = events.iter().filter_map(|event| event.content.clone()).collect();
-            self.0.summary(run, &contents).await.map(Some)
+            self.summarise.summary(run, &contents).await
         })
     }
 }
@@ -383,7 +399,12 @@ impl Handler for Summarise {
         let reported = if by_tokens { self.reported(run, tried) } else { None };
         match self.plan(turn.history.history(), tokens, reported) {
             None => Work::done(Ok(Step::Continue)),
-            Some(cut) => Work::later(self.sum_up(turn, cut)),
+            Some(cut) => Work::later(async move {
+                let step = self.sum_up(turn, cut).await;
+                let events = run.events().len();
+                per_agent::with(run, handler, |last| *last = LastTry { events });
+                step
+            }),
         }
     }
 }

@@ -169,19 +169,26 @@ async fn with_broken(
 
 #[tokio::test]
 async fn a_failing_or_empty_summary_loses_nothing() {
-    let failing = |_: Vec<Arc<Event>>| async { Err(Error::new(ErrorKind::Other, "no paper")) };
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let failing = move |_: Vec<Arc<Event>>| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async { Err(Error::new(ErrorKind::Other, "no paper")) }
+    };
     let empty = |_: Vec<Arc<Event>>| async { Ok(" \n".to_owned()) };
     for lasting in [false, true] {
         let set = |summarise: Summarise| if lasting { summarise.lasting() } else { summarise };
-        let (seen, model) = with_broken(|due| set(due.summariser(failing))).await;
+        let (seen, model) = with_broken(|due| set(due.summariser(failing.clone()))).await;
         seen.assert_finished();
+        assert_eq!(asked.swap(0, Ordering::SeqCst), 1);
         assert_eq!(sent(&model, 1), ["one", "fine", "two"]);
         let (seen, model) = with_broken(|due| set(due.summariser(empty))).await;
         seen.assert_finished();
         assert_eq!(sent(&model, 1), ["one", "fine", "two"]);
 
-        let (seen, model) = with_broken(|due| set(due.summariser(failing).or_fail())).await;
+        let (seen, model) = with_broken(|due| set(due.summariser(failing.clone()).or_fail())).await;
         assert!(seen.error.as_ref().unwrap().message().contains("no paper"), "{seen:?}");
+        asked.store(0, Ordering::SeqCst);
         assert_eq!(model.requests().len(), 1);
         let (seen, _) = with_broken(|due| set(due.summariser(empty).or_fail())).await;
         assert!(seen.error.as_ref().unwrap().message().contains("empty"), "{seen:?}");
@@ -309,4 +316,27 @@ async fn a_run_that_goes_on_after_a_question_still_has_its_summary() {
     // What was summed up before the question is not told again: its summary is.
     assert_eq!(notes.all().len(), 2);
     assert!(notes.all()[1].starts_with(&umbel::text::summary("3 messages")), "{:?}", notes.all());
+}
+
+/// A clock that stands still.
+#[derive(Debug)]
+struct Noon;
+
+impl umbel::Clock for Noon {
+    fn now(&self) -> f64 {
+        43_200.0
+    }
+}
+
+#[tokio::test]
+async fn a_lasting_summary_never_covers_what_took_place_in_the_same_moment() {
+    let (model, notes) = (fine(), Notes::default());
+    let summarise =
+        Summarise::new(Trigger::Messages(3)).keep(Keep::Messages(1)).summariser(counting(&notes)).lasting();
+    let runner = Runner::builder("app", talking(&model, summarise)).clock(Noon).build().unwrap();
+    let (runner, key) = with_session(runner).await;
+    say(&runner, &key, ["one", "two"]).await;
+    // In the log it would stand for `two` as well, so it holds for the run alone.
+    assert_eq!(sent(&model, 1), ["[2 messages]", "two"]);
+    assert!(stored(&runner, &key).await.iter().all(|event| event.compaction().is_none()));
 }
