@@ -7,6 +7,7 @@
 //! - [`contents`]: from the log to what a model is sent
 //! - [`aggregator`]: from chunks to a message
 //! - [`tools`]: agents as tools, and small tools that most agents can use
+//! - [`layers`]: what goes around tool calls
 //! - [`plugin`], [`callbacks`]: what is called around all of that
 //! - [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
@@ -20,6 +21,7 @@ pub mod callbacks;
 pub mod compaction;
 pub mod contents;
 pub mod flow;
+pub mod layers;
 pub mod models;
 pub mod output_schema;
 pub mod planner;
@@ -35,6 +37,10 @@ pub use agents::{
     AgentFn, IncludeContents, LlmAgent, LoopAgent, Parallel, Sequential, agent_fn, run_sub_agent,
 };
 pub use compaction::{Compactor, Summariser};
+pub use layers::{
+    CacheStatus, Caching, CallScope, CircuitBreaker, Concurrency, Layered, Logging, Quota, RateLimit,
+    Timeout, ToolHooks, ToolRetry, layer_fn, tower_layer,
+};
 pub use models::{RecordingModel, ReplayModel, ScriptedModel};
 pub use planner::{PlanAndAct, Planner, ThinkingPlanner};
 pub use plugin::Plugin;

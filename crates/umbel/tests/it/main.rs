@@ -7,6 +7,7 @@ mod bad_input;
 mod calls;
 mod confirmations;
 mod flow;
+mod layers;
 mod options;
 mod outcome;
 mod sessions;
