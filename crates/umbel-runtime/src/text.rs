@@ -1,5 +1,7 @@
 //! Every sentence that Umbel itself says to a model or asks of a person, in one place.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use umbel_core::{Error, Object, json};
 
@@ -386,4 +388,38 @@ pub fn tool_limit_end(tool: Option<&str>, used: &str) -> String {
 pub fn pii_blocked(kind: &str, count: usize) -> String {
     let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
     format!("personal data of type `{kind}` was found {times}, and the policy is to stop there")
+}
+
+/// What a call is answered that came to no result.
+pub const NO_RESULT: &str = "the tool ended without a result";
+
+/// What a call is answered that a limit refused.
+pub fn rate_limited(tool: &str, wait: Duration) -> String {
+    format!("rate limit exceeded: `{tool}` can be called again in {}", about(wait))
+}
+
+/// What a call is answered that found too many others on their way.
+pub fn too_many_at_once(tool: &str, limit: usize) -> String {
+    format!("`{tool}` cannot be called now: {limit} calls are on their way, and no more are allowed at once")
+}
+
+/// What a call is answered that took too long.
+pub fn tool_timeout(tool: &str, limit: Duration) -> String {
+    format!("tool `{tool}` took longer than {} s and was stopped", limit.as_secs_f64())
+}
+
+/// What a call is answered of a tool that keeps failing.
+pub fn circuit_open(tool: &str, wait: Duration) -> String {
+    format!("`{tool}` failed too often and is not tried for a while: it may work again in {}", about(wait))
+}
+
+/// What a call is answered that failed and was tried again in vain.
+pub fn tool_failed(tool: &str, attempts: u32, kind: &str, message: &str) -> String {
+    let times = if attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
+    format!("Tool `{tool}` was tried {times} and failed. The last failure ({kind}) was: {message}")
+}
+
+/// A wait in words, rounded up.
+fn about(wait: Duration) -> String {
+    format!("{:.1} s", (wait.as_secs_f64() * 10.0).ceil() / 10.0)
 }

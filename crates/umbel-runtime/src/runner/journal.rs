@@ -352,11 +352,24 @@ impl Recorder {
                 None => Ok(event.into()),
             };
         }
+        let mut failure = None;
+        if !onion.on_output.is_empty() {
+            // Asked before the event is taken in, since whoever writes next hands on all that is there. If it fails,
+            // the event is stored and nobody sees it.
+            let whole = Arc::new(without_temp(event.clone()));
+            let seen = self.view(run, onion, &whole).await.inspect_err(refused);
+            let seen = seen.unwrap_or_else(|error| {
+                failure = Some(error);
+                None
+            });
+            if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &whole)) {
+                self.lock().views.push((event.id.clone(), seen));
+            }
+        }
         let holds = holds(run, &event, &steps);
         let event = self.take_in_event(event, steps);
-        let seen = self.view(run, onion, &event).await.inspect_err(refused)?;
-        if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &event)) {
-            self.lock().views.push((event.id.clone(), seen));
+        if let Some(error) = failure {
+            return Err(error);
         }
         if !holds {
             self.write().await?;

@@ -9,6 +9,7 @@ mod confirmations;
 mod context_edit;
 mod flow;
 mod handler_macro;
+mod layers;
 mod offload;
 mod options;
 mod outcome;
