@@ -1,4 +1,4 @@
-//! Handlers from closures, for what needs no type of its own, and help for layers that look at results.
+//! Handlers from closures, for what needs no type of its own.
 //!
 //! None of these handlers keeps anything, so one can serve any number of runs at once. Those that change what an agent
 //! works with act before each of its turns, in the order in which they were added: a later one can undo an earlier one.
@@ -29,8 +29,10 @@ use serde_json::Value;
 use smol_str::SmolStr;
 use umbel_core::{
     AgentTurn, BoxFuture, Handler, Hooks, InstructionPlan, ModelTurn, NextTool, Result, Run, Step, Tool,
-    ToolCall, ToolError, ToolItem, ToolOutput, ToolResult, ToolSet, ToolStream, ToolValue, Words, Work,
+    ToolCall, ToolItem, ToolOutput, ToolResult, ToolSet, ToolStream, ToolValue, Words, Work,
 };
+
+use crate::layers::Logging;
 
 /// Tells the agent something more: words as they are, a [`template`](umbel_core::template), or words that are
 /// [`provided`](umbel_core::provided) for each request.
@@ -170,6 +172,11 @@ where
     WrapTool { name: "with::global_tool_wrapper", wrap }
 }
 
+/// Logs a line for each tool call; [`Logging`] has more to set.
+pub fn tool_logging() -> Logging {
+    Logging::new()
+}
+
 /// A layer around the tool calls that answer piece by piece. It gets the pieces; others pass it by.
 ///
 /// ```
@@ -189,7 +196,7 @@ where
 }
 
 /// Maps what a streamed result says, news and result alike. The last item stays the last, and an error, the mark of one,
-/// metadata and media stay what they are.
+/// metadata and media stay what they are. [`at_end`](crate::layers::at_end) sees how a call ends, streamed or not.
 pub fn map_tool_stream(items: ToolStream, map: impl FnMut(Value) -> Value + Send + 'static) -> ToolStream {
     let mut map = map;
     Box::pin(items.map(move |item| {
@@ -198,29 +205,6 @@ pub fn map_tool_stream(items: ToolStream, map: impl FnMut(Value) -> Value + Send
             ToolItem::Done(done) => ToolItem::Done(ToolValue { value: map(done.value), ..done }),
         })
     }))
-}
-
-/// Has a closure judge how a call ends, be it at once or at the end of a stream: what it gives is the result.
-///
-/// What a layer makes of an error it must not do to an interrupt or a cancellation:
-/// [`Error::is_control`](umbel_core::Error::is_control) tells.
-pub fn map_tool_end<F>(result: ToolResult, judge: F) -> ToolResult
-where
-    F: FnMut(Result<ToolValue, ToolError>) -> Result<ToolValue, ToolError> + Send + 'static,
-{
-    let mut judge = judge;
-    match result {
-        Ok(ToolOutput::Value(value)) => judge(Ok(value)).map(ToolOutput::Value),
-        Err(error) => judge(Err(error)).map(ToolOutput::Value),
-        Ok(ToolOutput::Stream(items)) => {
-            let items = items.map(move |item| match item {
-                Ok(ToolItem::Done(value)) => judge(Ok(value)).map(ToolItem::Done),
-                Err(error) => judge(Err(error)).map(ToolItem::Done),
-                news => news,
-            });
-            Ok(ToolOutput::Stream(Box::pin(items)))
-        }
-    }
 }
 
 /// A handler that changes a turn and has nothing to wait for.

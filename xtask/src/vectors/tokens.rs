@@ -129,6 +129,11 @@ impl Tokens {
             "tool-limit" => text::tool_limit(limited_tool(rest)),
             "tool-limit-end" => text::tool_limit_end(limited_tool(rest), &used(rest)),
             "tool-skipped" => text::CALL_SKIPPED.to_owned(),
+            "tool-failed" => {
+                let words = rest.split_once("text=").map_or("", |(_, words)| words);
+                let tool = limited_tool(rest).unwrap_or_default();
+                text::tool_failed(tool, attempts(rest), umbel::ErrorKind::Tool.code(), words)
+            }
             "model-failed" => text::model_failed(attempts(rest), &failure(rest)),
             _ => format!("{OPEN}{token}{CLOSE}"),
         };

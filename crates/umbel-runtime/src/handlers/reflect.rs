@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
@@ -11,8 +12,8 @@ use umbel_core::{
     ToolResult, ToolValue, Work,
 };
 
+use crate::layers::at_end;
 use crate::text;
-use crate::with::map_tool_end;
 
 /// The name under which a run keeps its counts, and the mark in the metadata of guidance.
 const REFLECT_RETRY: &str = "reflect_retry";
@@ -203,7 +204,7 @@ impl Handler for ReflectRetry {
         Work::later(async move {
             // A stream outlives this call, so it gets a judge of its own.
             let (judge, cx) = (self.clone(), call.cx.clone());
-            map_tool_end(next.call(call).await, move |end| judge.judge(&cx, end))
+            at_end(next.call(call).await, move |end| ready(judge.judge(&cx, end))).await
         })
     }
 }

@@ -1,13 +1,14 @@
 //! Which tool errors the model is told about.
 
 use std::fmt;
+use std::future::ready;
 use std::sync::Arc;
 
 use umbel_core::{
     Error, Handler, Hooks, NextTool, Result, ToolCall, ToolContext, ToolError, ToolResult, ToolValue, Work,
 };
 
-use crate::with::map_tool_end;
+use crate::layers::at_end;
 
 type Tell = Arc<dyn Fn(&ToolContext, &Error) -> Option<String> + Send + Sync>;
 
@@ -68,7 +69,7 @@ impl Handler for ToolErrorHandler {
         Work::later(async move {
             // A stream outlives this call, so it gets a judge of its own.
             let (judge, cx) = (self.clone(), call.cx.clone());
-            map_tool_end(next.call(call).await, move |end| judge.judge(&cx, end))
+            at_end(next.call(call).await, move |end| ready(judge.judge(&cx, end))).await
         })
     }
 }

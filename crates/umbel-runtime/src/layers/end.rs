@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use futures::StreamExt;
-use umbel_core::{BoxStream, Error, ErrorKind, ToolError, ToolItem, ToolOutput, ToolResult, ToolValue};
+use umbel_core::{Error, ErrorKind, ToolError, ToolItem, ToolOutput, ToolResult, ToolStream, ToolValue};
 
 use crate::text;
 
@@ -57,9 +57,6 @@ where
         Some((finish(end).await.map(ToolItem::Done), None))
     }))
 }
-
-/// A result that comes piece by piece.
-pub(super) type ToolStream = BoxStream<'static, Result<ToolItem, ToolError>>;
 
 #[cfg(test)]
 mod tests {

@@ -426,6 +426,10 @@ async fn a_function_finds_better_words_for_an_error() {
     assert!(through(&layers, &cx, failed("secret")).await.is_err());
 }
 
+umbel::layer_contract!(reflecting: ReflectRetry::new());
+umbel::layer_contract!(reflecting_without_end: ReflectRetry::new().global().stop_when_exceeded());
+umbel::layer_contract!(telling_errors: ToolErrorHandler::when(|_, _| true));
+
 // ---- event filter
 
 fn event(author: &str, parts: impl IntoIterator<Item = Part>) -> Event {

@@ -245,19 +245,19 @@ async fn t1_a_mapped_stream_keeps_errors_marks_and_its_last_item() {
 }
 
 #[tokio::test]
-async fn how_a_call_ends_is_judged_at_once_and_at_the_end_of_a_stream() {
-    let judge = |end: Result<ToolValue, ToolError>| match end {
-        Ok(value) => Err(ToolError::new(format!("not {}", value.value))),
-        Err(error) => Ok(json!(format!("was {error}")).into()),
-    };
-    let value_of = |result: ToolResult| result.map(|output| value(output).value).map_err(|e| e.to_string());
-    assert_eq!(value_of(with::map_tool_end(Ok(json!(1).into()), judge)), Err("not 1".to_owned()));
-    assert_eq!(value_of(with::map_tool_end(Err(ToolError::new("x")), judge)), Ok(json!("was x")));
-    let streamed = pieces(vec![Ok(ToolItem::Progress(json!(0))), Err(ToolError::new("cut"))]);
-    let given = items(with::map_tool_end(Ok(streamed), judge).unwrap()).await;
-    let given: Vec<ToolItem> = given.into_iter().map(|item| item.ok().unwrap()).collect();
-    assert_eq!(given, [ToolItem::Progress(json!(0)), ToolItem::Done(json!("was cut").into())]);
+async fn tool_logging_tells_of_each_call() {
+    let notes = Notes::default();
+    let noted = notes.clone();
+    let logging =
+        with::tool_logging().sink(move |log| noted.add(format!("{} {}", log.tool, log.ending.name())));
+    let logging: Arc<dyn Handler> = Arc::new(logging);
+    called(vec![logging.clone()], |_| Ok(json!(1).into())).await.unwrap();
+    assert!(called(vec![logging], |_| Err(ToolError::new("no"))).await.is_err());
+    assert_eq!(notes.all(), ["search success", "search failure"]);
 }
+
+umbel::layer_contract!(tool_wrapper: with::tool_wrapper(|call, next| Box::pin(next.call(call))));
+umbel::layer_contract!(stream_wrapper: with::stream_tool_wrapper(|_, items| with::map_tool_stream(items, |v| v)));
 
 #[test]
 fn helpers_are_handlers_that_threads_share_and_that_borrow_nothing() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use umbel::backoff::Backoff;
 use umbel::handlers::{ModelFallback, ModelRetry, OnFailure};
-use umbel::{BoxError, Error, Handler};
+use umbel::{BoxError, Error, Handler, ToolRetry};
 
 use super::message::settle;
 use super::play::{Play, both_ways, built};
@@ -17,9 +17,6 @@ use crate::vectors::script::{flag, list, text};
 use crate::vectors::tokens::Tokens;
 
 pub(in crate::vectors) async fn check(case: &Case) -> Result<Checked, BoxError> {
-    if list(&case.input, "handlers").iter().any(|handler| text(handler, "kind") == Some("tool_retry")) {
-        return Ok(Checked::Skipped);
-    }
     both_ways(case, once).await
 }
 
@@ -73,6 +70,7 @@ fn delays(seen: &Seen) -> Vec<f64> {
 fn made(handler: &Value, input: &Value, scene: &Arc<Scene>) -> Result<Arc<dyn Handler>, BoxError> {
     match text(handler, "kind") {
         Some("model_retry") => Ok(Arc::new(model_retry(handler, input)?)),
+        Some("tool_retry") => Ok(Arc::new(tool_retry(handler, input)?)),
         Some("model_fallback") => {
             let scripts = input.get("fallback_models").cloned().unwrap_or_default();
             let names = list(handler, "models").iter().filter_map(Value::as_str);
@@ -96,6 +94,25 @@ fn model_retry(handler: &Value, input: &Value) -> Result<ModelRetry, BoxError> {
     Ok(match (on_failure.as_str(), text(&on_failure, "text")) {
         (Some("error"), _) => retry.on_failure(OnFailure::Error),
         (_, Some(_)) => retry.on_failure(OnFailure::say(move |error, _| said(&on_failure, error))),
+        _ => retry,
+    })
+}
+
+fn tool_retry(handler: &Value, input: &Value) -> Result<ToolRetry, BoxError> {
+    let mut retry = ToolRetry::new().backoff(backoff(handler, input)?);
+    if let Some(retries) = handler.get("max_retries").and_then(Value::as_i64) {
+        retry = retry.max_retries(u32::try_from(retries)?);
+    }
+    if handler.get("retry_on").is_some() {
+        retry = retry.retry_on(listed(handler));
+    }
+    if handler.get("tools").is_some() {
+        retry = retry.tools(list(handler, "tools").iter().filter_map(Value::as_str));
+    }
+    let on_failure = handler.get("on_failure").cloned().unwrap_or_default();
+    Ok(match (on_failure.as_str(), text(&on_failure, "text")) {
+        (Some("error"), _) => retry.or_fail(),
+        (_, Some(_)) => retry.or_say(move |error| said(&on_failure, error)),
         _ => retry,
     })
 }
