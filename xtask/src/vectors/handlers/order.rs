@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use umbel::{
-    AfterOrder, AgentTurn, BoxError, Chunk, ChunkStream, Error, ErrorKind, Handler, Hooks, Jump, ModelCall,
-    ModelTurn, NextModel, NextTool, Outcome, Response, Result, Run, Step, ToolCall, ToolResult, Work,
+    AfterOrder, AgentTurn, BoxError, Chunk, ChunkStream, Content, Error, ErrorKind, Handler, Hooks, Jump,
+    ModelCall, ModelTurn, NextModel, NextTool, Outcome, Response, Result, Run, Step, ToolCall, ToolResult,
+    Work,
 };
 
 use super::message::{content, settle_runs};
@@ -140,7 +141,7 @@ impl Traced {
         let action = self.act("before_model")?;
         let step = self.step("before_model", action);
         for message in action.map(|action| list(action, "add")).unwrap_or_default() {
-            let said = content(message).map_err(unreadable)?;
+            let said = spoken(message)?;
             if step == Step::Jump(Jump::End) && text(message, "role") == Some("assistant") {
                 return Ok(Step::Respond(said));
             }
@@ -155,7 +156,7 @@ impl Traced {
         for message in action.map(|action| list(action, "add")).unwrap_or_default() {
             match text(message, "call_id") {
                 Some(call) => turn.answer(call.into(), json!(text(message, "text"))),
-                None => turn.history.push(content(message).map_err(unreadable)?),
+                None => turn.history.push(spoken(message)?),
             }
         }
         Ok(self.step("after_model", action))
@@ -206,8 +207,9 @@ fn caught(error: &Error) -> String {
     format!("caught {}", Scripted::find(error).map_or(error.kind().code(), |scripted| &scripted.kind))
 }
 
-fn unreadable(error: BoxError) -> Error {
-    Error::new(ErrorKind::InvalidInput, error.to_string())
+/// A message of the vector as a content, in a hook.
+fn spoken(message: &Value) -> Result<Content> {
+    content(message).map_err(|e| Error::new(ErrorKind::InvalidInput, e.to_string()))
 }
 
 impl Handler for Traced {
