@@ -5,9 +5,11 @@
 mod agents;
 mod bad_input;
 mod calls;
+mod checklist;
 mod confirmations;
 mod flow;
 mod handler_macro;
+mod handler_support;
 mod options;
 mod outcome;
 mod sessions;
