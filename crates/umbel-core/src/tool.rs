@@ -163,8 +163,8 @@ impl ToolSpec {
 
 /// What a tool gives: a value, or a stream that ends in one.
 pub enum ToolOutput {
-    /// Done.
-    Value(ToolValue),
+    /// Done. Boxed, since it is handed through many layers.
+    Value(Box<ToolValue>),
     /// News while it works; the last item is the value.
     Stream(ToolStream),
 }
@@ -212,7 +212,13 @@ impl ToolOutput {
 
 impl From<Value> for ToolOutput {
     fn from(value: Value) -> Self {
-        Self::Value(value.into())
+        ToolValue::from(value).into()
+    }
+}
+
+impl From<ToolValue> for ToolOutput {
+    fn from(value: ToolValue) -> Self {
+        Self::Value(Box::new(value))
     }
 }
 

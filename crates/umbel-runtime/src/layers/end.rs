@@ -34,8 +34,8 @@ where
 {
     match result {
         Ok(ToolOutput::Stream(items)) => Ok(ToolOutput::Stream(map_last(items, finish))),
-        Ok(ToolOutput::Value(value)) => finish(Ok(value)).await.map(ToolOutput::Value),
-        Err(error) => finish(Err(error)).await.map(ToolOutput::Value),
+        Ok(ToolOutput::Value(value)) => finish(Ok(*value)).await.map(ToolOutput::from),
+        Err(error) => finish(Err(error)).await.map(ToolOutput::from),
     }
 }
 

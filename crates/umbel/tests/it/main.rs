@@ -5,10 +5,12 @@
 mod agents;
 mod bad_input;
 mod calls;
+mod checklist;
 mod confirmations;
 mod context_edit;
 mod flow;
 mod handler_macro;
+mod handler_support;
 mod layers;
 mod offload;
 mod options;

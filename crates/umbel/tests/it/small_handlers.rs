@@ -254,7 +254,7 @@ async fn through(layers: &[Arc<dyn Handler>], cx: &ToolContext, result: ToolResu
 
 fn value(result: ToolResult) -> ToolValue {
     let ToolOutput::Value(value) = result.unwrap() else { panic!("a stream") };
-    value
+    *value
 }
 
 fn failed(message: &str) -> ToolResult {
@@ -321,7 +321,7 @@ async fn a_result_that_is_called_a_failure_counts_as_one() {
     assert_eq!(error.error().message(), text::reflect_failed("job", 2, "the job failed"));
     let good = json!({"status": "done"});
     assert_eq!(value(through(&layers, &cx, Ok(good.clone().into())).await).value, good);
-    let own = through(&layers, &cx, Ok(ToolOutput::Value(ToolValue::error("the tool says so")))).await;
+    let own = through(&layers, &cx, Ok(ToolOutput::from(ToolValue::error("the tool says so")))).await;
     assert_eq!(value(own).value["error"], "the tool says so");
 }
 
@@ -331,11 +331,11 @@ async fn a_call_that_waits_for_a_person_or_was_rejected_is_no_failure() {
     let pending = ToolValue::error("wait for a person");
     let asking = in_run(&run(), "search");
     asking.request_confirmation("may I?", None).unwrap();
-    let told = through(&layers, &asking, Ok(ToolOutput::Value(pending.clone()))).await;
+    let told = through(&layers, &asking, Ok(ToolOutput::from(pending.clone()))).await;
     assert_eq!(value(told), pending);
     let rejected =
         ToolContext::new(run(), "search".into(), Some("call".into()), Some(umbel::Confirmation::default()));
-    let told = through(&layers, &rejected, Ok(ToolOutput::Value(pending.clone()))).await;
+    let told = through(&layers, &rejected, Ok(ToolOutput::from(pending.clone()))).await;
     assert_eq!(value(told), pending);
 }
 

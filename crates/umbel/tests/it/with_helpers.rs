@@ -67,7 +67,7 @@ fn pieces(items: Vec<Result<ToolItem, ToolError>>) -> ToolOutput {
 
 fn value(output: ToolOutput) -> ToolValue {
     let ToolOutput::Value(value) = output else { panic!("a stream") };
-    value
+    *value
 }
 
 async fn items(output: ToolOutput) -> Vec<Result<ToolItem, ToolError>> {
@@ -184,7 +184,7 @@ async fn h10_a_wrapper_changes_arguments_and_result_calls_again_or_not_at_all() 
             let args = Object::from_iter([("n".to_owned(), json!(2))]);
             let mut given = value(next.call(call.with_args(args)).await?);
             given.metadata.insert("seen".to_owned(), true.into());
-            Ok(ToolOutput::Value(given))
+            Ok(ToolOutput::from(given))
         })
     });
     let notes = Notes::default();
