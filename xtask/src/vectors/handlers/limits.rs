@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use umbel::handlers::{LimitReached, ModelCallLimit, ModelLimitExit, ToolCallLimit, ToolLimitExit};
 use umbel::{BoxError, Error, ErrorKind, LlmAgent, Result};
 
-use super::{Log, agent, builder, cause, run, sorted};
+use super::{Log, agent, builder, cause, run};
 use crate::vectors::case::{Case, Checked};
 use crate::vectors::script::{list, text};
 
@@ -87,15 +87,18 @@ fn told(error: &Error) -> Value {
     told
 }
 
-/// What is ours on purpose: answers stand in the order of their calls, and a response that a limit stops is not stored,
-/// since its calls would stay without an answer.
+/// What is ours on purpose: answers that no tool gave stand in the order of their calls, and a response that a limit
+/// stops is not stored, since its calls would stay without an answer.
 fn settle(expected: &mut Value) {
+    let is_refused = |message: &Value| text(message, "status") == Some("error");
     for run in expected.get_mut("runs").and_then(Value::as_array_mut).into_iter().flatten() {
         let stopped = run.pointer("/error/kind") == Some(&json!("tool_limit"));
         let Some(messages) = run.get_mut("messages").and_then(Value::as_array_mut) else { continue };
         if stopped {
             messages.pop_if(|last| !list(last, "calls").is_empty());
         }
-        *messages = sorted(std::mem::take(messages));
+        for refused in messages.chunk_by_mut(|one, next| is_refused(one) && is_refused(next)) {
+            refused.sort_by_key(|message| text(message, "call_id").map(str::to_owned));
+        }
     }
 }

@@ -226,7 +226,7 @@ pub(super) async fn run(runner: &Runner, key: &SessionKey, user: &str) -> Result
         error = item.err().or(error);
     }
     let messages = stored(runner, key).await?.iter().skip(before).flat_map(|event| messages(event)).collect();
-    Ok(Ran { error, messages: sorted(messages) })
+    Ok(Ran { error, messages })
 }
 
 async fn stored(runner: &Runner, key: &SessionKey) -> Result<Vec<Arc<Event>>, BoxError> {
@@ -260,13 +260,4 @@ fn messages(event: &Event) -> Vec<Value> {
         message["calls"] = content.calls().map(call).collect();
     }
     vec![message]
-}
-
-/// The messages with the answers of one turn in the order of their ids: the oracle puts those first that no tool gave.
-pub(super) fn sorted(mut messages: Vec<Value>) -> Vec<Value> {
-    let is_answer = |message: &Value| text(message, "role") == Some("tool");
-    for turn in messages.chunk_by_mut(|one, next| is_answer(one) && is_answer(next)) {
-        turn.sort_by_key(|message| text(message, "call_id").map(str::to_owned));
-    }
-    messages
 }
