@@ -107,7 +107,10 @@ async fn ask<'a, T>(
 
 /// An error of a hook, with the names of handler and hook. Its kind stays, unless it is none in particular.
 pub(crate) fn named(handler: &dyn Handler, hook: &str, error: Error) -> Error {
-    if error.is_control() || error.kind() == ErrorKind::Handler {
+    // One that carries another of ours has its names: of a plugin, or of whoever panicked.
+    let is_named = error.kind() == ErrorKind::Handler
+        && std::error::Error::source(&error).is_some_and(|source| source.is::<Error>());
+    if error.is_control() || is_named {
         return error;
     }
     let kind = if error.kind() == ErrorKind::Other { ErrorKind::Handler } else { error.kind() };

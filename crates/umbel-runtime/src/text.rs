@@ -1,5 +1,7 @@
 //! Every sentence that Umbel itself says to a model or asks of a person, in one place.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use umbel_core::{Error, Object, json};
 
@@ -97,6 +99,19 @@ pub const FINISH_TASK_NOTE: &str = "You work on a task for another agent and may
 /// Asks for a summary of a conversation.
 pub const SUMMARISE: &str = "Summarise the conversation below for someone who has to continue it. Keep decisions, facts, \
     names, numbers, open questions and the results of tools. Leave out pleasantries. Answer with the summary only.";
+
+/// Opens a summary that stands for earlier messages.
+pub const SUMMARY: &str = "The earlier part of this conversation, summed up:";
+
+/// Stands where the result of a tool was taken out of a request.
+pub const CLEARED: &str = "[cleared]";
+
+/// What a call is answered that never got an answer.
+pub const NO_ANSWER: &str = "This call has no answer: it was cut short, or its answer is still to come.";
+
+/// What the tool does that reads stored results.
+pub const READ_ARTIFACT: &str = "Reads from a tool result that was too long to be shown and was stored instead. Gives \
+    `length` characters from `offset` on, and the offset at which to go on.";
 
 /// Tells the model to plan before it acts.
 pub const PLAN_AND_ACT: &str = "Work in this form. First write `/*PLANNING*/` and a numbered plan that uses only the tools \
@@ -211,6 +226,25 @@ pub fn transfer_refused(from: &str, to: &str) -> String {
     )
 }
 
+/// A summary that stands for earlier messages.
+pub fn summary(words: &str) -> String {
+    format!("{SUMMARY}\n\n{words}")
+}
+
+/// Says how to get at the rest of a result that was too long.
+pub fn offloaded(tool: &str, name: &str, shown: usize, total: usize) -> String {
+    let missing = total.saturating_sub(shown);
+    format!(
+        "Only the first {shown} of {total} characters are shown, {missing} are missing. The whole result is stored: call \
+         `{tool}` with the name \"{name}\" and an offset to read on."
+    )
+}
+
+/// Says that a stored result does not exist.
+pub fn no_stored_result(name: &str) -> String {
+    format!("There is no stored result named \"{name}\". Use a name that a tool's result gave you.")
+}
+
 /// Says that a plugin failed.
 pub fn plugin_error(plugin: &str, hook: &str, message: &str) -> String {
     format!("plugin `{plugin}` failed in `{hook}`: {message}")
@@ -265,4 +299,44 @@ pub fn tool_limit_end(tool: Option<&str>, used: &str) -> String {
         Some(tool) => format!("I have to stop here: `{tool}` was called more often than allowed ({used})."),
         None => format!("I have to stop here: more tools were called than allowed ({used})."),
     }
+}
+
+/// Says that a run was stopped for what was found, without saying it again.
+pub fn pii_blocked(kind: &str, count: usize) -> String {
+    let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+    format!("personal data of type `{kind}` was found {times}, and the policy is to stop there")
+}
+
+/// What a call is answered that came to no result.
+pub const NO_RESULT: &str = "the tool ended without a result";
+
+/// What a call is answered that a limit refused.
+pub fn rate_limited(tool: &str, wait: Duration) -> String {
+    format!("rate limit exceeded: `{tool}` can be called again in {}", about(wait))
+}
+
+/// What a call is answered that found too many others on their way.
+pub fn too_many_at_once(tool: &str, limit: usize) -> String {
+    format!("`{tool}` cannot be called now: {limit} calls are on their way, and no more are allowed at once")
+}
+
+/// What a call is answered that took too long.
+pub fn tool_timeout(tool: &str, limit: Duration) -> String {
+    format!("tool `{tool}` took longer than {} s and was stopped", limit.as_secs_f64())
+}
+
+/// What a call is answered of a tool that keeps failing.
+pub fn circuit_open(tool: &str, wait: Duration) -> String {
+    format!("`{tool}` failed too often and is not tried for a while: it may work again in {}", about(wait))
+}
+
+/// What a call is answered that failed and was tried again in vain.
+pub fn tool_failed(tool: &str, attempts: u32, kind: &str, message: &str) -> String {
+    let times = if attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
+    format!("Tool `{tool}` was tried {times} and failed. The last failure ({kind}) was: {message}")
+}
+
+/// A wait in words, rounded up.
+fn about(wait: Duration) -> String {
+    format!("{:.1} s", (wait.as_secs_f64() * 10.0).ceil() / 10.0)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use umbel_core::{
     CallId, Content, Context, Edit, Edited, Error, ErrorKind, Event, FunctionCall, History, Jump, ModelTurn,
-    Response, Result, RunStep, Step, ToolSet, ToolValue, Transcript,
+    Response, Result, Role, RunStep, Step, ToolSet, ToolValue, Transcript,
 };
 
 use super::draft::Draft;
@@ -80,7 +80,7 @@ pub(super) async fn after_model(
     let step = onion::after_model(&onion.after_model, &mut model_turn).await?;
     let (response, mut answers) = model_turn.finish();
     let mut response = response.unwrap_or_default();
-    record(turn);
+    let place = moved(place, &record(turn));
     let Some(transcript) = &mut turn.transcript else { return Ok(Seen { response, answers, step }) };
     let same = |a: &Option<Arc<Content>>, b: Option<&Arc<Content>>| match (a, b) {
         (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -88,9 +88,8 @@ pub(super) async fn after_model(
     };
     if said.is_some() && same(&said, response.content.as_ref()) {
         // Whoever changed it as the last message of the conversation changed the response.
-        if let Some(content) =
-            transcript.get(place).filter(|content| content.role == Some(umbel_core::Role::Model))
-        {
+        let content = place.and_then(|place| transcript.get(place));
+        if let Some(content) = content.filter(|content| content.role == Some(Role::Model)) {
             response.content = Some(content.clone());
         }
     }
@@ -98,14 +97,28 @@ pub(super) async fn after_model(
     Ok(Seen { response, answers, step })
 }
 
+/// Where a message stands after some changes; `None` if it was taken out. One of the model's in its place is it.
+fn moved(place: usize, edits: &[Edit]) -> Option<usize> {
+    edits.iter().try_fold(place, |place, edit| {
+        if place < edit.at {
+            return Some(place);
+        }
+        if edit.at + edit.removed <= place {
+            return Some(place - edit.removed + edit.added.len());
+        }
+        let said = edit.added.iter().rposition(|content| content.role == Some(Role::Model))?;
+        Some(edit.at + said)
+    })
+}
+
 /// Responses that a handler put behind the calls they answer are answers like any other.
 fn take_answers(
     transcript: &Transcript,
-    place: usize,
+    place: Option<usize>,
     response: &Response,
     answers: &mut Vec<(CallId, ToolValue)>,
 ) {
-    let Some(content) = &response.content else { return };
+    let (Some(content), Some(place)) = (&response.content, place) else { return };
     for behind in transcript.iter_from(place.saturating_add(1)) {
         for given in behind.responses() {
             let call = content.calls().find(|call| call.id.is_some() && call.id == given.id);

@@ -132,7 +132,11 @@ async fn one_step(turn: &mut Turn<'_>) -> Result<Made> {
     draft.ask_toolsets().await?;
     for processor in turn.agent.processors.request() {
         if processor.applies(turn.agent) {
-            processor.process(&mut draft).await?;
+            // Nearly all are done at once; then there is nothing to poll.
+            match processor.process(&mut draft).try_now() {
+                Ok(done) => done?,
+                Err(work) => work.await?,
+            }
         }
         if draft.is_stopped() || turn.run.is_ended() {
             return Ok(Made { last: draft.take_last(), after: After::Event });

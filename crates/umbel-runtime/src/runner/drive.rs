@@ -4,7 +4,6 @@ use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -41,8 +40,6 @@ pub(crate) struct Task {
     pub(crate) input: Content,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) cancel: CancelToken,
-    /// Shared with the run that started this one, if one did.
-    pub(crate) model_calls: Arc<AtomicU32>,
     pub(crate) depth: u32,
 }
 
@@ -71,11 +68,13 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
 
 /// The work's result. A panic in it, such as one of a callback, is an error like any other.
 fn caught<T>(work: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
-    AssertUnwindSafe(work).catch_unwind().map(|result| result.unwrap_or_else(panicked))
+    AssertUnwindSafe(work)
+        .catch_unwind()
+        .map(|result| result.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
 }
 
-fn panicked<T>(panic: Box<dyn std::any::Any + Send>) -> Result<T> {
-    Err(Error::from_panic("the run", panic.as_ref()))
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    Error::from_panic("the run", panic)
 }
 
 /// Takes the session and writes the user's message.
@@ -91,7 +90,7 @@ fn start(task: Task) -> Work<'static, Result<Run>> {
         return Work::later(caught(start_later(task)));
     }
     let started = std::panic::catch_unwind(AssertUnwindSafe(|| start_now(task)));
-    Work::done(started.unwrap_or_else(panicked))
+    Work::done(started.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
 }
 
 /// The start of a run that has nothing to wait for.
@@ -153,7 +152,6 @@ fn prepare(task: Task) -> Result<(RunParts, Arc<Content>)> {
         services: shared.services.clone(),
         cancel: task.cancel,
         tree: shared.team.tree.clone(),
-        model_calls: task.model_calls,
         depth: task.depth,
         extensions: shared.extensions.clone(),
         journal: task.recorder,
