@@ -1,6 +1,7 @@
 //! Tokens such as `⟦identity solo⟧`: vectors leave the wording to us, so a token stands for our own sentence.
 
 use serde_json::{Value, json};
+use umbel::Error;
 use umbel::history::{BEGIN_TURN, CONTINUE_TURN};
 use umbel::run::model_call_limit;
 use umbel::text;
@@ -121,6 +122,8 @@ impl Tokens {
             "tool-limit-end" => text::tool_limit_end(tool(rest), &used(rest)),
             "tool-skipped" => text::CALL_SKIPPED.to_owned(),
             "model-failed" => model_failed(rest),
+            "tool-failed" => tool_failed(rest),
+            "tool-args-invalid" => ANYTHING.to_owned(),
             _ => format!("{OPEN}{token}{CLOSE}"),
         };
         vec![words]
@@ -199,10 +202,20 @@ fn used(rest: &str) -> String {
 }
 
 /// `attempts=n kind=kind text=words`
-fn model_failed(rest: &str) -> String {
+fn failed(rest: &str) -> (u32, Error) {
     let attempts = field(rest, "attempts").and_then(|attempts| attempts.parse().ok()).unwrap_or_default();
     let words = rest.split_once("text=").map_or("", |(_, words)| words);
-    text::model_failed(attempts, &failure(&json!({"kind": field(rest, "kind"), "text": words})))
+    (attempts, failure(&json!({"kind": field(rest, "kind"), "text": words})))
+}
+
+fn model_failed(rest: &str) -> String {
+    let (attempts, error) = failed(rest);
+    text::model_failed(attempts, &error)
+}
+
+fn tool_failed(rest: &str) -> String {
+    let (attempts, error) = failed(rest);
+    text::tool_failed(tool(rest).unwrap_or_default(), attempts, error.kind().code(), error.message())
 }
 
 /// Whether words fit a reading, which may leave some of them open.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use umbel::handlers::{LimitReached, ModelCallLimit, ModelLimitExit, ToolCallLimit, ToolLimitExit};
 use umbel::{BoxError, Error, ErrorKind, LlmAgent, Result};
 
-use super::{Log, agent, builder, cause, run};
+use super::{Log, agent, builder, cause, run, with};
 use crate::vectors::case::{Case, Checked};
 use crate::vectors::script::{list, text};
 
@@ -26,16 +26,13 @@ pub(crate) async fn check(case: &Case) -> Result<Checked, BoxError> {
         let key = sessions.get(thread).ok_or("the session is gone")?;
         let (models, calls) = (log.models().len(), log.calls().len());
         let ran = run(&runner, key, text(asked, "user").unwrap_or_default()).await?;
-        let mut made = json!({
+        let made = json!({
             "outcome": if ran.error.is_some() { "error" } else { "ok" },
             "messages": ran.messages,
             "ran": log.calls().get(calls..),
             "model_calls": log.models().len() - models,
         });
-        if let Some(error) = &ran.error {
-            made["error"] = told(error);
-        }
-        runs.push(made);
+        runs.push(with(made, "error", ran.error.as_ref().map(told)));
     }
     let replies = list(&case.input, "model").len();
     let actual = json!({"runs": runs, "replies_unused": replies.saturating_sub(log.models().len())});
@@ -76,15 +73,12 @@ fn limited(agent: LlmAgent, limit: &Value) -> Result<LlmAgent, BoxError> {
 /// An error as the vectors tell it.
 fn told(error: &Error) -> Value {
     let Some(reached) = cause::<LimitReached>(error) else { return json!({"kind": error.message()}) };
-    let mut told = json!({
+    let told = json!({
         "kind": if error.kind() == ErrorKind::ToolCallLimit { "tool_limit" } else { "model_limit" },
         "thread": [reached.session, reached.session_limit],
         "run": [reached.run, reached.run_limit],
     });
-    if error.kind() == ErrorKind::ToolCallLimit {
-        told["tool"] = json!(reached.tool);
-    }
-    told
+    with(told, "tool", (error.kind() == ErrorKind::ToolCallLimit).then(|| json!(reached.tool)))
 }
 
 /// What is ours on purpose: answers that no tool gave stand in the order of their calls, and a response that a limit

@@ -243,21 +243,24 @@ fn messages(event: &Event) -> Vec<Value> {
     let responses = content.responses().map(|response| {
         let value = response.response.clone().unwrap_or_default();
         let error = value.get("error").cloned();
-        let mut message = json!({"role": "tool", "call_id": response.id, "name": response.name});
-        message["text"] = error.clone().or_else(|| value.get("result").cloned()).unwrap_or_default();
-        if error.is_some() {
-            message["status"] = "error".into();
-        }
-        message
+        let status = error.is_some().then(|| "error".into());
+        let words = error.or_else(|| value.get("result").cloned()).unwrap_or_default();
+        let message = json!({"role": "tool", "call_id": response.id, "name": response.name, "text": words});
+        with(message, "status", status)
     });
     let responses: Vec<Value> = responses.collect();
     if !responses.is_empty() {
         return responses;
     }
     let call = |call: &FunctionCall| json!({"id": call.id, "name": call.name, "args": call.args.clone().unwrap_or_default()});
-    let mut message = json!({"role": "assistant", "text": content.text()});
-    if content.has_calls() {
-        message["calls"] = content.calls().map(call).collect();
+    let calls = content.has_calls().then(|| content.calls().map(call).collect());
+    vec![with(json!({"role": "assistant", "text": content.text()}), "calls", calls)]
+}
+
+/// The object with a key more, if there is a value for it.
+pub(super) fn with(mut object: Value, key: &str, value: Option<Value>) -> Value {
+    if let (Some(fields), Some(value)) = (object.as_object_mut(), value) {
+        fields.insert(key.to_owned(), value);
     }
-    vec![message]
+    object
 }

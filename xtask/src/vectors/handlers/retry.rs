@@ -1,21 +1,19 @@
-//! Models that are asked again, and others in their place.
+//! Models and tools that are asked again, and other models in the place of one.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use umbel::backoff::Backoff;
 use umbel::handlers::{ModelFallback, ModelRetry, OnFailure};
-use umbel::{BoxError, LlmAgent, Result};
+use umbel::layers::ToolRetry;
+use umbel::{BoxError, Error, LlmAgent, Result};
 
-use super::{Log, ScriptModel, agent, builder, kind_of, run};
+use super::{Log, ScriptModel, agent, builder, kind_of, run, with};
 use crate::vectors::case::{Case, Checked};
 use crate::vectors::script::{flag, list, text};
 
 pub(crate) async fn check(case: &Case) -> Result<Checked, BoxError> {
     let (input, log) = (&case.input, Log::default());
-    if list(input, "handlers").iter().any(|handler| text(handler, "kind") == Some("tool_retry")) {
-        return Ok(Checked::Skipped);
-    }
     let mut built = agent(input, &log);
     for handler in list(input, "handlers") {
         built = built.and_then(|agent| handled(agent, handler, input, &log));
@@ -25,19 +23,24 @@ pub(crate) async fn check(case: &Case) -> Result<Checked, BoxError> {
     };
     let key = runner.create_session("ann").await?.key;
     let ran = run(&runner, &key, "go").await?;
-    let mut actual = json!({
+    // Calls of one turn run at the same time, so their order is not looked at.
+    let mut calls = log.calls();
+    calls.sort();
+    let actual = json!({
         "outcome": if ran.error.is_some() { "error" } else { "ok" },
         "model_attempts": log.models(),
-        "tool_attempts": log.calls(),
+        "tool_attempts": calls,
         "delays": in_milliseconds(&log.delays()),
     });
-    match &ran.error {
-        Some(error) => actual["error"] = json!({"kind": kind_of(error), "text": error.message()}),
-        None => actual["messages"] = ran.messages.get(1..).unwrap_or_default().into(),
+    let actual = match &ran.error {
+        Some(error) => with(actual, "error", Some(json!({"kind": kind_of(error), "text": error.message()}))),
+        None => with(actual, "messages", ran.messages.get(1..).map(Value::from)),
+    };
+    let delays: Vec<f64> = list(&case.expect, "delays").iter().filter_map(Value::as_f64).collect();
+    let mut expected = with(case.expect.clone(), "delays", Some(json!(in_milliseconds(&delays))));
+    if let Some(calls) = expected.get_mut("tool_attempts").and_then(Value::as_array_mut) {
+        calls.sort_by_key(|call| call.as_str().map(str::to_owned));
     }
-    let mut expected = case.expect.clone();
-    let delays: Vec<f64> = list(&expected, "delays").iter().filter_map(Value::as_f64).collect();
-    expected["delays"] = json!(in_milliseconds(&delays));
     Ok(Checked::plain(expected, actual))
 }
 
@@ -50,6 +53,7 @@ fn in_milliseconds(delays: &[f64]) -> Vec<f64> {
 fn handled(agent: LlmAgent, handler: &Value, input: &Value, log: &Log) -> Result<LlmAgent, BoxError> {
     match text(handler, "kind") {
         Some("model_retry") => Ok(agent.handler(model_retry(handler, input)?)),
+        Some("tool_retry") => Ok(agent.handler(tool_retry(handler, input)?)),
         Some("model_fallback") => {
             let script = |name: &str| input.get("fallback_models").map(|models| list(models, name));
             let names = list(handler, "models").iter().filter_map(Value::as_str);
@@ -63,30 +67,55 @@ fn handled(agent: LlmAgent, handler: &Value, input: &Value, log: &Log) -> Result
 
 fn model_retry(handler: &Value, input: &Value) -> Result<ModelRetry, BoxError> {
     let mut retry = ModelRetry::new().backoff(backoff(handler, input)?);
-    if let Some(retries) = handler.get("max_retries").and_then(Value::as_i64) {
-        retry = retry.max_retries(u32::try_from(retries)?);
+    retry = max_retries(handler)?.into_iter().fold(retry, ModelRetry::max_retries);
+    if let Some(listed) = listed(handler)? {
+        retry = retry.retry_on(listed);
     }
-    if let Some(kinds) = handler.get("retry_on") {
-        let kinds: Vec<String> = serde_json::from_value(kinds.clone())?;
-        retry = retry.retry_on(move |error| {
-            let kind = kind_of(error);
-            kinds
-                .iter()
-                .any(|listed| kind == listed || (kind == "rate_limit_burst" && listed == "rate_limit"))
-        });
-    }
-    let on_failure = handler.get("on_failure");
-    Ok(match on_failure.and_then(|words| text(words, "text")).map(str::to_owned) {
-        Some(words) => {
-            retry.on_failure(OnFailure::say(move |error, _| words.replace("{kind}", kind_of(error))))
-        }
-        None if on_failure == Some(&json!("error")) => retry.on_failure(OnFailure::Error),
+    Ok(match words(handler) {
+        Some(words) => retry.on_failure(OnFailure::say(move |error, _| words(error))),
+        None if text(handler, "on_failure") == Some("error") => retry.on_failure(OnFailure::Error),
         None => retry,
     })
 }
 
+fn tool_retry(handler: &Value, input: &Value) -> Result<ToolRetry, BoxError> {
+    let mut retry = ToolRetry::new().backoff(backoff(handler, input)?);
+    retry = max_retries(handler)?.into_iter().fold(retry, ToolRetry::max_retries);
+    if let Some(listed) = listed(handler)? {
+        retry = retry.retry_on(listed);
+    }
+    if handler.get("tools").is_some() {
+        retry = retry.tools(list(handler, "tools").iter().filter_map(Value::as_str));
+    }
+    Ok(match words(handler) {
+        Some(words) => retry.or_say(words),
+        None if text(handler, "on_failure") == Some("error") => retry.or_fail(),
+        None => retry,
+    })
+}
+
+fn max_retries(handler: &Value) -> Result<Option<u32>, BoxError> {
+    Ok(handler.get("max_retries").and_then(Value::as_i64).map(u32::try_from).transpose()?)
+}
+
+/// Whether an error is of a kind that the handler lists, or below one.
+fn listed(handler: &Value) -> Result<Option<impl Fn(&Error) -> bool + 'static>, BoxError> {
+    let Some(kinds) = handler.get("retry_on") else { return Ok(None) };
+    let kinds: Vec<String> = serde_json::from_value(kinds.clone())?;
+    Ok(Some(move |error: &Error| {
+        let kind = kind_of(error);
+        kinds.iter().any(|listed| kind == listed || (kind == "rate_limit_burst" && listed == "rate_limit"))
+    }))
+}
+
+/// What is said of the last error, if the handler has words of its own.
+fn words(handler: &Value) -> Option<impl Fn(&Error) -> String + 'static> {
+    let words = text(handler.get("on_failure")?, "text")?.to_owned();
+    Some(move |error: &Error| words.replace("{kind}", kind_of(error)))
+}
+
 /// The waits of a handler. Vectors have no jitter unless they say so.
-pub(super) fn backoff(handler: &Value, input: &Value) -> Result<Backoff, BoxError> {
+fn backoff(handler: &Value, input: &Value) -> Result<Backoff, BoxError> {
     let number = |key: &str| handler.get(key).and_then(Value::as_f64);
     let duration = |key: &str| number(key).map(Duration::try_from_secs_f64).transpose();
     let mut backoff = Backoff::new().jitter(flag(handler, "jitter"));
