@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod agents;
+mod attempts;
 mod bad_input;
+mod call_limits;
 mod calls;
 mod checklist;
 mod confirmations;
