@@ -59,15 +59,27 @@ pub(crate) async fn run_agent(run: &Run) -> Result<(), (Error, Option<NodeId>)> 
 async fn turn(run: &Run) -> Result<Option<SmolStr>> {
     let team = Team::of(run)?;
     let onion = &team.place(run.node_id())?.onion;
-    let mut result = work(run, &team, onion).await;
-    if !onion.on_error.is_empty()
-        && let Err(error) = &result
+    let result = work(run, &team, onion).await;
+    if onion.on_error.is_empty() && onion.after_agent.is_empty() {
+        return result;
+    }
+    // Boxed: most agents have no such handler.
+    Box::pin(wind_up(run, onion, result)).await
+}
+
+/// What comes after a turn, however it ended.
+async fn wind_up(run: &Run, onion: &Onion, mut result: Result<Option<SmolStr>>) -> Result<Option<SmolStr>> {
+    if let Err(error) = &result
         && !error.is_control()
         && !run.cancel_token().is_cancelled()
-        && let Some(content) = onion::on_error(&onion.on_error, run, error).await?
     {
-        run.emit(run.event().with_content(content)).await?;
-        result = Ok(None);
+        match onion::on_error(&onion.on_error, run, error).await {
+            Ok(None) => {}
+            Ok(Some(content)) => {
+                result = run.emit(run.event().with_content(content)).await.map(|_| None);
+            }
+            Err(failure) => result = Err(failure),
+        }
     }
     if !onion.after_agent.is_empty() {
         let outcome = match &result {
