@@ -67,7 +67,7 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
 }
 
 /// The work's result. A panic in it, such as one of a callback, is an error like any other.
-fn caught<T>(work: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
+pub(crate) fn caught<T>(work: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
     AssertUnwindSafe(work)
         .catch_unwind()
         .map(|result| result.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
