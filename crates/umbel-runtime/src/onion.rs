@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use umbel_core::onion::named;
 use umbel_core::{
     AfterOrder, AgentTurn, Content, Error, ErrorKind, Event, Extending, Guarded, Handler, Hooks, ModelTurn,
     Outcome, Result, Run, Step, Work,
@@ -104,23 +105,6 @@ async fn ask<'a, T>(
         Err(work) => run.cancel_token().guard(work).await?,
     };
     result.map_err(|error| named(handler, hook, error))
-}
-
-/// An error of a hook, with the names of handler and hook. Its kind stays, unless it is none in particular.
-pub(crate) fn named(handler: &dyn Handler, hook: &str, error: Error) -> Error {
-    // One that carries another of ours has its names: of a plugin, or of whoever panicked.
-    let is_named = error.kind() == ErrorKind::Handler
-        && std::error::Error::source(&error).is_some_and(|source| source.is::<Error>());
-    if error.is_control() || is_named {
-        return error;
-    }
-    let kind = if error.kind() == ErrorKind::Other { ErrorKind::Handler } else { error.kind() };
-    let wrapped = Error::new(kind, text::handler_error(handler.name(), hook, error.message()));
-    let wrapped = match error.retry_after() {
-        Some(after) => wrapped.with_retry_after(after),
-        None => wrapped,
-    };
-    wrapped.with_source(error)
 }
 
 /// Asks each handler before a turn, until one does not simply go on. With `strict_tools` none may add a tool whose name
