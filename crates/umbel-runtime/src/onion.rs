@@ -191,6 +191,9 @@ pub(crate) async fn on_event(handlers: &HookList, run: &Run, mut event: Event) -
 /// What of an event must stay as it is: others have acted on it, or will.
 struct Fixed {
     id: umbel_core::EventId,
+    run: umbel_core::RunId,
+    is_partial: bool,
+    waiting: Vec<umbel_core::CallId>,
     content: Option<Arc<Content>>,
     control: Option<Box<umbel_core::Actions>>,
 }
@@ -199,7 +202,14 @@ impl Fixed {
     fn of(event: &Event) -> Self {
         let content = event.content.clone().filter(|content| content.has_calls() || content.has_responses());
         let control = event.actions.clone().filter(|actions| !actions.is_plain());
-        Self { id: event.id.clone(), content, control }
+        Self {
+            id: event.id.clone(),
+            run: event.run.clone(),
+            is_partial: event.is_partial(),
+            waiting: event.long_running().to_vec(),
+            content,
+            control,
+        }
     }
 
     fn holds(&self, event: &Event) -> bool {
@@ -223,7 +233,8 @@ impl Fixed {
             (Some(before), Some(now)) => before.steers_like(now),
             _ => false,
         };
-        self.id == event.id && calls && steers
+        let same = self.id == event.id && self.run == event.run && self.is_partial == event.is_partial();
+        same && self.waiting == event.long_running() && calls && steers
     }
 }
 
