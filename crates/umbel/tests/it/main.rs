@@ -10,6 +10,7 @@ mod confirmations;
 mod flow;
 mod handler_macro;
 mod handler_support;
+mod hooks_matrix;
 mod options;
 mod outcome;
 mod sessions;
