@@ -8,7 +8,7 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use umbel::{
     AfterOrder, Confirm, Content, Error, ErrorKind, FunctionTool, Handler, LlmAgent, NextTool, Outcome,
-    Runner, ScriptedModel, Step, ToolCall, ToolOutput, ToolResult, ToolValue, handler,
+    Runner, ScriptedModel, Step, ToolCall, ToolOutput, ToolResult, handler,
 };
 
 use crate::handler_support::{
@@ -174,7 +174,7 @@ async fn e4_a_tool_that_needs_a_word_asks_through_all_layers() {
             Box::pin(async move {
                 for _ in 0..3 {
                     match next.call(call.clone()).await {
-                        Ok(ToolOutput::Value(ToolValue { is_error: true, .. })) => {}
+                        Ok(ToolOutput::Value(value)) if value.is_error => {}
                         other => return other,
                     }
                 }

@@ -273,12 +273,12 @@ async fn h6_a_layer_may_answer_a_plain_tool_with_a_stream_and_a_streamed_one_wit
         Box::pin(async move {
             Ok(match next.call(call).await? {
                 ToolOutput::Value(value) => {
-                    let items = [ToolItem::Progress(json!("soon")), ToolItem::Done(value)];
+                    let items = [ToolItem::Progress(json!("soon")), ToolItem::Done(*value)];
                     ToolOutput::Stream(futures::stream::iter(items.map(Ok)).boxed())
                 }
                 ToolOutput::Stream(mut items) => loop {
                     if let Some(ToolItem::Done(value)) = items.try_next().await? {
-                        break ToolOutput::Value(value);
+                        break ToolOutput::from(value);
                     }
                 },
             })
