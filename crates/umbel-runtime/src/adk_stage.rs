@@ -83,12 +83,12 @@ impl Handler for AdkStage {
             let (cx, tool) = (call.cx, call.tool);
             if let Some(answer) = self.0.before_tool(cx, tool.map(|tool| &**tool), &mut call.args).await? {
                 let value = self.0.after_tool(cx, &call.args, Value::Object(answer).into()).await?;
-                return Ok(ToolOutput::Value(value));
+                return Ok(ToolOutput::from(value));
             }
             let args = call.args.clone();
             match next.call(call).await {
                 Ok(ToolOutput::Value(value)) => {
-                    Ok(ToolOutput::Value(self.0.after_tool(cx, &args, value).await?))
+                    Ok(ToolOutput::from(self.0.after_tool(cx, &args, *value).await?))
                 }
                 Ok(ToolOutput::Stream(items)) => Ok(ToolOutput::Stream(self.0.clone().last(cx, args, items))),
                 Err(error) => self.0.failed(cx, tool.is_some(), &args, error.into_error()).await,
@@ -239,13 +239,13 @@ impl Stage {
         if let Some(answer) = self.on_tool_error(cx, args, &error).await? {
             let value = Value::Object(answer).into();
             let value = if known { self.after_tool(cx, args, value).await? } else { value };
-            return Ok(ToolOutput::Value(value));
+            return Ok(ToolOutput::from(value));
         }
         if known && !fails_the_run(cx.run(), &error) {
             // The model will be told of the error; what it is told may be changed.
             let told = error_value(error.message());
             if let Some(answer) = self.replaced(cx, args, &told).await? {
-                return Ok(ToolOutput::Value(Value::Object(answer).into()));
+                return Ok(Value::Object(answer).into());
             }
         }
         Err(error.into())
@@ -284,7 +284,7 @@ impl Stage {
                         Ok(ToolItem::Done(stage.after_tool(&cx, &args, value).await?))
                     }
                     Err(error) => match stage.failed(&cx, true, &args, error.into_error()).await? {
-                        ToolOutput::Value(value) => Ok(ToolItem::Done(value)),
+                        ToolOutput::Value(value) => Ok(ToolItem::Done(*value)),
                         ToolOutput::Stream(_) => Err(ToolError::new(text::STREAM_IN_STREAM)),
                     },
                     progress => progress,

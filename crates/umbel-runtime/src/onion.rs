@@ -8,6 +8,7 @@ use umbel_core::{
     Outcome, Result, Run, Step, Work,
 };
 
+use crate::configure::refuse_doubles;
 use crate::text;
 
 /// Handlers that have a hook, in the order in which they are asked.
@@ -122,11 +123,20 @@ pub(crate) fn named(handler: &dyn Handler, hook: &str, error: Error) -> Error {
     wrapped.with_source(error)
 }
 
-/// Asks each handler before a turn, until one does not simply go on.
-pub(crate) async fn before_agent(handlers: &HookList, turn: &mut AgentTurn<'_>) -> Result<Step> {
+/// Asks each handler before a turn, until one does not simply go on. With `strict_tools` none may add a tool whose name
+/// is taken.
+pub(crate) async fn before_agent(
+    handlers: &HookList,
+    turn: &mut AgentTurn<'_>,
+    strict_tools: bool,
+) -> Result<Step> {
     for handler in handlers {
-        let run = turn.run();
+        let (run, before) = (turn.run(), strict_tools.then(|| turn.plan.tools.clone()));
         let step = ask(run, &**handler, "before_agent", || handler.before_agent(turn)).await?;
+        if let Some(before) = before {
+            refuse_doubles(&before, &turn.plan.tools)
+                .map_err(|error| named(&**handler, "before_agent", error))?;
+        }
         if step != Step::Continue {
             return Ok(step);
         }

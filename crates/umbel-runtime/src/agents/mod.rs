@@ -114,7 +114,8 @@ async fn prepare(run: &Run, team: &Team, onion: &Onion) -> Result<bool> {
     }
     let tools = plan.tools.clone();
     let mut turn = AgentTurn::new(&cx, plan);
-    let step = onion::before_agent(&onion.before_agent, &mut turn).await?;
+    let strict_tools = run.node()?.agent.handlers().strict_tools;
+    let step = onion::before_agent(&onion.before_agent, &mut turn, strict_tools).await?;
     let AgentTurn { plan, input, .. } = turn;
     let changes_input = |given: &Arc<Content>| run.input().is_none_or(|said| !Arc::ptr_eq(said, given));
     let input = input.filter(changes_input);
