@@ -101,12 +101,7 @@ impl<'a> NextTool<'a> {
             return Guarded::bare(self.end.call(call));
         };
         let rest = Self { layers, ..self };
-        let made = Guarded::new(&**layer, "wrap_tool", || layer.wrap_tool(call, rest));
-        // Any other error may be the tool's, and is the model's to know.
-        Guarded {
-            name: |by, made| made.map_err(|e| own(by, e.into_error(), &[ErrorKind::Handler]).into()),
-            ..made
-        }
+        Guarded::new(&**layer, WRAP_TOOL, || layer.wrap_tool(call, rest))
     }
 }
 
@@ -172,10 +167,7 @@ impl<'a> NextModel<'a> {
             return Guarded::bare(self.end.call(call));
         };
         let rest = Self { layers, ..self };
-        let made = Guarded::new(&**layer, "wrap_model", || layer.wrap_model(call, rest));
-        // Any other error may be the model's.
-        const OWN: [ErrorKind; 2] = [ErrorKind::Handler, ErrorKind::Other];
-        Guarded { name: |by, made| made.map_err(|e| own(by, e, &OWN)), ..made }
+        Guarded::new(&**layer, WRAP_MODEL, || layer.wrap_model(call, rest))
     }
 }
 
@@ -191,8 +183,6 @@ pub struct Guarded<'a, T> {
     work: Work<'a, T>,
     /// Who works; absent at the centre of an onion, where the runtime has a guard of its own.
     hook: Option<Hook<'a>>,
-    /// Gives what comes out the name of the hook, if it is an error that can only be the hook's.
-    name: fn(Hook<'_>, T) -> T,
 }
 
 /// A handler, and which of its hooks.
@@ -216,18 +206,28 @@ pub fn named(handler: &dyn Handler, hook: &str, error: Error) -> Error {
     wrapped.with_source(error)
 }
 
-/// An error of a layer with its names, if its kind is one that nothing further in gives.
-fn own((handler, hook): Hook<'_>, error: Error, kinds: &[ErrorKind]) -> Error {
-    if kinds.contains(&error.kind()) { named(handler, hook, error) } else { error }
+const WRAP_TOOL: &str = "wrap_tool";
+const WRAP_MODEL: &str = "wrap_model";
+
+/// An error of a layer with its names, if it can only be the layer's: any other may be the tool's or the model's. Other
+/// hooks are named by who calls them.
+fn own<E: From<Error> + Into<Error>>((handler, hook): Hook<'_>, error: E) -> E {
+    let error: Error = error.into();
+    let is_own = match hook {
+        WRAP_TOOL => error.kind() == ErrorKind::Handler,
+        WRAP_MODEL => matches!(error.kind(), ErrorKind::Handler | ErrorKind::Other),
+        _ => false,
+    };
+    if is_own { named(handler, hook, error).into() } else { error.into() }
 }
 
 impl<'a, T> Guarded<'a, T> {
     fn bare(work: Work<'a, T>) -> Self {
-        Self { work, hook: None, name: |_, value| value }
+        Self { work, hook: None }
     }
 }
 
-impl<'a, T, E: From<Error>> Guarded<'a, Result<T, E>> {
+impl<'a, T, E: From<Error> + Into<Error>> Guarded<'a, Result<T, E>> {
     /// Calls a hook. It may panic before there is a future.
     pub fn new(
         handler: &'a dyn Handler,
@@ -241,23 +241,24 @@ impl<'a, T, E: From<Error>> Guarded<'a, Result<T, E>> {
 
     /// The value, if it is there already.
     pub fn try_now(self) -> Result<Result<T, E>, Self> {
-        let Self { work, hook, name } = self;
-        match work.try_now() {
-            Ok(value) => Ok(hook.into_iter().fold(value, |value, hook| name(hook, value))),
-            Err(work) => Err(Self { work, hook, name }),
+        let Self { work, hook } = self;
+        match (work.try_now(), hook) {
+            (Ok(Err(error)), Some(hook)) => Ok(Err(own(hook, error))),
+            (Ok(value), _) => Ok(value),
+            (Err(work), hook) => Err(Self { work, hook }),
         }
     }
 }
 
-impl<T, E: From<Error>> Future for Guarded<'_, Result<T, E>> {
+impl<T, E: From<Error> + Into<Error>> Future for Guarded<'_, Result<T, E>> {
     type Output = Result<T, E>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        let Self { work, hook, name } = &mut *self;
+        let Self { work, hook } = &mut *self;
         let Some((handler, hook)) = *hook else { return Pin::new(work).poll(cx) };
         catch_unwind(AssertUnwindSafe(|| Pin::new(work).poll(cx)))
             .unwrap_or_else(|panic| Poll::Ready(Err(panicked(handler, hook, panic.as_ref()).into())))
-            .map(|value| name((handler, hook), value))
+            .map_err(|error| own((handler, hook), error))
     }
 }
 
