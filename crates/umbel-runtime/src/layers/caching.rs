@@ -275,7 +275,7 @@ impl Caching {
         let mut value = ToolValue { value: answer.value.clone(), ..ToolValue::default() };
         value.parts.clone_from(&answer.parts);
         CacheStatus::Hit.mark(&mut value.metadata);
-        ToolOutput::Value(value)
+        ToolOutput::from(value)
     }
 
     async fn miss(&self, call: ToolCall<'_>, next: NextTool<'_>, key: CacheKey) -> ToolResult {

@@ -17,7 +17,7 @@ use super::stream::StreamRedactor;
 /// Redacts what a call gave.
 pub(super) fn redacted(pii: &Pii, run: &Run, result: ToolResult) -> ToolResult {
     match result {
-        Ok(ToolOutput::Value(value)) => Ok(ToolOutput::Value(redacted_value(pii, run, value))),
+        Ok(ToolOutput::Value(value)) => Ok(ToolOutput::from(redacted_value(pii, run, *value))),
         Ok(ToolOutput::Stream(items)) => {
             Ok(ToolOutput::Stream(redacted_items(pii.clone(), run.clone(), items)))
         }
