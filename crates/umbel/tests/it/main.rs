@@ -18,6 +18,7 @@ mod layers;
 mod offload;
 mod options;
 mod outcome;
+mod pii;
 mod pii_vectors;
 mod repair;
 mod sessions;

@@ -73,7 +73,8 @@ fn redacted_items(
     let mut redact = move |item| -> Items {
         match item {
             Ok(ToolItem::Progress(Value::String(piece))) => {
-                let redactor = text.get_or_insert_with(|| pii.hiding.tool_results.stream(pii.lookback));
+                // News are short: nothing is held back but what may become a match.
+                let redactor = text.get_or_insert_with(|| pii.hiding.tool_results.stream(0));
                 progress(redactor.push(&piece)).into_iter().collect()
             }
             Ok(ToolItem::Progress(value)) => {
