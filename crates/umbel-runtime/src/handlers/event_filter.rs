@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use umbel_core::{Content, Event, Handler, Hooks, Part, Payload, Result, Run, Work};
+use umbel_core::{Content, Event, Handler, Part, Payload, Result, Run};
+use umbel_macros::handler;
 
 type Hide = Arc<dyn Fn(&Run, &Event) -> bool + Send + Sync>;
 
@@ -157,17 +158,14 @@ fn is_nothing(event: &Event) -> bool {
         && event.error_code().is_none()
 }
 
+#[handler(crate = umbel_core)]
 impl Handler for EventFilter {
     fn name(&self) -> &str {
         "event_filter"
     }
 
-    fn hooks(&self) -> Hooks {
-        Hooks::ON_OUTPUT
-    }
-
-    fn on_output<'a>(&'a self, run: &'a Run, event: Arc<Event>) -> Work<'a, Result<Option<Arc<Event>>>> {
-        Work::done(Ok(self.seen(run, event)))
+    fn on_output(&self, run: &Run, event: Arc<Event>) -> Result<Option<Arc<Event>>> {
+        Ok(self.seen(run, event))
     }
 }
 

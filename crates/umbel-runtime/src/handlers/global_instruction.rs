@@ -1,6 +1,7 @@
 //! What all agents are told.
 
-use umbel_core::{AgentTurn, BoxFuture, Handler, Hooks, Result, Run, Step, Words, Work, provided};
+use umbel_core::{AgentTurn, BoxFuture, Handler, Result, Run, Step, Words, provided};
+use umbel_macros::handler;
 
 /// Tells all agents of a runner the same, before anything else that they are told.
 ///
@@ -34,17 +35,14 @@ impl GlobalInstruction {
     }
 }
 
+#[handler(crate = umbel_core)]
 impl Handler for GlobalInstruction {
     fn name(&self) -> &str {
         "global_instruction"
     }
 
-    fn hooks(&self) -> Hooks {
-        Hooks::BEFORE_AGENT
-    }
-
-    fn before_agent<'a>(&'a self, turn: &'a mut AgentTurn<'_>) -> Work<'a, Result<Step>> {
+    fn before_agent(&self, turn: &mut AgentTurn<'_>) -> Result<Step> {
         turn.plan.instruction.prepend(self.name(), self.0.clone());
-        Work::done(Ok(Step::Continue))
+        Ok(Step::Continue)
     }
 }

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_core::{
-    Error, ErrorKind, Handler, Hooks, NextTool, Object, Result, Run, ToolCall, ToolContext, ToolError,
-    ToolResult, ToolValue, Work,
+    Error, ErrorKind, Handler, NextTool, Object, Result, Run, ToolCall, ToolContext, ToolError, ToolResult,
+    ToolValue,
 };
+use umbel_macros::handler;
 
 use crate::layers::at_end;
 use crate::text;
@@ -191,21 +192,16 @@ fn guide(error: &Error, guidance: &str, failures: u32, max: u32) -> ToolValue {
     ToolValue { value, is_error: true, metadata, parts: Vec::new() }
 }
 
+#[handler(crate = umbel_core)]
 impl Handler for ReflectRetry {
     fn name(&self) -> &str {
         REFLECT_RETRY
     }
 
-    fn hooks(&self) -> Hooks {
-        Hooks::WRAP_TOOL
-    }
-
-    fn wrap_tool<'a>(&'a self, call: ToolCall<'a>, next: NextTool<'a>) -> Work<'a, ToolResult> {
-        Work::later(async move {
-            // A stream outlives this call, so it gets a judge of its own.
-            let (judge, cx) = (self.clone(), call.cx.clone());
-            at_end(next.call(call).await, move |end| ready(judge.judge(&cx, end))).await
-        })
+    async fn wrap_tool(&self, call: ToolCall<'_>, next: NextTool<'_>) -> ToolResult {
+        // A stream outlives this call, so it gets a judge of its own.
+        let (judge, cx) = (self.clone(), call.cx.clone());
+        at_end(next.call(call).await, move |end| ready(judge.judge(&cx, end))).await
     }
 }
 

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use umbel_core::function_tool::parse_args;
 use umbel_core::{
-    AgentPlan, CallId, FunctionTool, Handler, Hooks, ModelTurn, Object, Result, Step, Tool, ToolContext,
-    ToolError, ToolOutput, ToolSet, ToolSpec, ToolValue, Words, Work,
+    AgentPlan, CallId, FunctionTool, Handler, ModelTurn, Object, Result, Step, Tool, ToolContext, ToolError,
+    ToolOutput, ToolSet, ToolSpec, ToolValue, Words,
 };
+use umbel_macros::handler;
 
 use crate::text;
 
@@ -80,13 +81,10 @@ impl Default for TodoList {
     }
 }
 
+#[handler(crate = umbel_core)]
 impl Handler for TodoList {
     fn name(&self) -> &str {
         "todo_list"
-    }
-
-    fn hooks(&self) -> Hooks {
-        Hooks::CONFIGURE | Hooks::AFTER_MODEL
     }
 
     /// The tool stands before the agent's own: those may change, and what a provider caches begins with the tools.
@@ -101,7 +99,7 @@ impl Handler for TodoList {
         Ok(())
     }
 
-    fn after_model<'a>(&'a self, turn: &'a mut ModelTurn<'_>) -> Work<'a, Result<Step>> {
+    fn after_model(&self, turn: &mut ModelTurn<'_>) -> Result<Step> {
         let writes = turn.calls().filter(|call| call.name == WRITE_TODOS);
         let writes: Vec<CallId> = writes.filter_map(|call| call.id.clone()).collect();
         if writes.len() > 1 {
@@ -109,7 +107,7 @@ impl Handler for TodoList {
                 turn.answer(call, ToolValue::error(text::TODO_PARALLEL));
             }
         }
-        Work::done(Ok(Step::Continue))
+        Ok(Step::Continue)
     }
 }
 

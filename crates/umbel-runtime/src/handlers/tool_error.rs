@@ -4,9 +4,8 @@ use std::fmt;
 use std::future::ready;
 use std::sync::Arc;
 
-use umbel_core::{
-    Error, Handler, Hooks, NextTool, Result, ToolCall, ToolContext, ToolError, ToolResult, ToolValue, Work,
-};
+use umbel_core::{Error, Handler, NextTool, Result, ToolCall, ToolContext, ToolError, ToolResult, ToolValue};
+use umbel_macros::handler;
 
 use crate::layers::at_end;
 
@@ -56,21 +55,16 @@ impl ToolErrorHandler {
     }
 }
 
+#[handler(crate = umbel_core)]
 impl Handler for ToolErrorHandler {
     fn name(&self) -> &str {
         "tool_error"
     }
 
-    fn hooks(&self) -> Hooks {
-        Hooks::WRAP_TOOL
-    }
-
-    fn wrap_tool<'a>(&'a self, call: ToolCall<'a>, next: NextTool<'a>) -> Work<'a, ToolResult> {
-        Work::later(async move {
-            // A stream outlives this call, so it gets a judge of its own.
-            let (judge, cx) = (self.clone(), call.cx.clone());
-            at_end(next.call(call).await, move |end| ready(judge.judge(&cx, end))).await
-        })
+    async fn wrap_tool(&self, call: ToolCall<'_>, next: NextTool<'_>) -> ToolResult {
+        // A stream outlives this call, so it gets a judge of its own.
+        let (judge, cx) = (self.clone(), call.cx.clone());
+        at_end(next.call(call).await, move |end| ready(judge.judge(&cx, end))).await
     }
 }
 

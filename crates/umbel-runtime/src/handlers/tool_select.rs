@@ -8,9 +8,10 @@ use serde::Deserialize;
 use serde_json::json;
 use smol_str::SmolStr;
 use umbel_core::{
-    ChunkStream, Content, Error, ErrorKind, GenerateConfig, Handler, Hooks, Model, ModelCall, ModelRequest,
-    NextModel, Result, Role, ToolChoice, ToolSpec, Work,
+    ChunkStream, Content, Error, ErrorKind, GenerateConfig, Handler, Model, ModelCall, ModelRequest,
+    NextModel, Result, Role, ToolChoice, ToolSpec,
 };
+use umbel_macros::handler;
 
 use crate::models::ask;
 use crate::output_schema::SET_MODEL_RESPONSE;
@@ -248,24 +249,15 @@ fn read(answer: &str) -> Option<Vec<SmolStr>> {
     serde_json::from_str::<Answer>(answer).ok().map(|answer| answer.tools)
 }
 
+#[handler(crate = umbel_core)]
 impl Handler for ToolSelect {
     fn name(&self) -> &str {
         "tool_select"
     }
 
-    fn hooks(&self) -> Hooks {
-        Hooks::WRAP_MODEL
-    }
-
-    fn wrap_model<'a>(
-        &'a self,
-        mut call: ModelCall<'a>,
-        next: NextModel<'a>,
-    ) -> Work<'a, Result<ChunkStream<'a>>> {
-        Work::later(async move {
-            self.select(&mut call).await?;
-            next.call(call).await
-        })
+    async fn wrap_model(&self, mut call: ModelCall<'_>, next: NextModel<'_>) -> Result<ChunkStream<'_>> {
+        self.select(&mut call).await?;
+        next.call(call).await
     }
 }
 

@@ -134,13 +134,13 @@ async fn shown(
 
 const FIVE: [&str; 5] = ["t1", "t2", "t3", "t4", "t5"];
 
-fn picks(names: Value) -> ScriptedModel {
+fn picks(names: &[&str]) -> ScriptedModel {
     ScriptedModel::new("small").text(json!({"tools": names}).to_string())
 }
 
 #[tokio::test]
 async fn a_small_model_picks_tools_once_for_a_message_in_the_agents_order() {
-    let small = picks(json!(["t4", "t2"]));
+    let small = picks(&["t4", "t2"]);
     let select: Arc<dyn Handler> = Arc::new(ToolSelect::new().model(small.clone()));
     let (run, own) = (run(), ScriptedModel::new("own"));
     let said = || [Content::user("first"), Content::model("ok"), Content::user("second")];
@@ -181,7 +181,7 @@ async fn tools_without_which_an_agent_cannot_end_or_that_are_demanded_are_never_
     let forced = Some(ToolChoice::Tool("forced".into()));
     request.config = Arc::new(GenerateConfig { tool_choice: forced, ..GenerateConfig::default() });
     Arc::make_mut(&mut request.tools).add(Arc::new(umbel::PreloadMemory));
-    let small = picks(json!([]));
+    let small = picks(&[]);
     let select: Arc<dyn Handler> = Arc::new(ToolSelect::new().model(small.clone()));
     let names = shown(&select, &run(), &ScriptedModel::new("own"), request).await.unwrap();
     assert_eq!(names, ["transfer_to_agent", "set_model_response", "finish_task", "forced", "preload_memory"]);
@@ -460,7 +460,7 @@ async fn previews_and_authors_are_hidden_as_a_whole() {
 
 #[tokio::test]
 async fn a_predicate_hides_events() {
-    let filter = EventFilter::new().hide_if(|run, event| run.id() == &"run" && event.text() == "secret");
+    let filter = EventFilter::new().hide_if(|run, event| *run.id() == "run" && event.text() == "secret");
     assert_eq!(seen(&filter, &event("a", ["secret".into()])).await, None);
     assert!(seen(&filter, &event("a", ["open".into()])).await.is_some());
 }
