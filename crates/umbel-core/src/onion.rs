@@ -98,10 +98,15 @@ impl<'a> NextTool<'a> {
     /// Makes the call.
     pub fn call(self, call: ToolCall<'a>) -> Guarded<'a, ToolResult> {
         let Some((layer, layers)) = self.layers.split_first() else {
-            return Guarded { work: self.end.call(call), hook: None };
+            return Guarded::bare(self.end.call(call));
         };
         let rest = Self { layers, ..self };
-        Guarded::new(&**layer, "wrap_tool", || layer.wrap_tool(call, rest))
+        let made = Guarded::new(&**layer, "wrap_tool", || layer.wrap_tool(call, rest));
+        // Any other error may be the tool's, and is the model's to know.
+        Guarded {
+            name: |by, made| made.map_err(|e| own(by, e.into_error(), &[ErrorKind::Handler]).into()),
+            ..made
+        }
     }
 }
 
@@ -164,10 +169,13 @@ impl<'a> NextModel<'a> {
     /// Makes the call.
     pub fn call(self, call: ModelCall<'a>) -> Guarded<'a, Result<ChunkStream<'a>>> {
         let Some((layer, layers)) = self.layers.split_first() else {
-            return Guarded { work: self.end.call(call), hook: None };
+            return Guarded::bare(self.end.call(call));
         };
         let rest = Self { layers, ..self };
-        Guarded::new(&**layer, "wrap_model", || layer.wrap_model(call, rest))
+        let made = Guarded::new(&**layer, "wrap_model", || layer.wrap_model(call, rest));
+        // Any other error may be the model's.
+        const OWN: [ErrorKind; 2] = [ErrorKind::Handler, ErrorKind::Other];
+        Guarded { name: |by, made| made.map_err(|e| own(by, e, &OWN)), ..made }
     }
 }
 
@@ -182,7 +190,41 @@ impl fmt::Debug for NextModel<'_> {
 pub struct Guarded<'a, T> {
     work: Work<'a, T>,
     /// Who works; absent at the centre of an onion, where the runtime has a guard of its own.
-    hook: Option<(&'a dyn Handler, &'static str)>,
+    hook: Option<Hook<'a>>,
+    /// Gives what comes out the name of the hook, if it is an error that can only be the hook's.
+    name: fn(Hook<'_>, T) -> T,
+}
+
+/// A handler, and which of its hooks.
+type Hook<'a> = (&'a dyn Handler, &'static str);
+
+/// An error of a hook, with the names of handler and hook. Its kind stays, unless it is none in particular.
+pub fn named(handler: &dyn Handler, hook: &str, error: Error) -> Error {
+    // One that carries another of ours has its names: of a plugin, or of whoever panicked.
+    let is_named = error.kind() == ErrorKind::Handler
+        && std::error::Error::source(&error).is_some_and(|source| source.is::<Error>());
+    if error.is_control() || is_named {
+        return error;
+    }
+    let kind = if error.kind() == ErrorKind::Other { ErrorKind::Handler } else { error.kind() };
+    let message = format!("handler `{}` failed in {hook}: {}", handler.name(), error.message());
+    let wrapped = Error::new(kind, message);
+    let wrapped = match error.retry_after() {
+        Some(after) => wrapped.with_retry_after(after),
+        None => wrapped,
+    };
+    wrapped.with_source(error)
+}
+
+/// An error of a layer with its names, if its kind is one that nothing further in gives.
+fn own((handler, hook): Hook<'_>, error: Error, kinds: &[ErrorKind]) -> Error {
+    if kinds.contains(&error.kind()) { named(handler, hook, error) } else { error }
+}
+
+impl<'a, T> Guarded<'a, T> {
+    fn bare(work: Work<'a, T>) -> Self {
+        Self { work, hook: None, name: |_, value| value }
+    }
 }
 
 impl<'a, T, E: From<Error>> Guarded<'a, Result<T, E>> {
@@ -194,13 +236,16 @@ impl<'a, T, E: From<Error>> Guarded<'a, Result<T, E>> {
     ) -> Self {
         let work = catch_unwind(AssertUnwindSafe(call))
             .unwrap_or_else(|panic| Work::done(Err(panicked(handler, hook, panic.as_ref()).into())));
-        Self { work, hook: Some((handler, hook)) }
+        Self { hook: Some((handler, hook)), ..Self::bare(work) }
     }
 
     /// The value, if it is there already.
     pub fn try_now(self) -> Result<Result<T, E>, Self> {
-        let Self { work, hook } = self;
-        work.try_now().map_err(|work| Self { work, hook })
+        let Self { work, hook, name } = self;
+        match work.try_now() {
+            Ok(value) => Ok(hook.into_iter().fold(value, |value, hook| name(hook, value))),
+            Err(work) => Err(Self { work, hook, name }),
+        }
     }
 }
 
@@ -208,10 +253,11 @@ impl<T, E: From<Error>> Future for Guarded<'_, Result<T, E>> {
     type Output = Result<T, E>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        let Self { work, hook } = &mut *self;
+        let Self { work, hook, name } = &mut *self;
         let Some((handler, hook)) = *hook else { return Pin::new(work).poll(cx) };
         catch_unwind(AssertUnwindSafe(|| Pin::new(work).poll(cx)))
             .unwrap_or_else(|panic| Poll::Ready(Err(panicked(handler, hook, panic.as_ref()).into())))
+            .map(|value| name((handler, hook), value))
     }
 }
 

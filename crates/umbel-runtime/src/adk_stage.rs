@@ -135,7 +135,7 @@ impl Stage {
             }
         }
         for callback in &self.own.before_model {
-            if let Some(response) = callback(cx, request).await? {
+            if let Some(response) = callback(cx, request).await.map_err(of_callback)? {
                 return Ok(Some(response));
             }
         }
@@ -152,7 +152,7 @@ impl Stage {
             }
         }
         for callback in &self.own.after_model {
-            if let Some(given) = callback(cx, &response).await? {
+            if let Some(given) = callback(cx, &response).await.map_err(of_callback)? {
                 return Ok(inherit(given, &response));
             }
         }
@@ -172,7 +172,7 @@ impl Stage {
             }
         }
         for callback in &self.own.on_model_error {
-            if let Some(response) = callback(cx, request, &error).await? {
+            if let Some(response) = callback(cx, request, &error).await.map_err(of_callback)? {
                 return Ok(response);
             }
         }
@@ -341,6 +341,11 @@ impl Reading<'_> {
     async fn whole(&mut self, response: Response) -> Result<Chunk> {
         Ok(Chunk::Complete(self.stage.after_model(self.cx, response).await?))
     }
+}
+
+/// An error of an agent's callback around a model. Its kind stays, unless it is none in particular.
+fn of_callback(error: Error) -> Error {
+    if error.kind() == ErrorKind::Other { own(error) } else { error }
 }
 
 /// An error of an agent's callback around a tool, which must not be taken for the tool's.

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use smol_str::SmolStr;
+use umbel_core::onion::named;
 use umbel_core::{Agent, AgentPlan, Error, ErrorKind, Guarded, Handler, Hooks, Result, Tool, ToolSet, Work};
-
-use crate::onion::named;
 
 /// What a handler changed in a plan.
 #[derive(Clone, Debug, Default)]

@@ -78,11 +78,6 @@ pub fn orphaned_response(name: &str) -> String {
     )
 }
 
-/// What is said of a handler that failed.
-pub fn handler_error(name: &str, hook: &str, message: &str) -> String {
-    format!("handler `{name}` failed in {hook}: {message}")
-}
-
 /// What an event says of a model that answered nothing.
 pub const NO_CONTENT: &str = "The model ended its turn without an answer.";
 

@@ -13,6 +13,7 @@ mod context_edit;
 mod flow;
 mod handler_macro;
 mod handler_support;
+mod hooks_matrix;
 mod layers;
 mod offload;
 mod options;
