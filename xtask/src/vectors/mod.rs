@@ -131,7 +131,7 @@ fn read_file(path: &Path) -> Result<(String, Vec<Case>), BoxError> {
 
 /// Runs one case, on a runtime of its own so that nothing of it stays behind.
 fn judge(kind: &str, case: &Case) -> Verdict {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return Verdict::broken(&error),
     };
