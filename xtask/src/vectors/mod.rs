@@ -184,7 +184,7 @@ fn read_file(path: &Path) -> Result<(String, Vec<Case>), BoxError> {
 fn judge(kind: &str, case: &Case) -> Verdict {
     // Where waits are measured time stands still, and goes on when all wait.
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = match builder.enable_time().start_paused(kind == "retry").build() {
+    let runtime = match builder.enable_all().start_paused(kind == "retry").build() {
         Ok(runtime) => runtime,
         Err(error) => return Verdict::broken(&error),
     };

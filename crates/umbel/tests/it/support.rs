@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use serde_json::Value;
-use umbel::store::{Acquire, Acquired, Entries, News};
+use umbel::store::{Abandoned, Acquire, Acquired, Entries, News};
 use umbel::{
     Agent, Content, Error, ErrorKind, Event, EventFilter, FunctionCall, FunctionResponse, FunctionTool,
     InMemorySessions, Interrupt, Lease, LogEntry, ModelRequest, NewSession, Object, Outcome, Part, Response,
@@ -334,6 +334,10 @@ impl SessionStore for Spy {
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
         Work::later(async move { self.write(self.0.store.commit(key, expected, entries)).await })
+    }
+
+    fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
+        self.0.store.abandoned(app)
     }
 }
 
