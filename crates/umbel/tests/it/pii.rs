@@ -92,8 +92,8 @@ async fn what_tools_answer_is_redacted_before_it_is_stored_shown_or_sent() {
         begin(LlmAgent::new("a").model(model.clone()).tool(tool).handler(Pii::new(rule))).await;
     let seen = read(runner.run(&key, "look for a@x.org")).await;
     let expected = json!({"mail": "[REDACTED_EMAIL]", "[REDACTED_EMAIL]": ["[REDACTED_EMAIL]", 7]});
-    assert_eq!(seen.responses(), [expected.clone()]);
-    assert_eq!(responses(&stored_answers(&runner, &key).await), [expected.clone()]);
+    assert_eq!(seen.responses(), std::slice::from_ref(&expected));
+    assert_eq!(responses(&stored_answers(&runner, &key).await), std::slice::from_ref(&expected));
     let sent = &model.requests()[1].contents;
     assert_eq!(json!(sent.last().unwrap().responses().next().unwrap().response), expected);
     assert_eq!(sent.get(0).unwrap().text(), "look for a@x.org");
