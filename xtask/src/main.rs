@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 mod budgets;
+mod postgres;
 mod style;
 mod test;
 mod vectors;
@@ -16,7 +17,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 commands:
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, lints, tests, docs, example, budgets
+      format, style, lints, tests, postgres, docs, example, budgets
+  postgres COMMAND [ARGUMENT]...
+      runs a command beside a PostgreSQL server, whose address is in $UMBEL_TEST_POSTGRES
   vectors DIR [--case NAME] [--verbose]
       runs every vector file of a folder and says which cases fail
       -c, --case NAME   only cases whose name contains NAME
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("test") => test::main(args),
+        Some("postgres") => postgres::main(args),
         Some("vectors") => vectors::main(args),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
