@@ -6,6 +6,7 @@
 
 mod budgets;
 mod onion;
+mod postgres;
 mod style;
 mod test;
 mod vectors;
@@ -17,9 +18,11 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 commands:
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, lints, tests, vectors, docs, example, budgets
+      format, style, lints, tests, vectors, postgres, docs, example, budgets
   bench onion
       what handlers and tool layers cost, in instructions and allocations
+  postgres COMMAND [ARGUMENT]...
+      runs a command beside a PostgreSQL server, whose address is in $UMBEL_TEST_POSTGRES
   vectors DIR [--case NAME] [--verbose]
       runs every vector file of a folder and says which cases fail; those on which Umbel is better on purpose
       (vectors/handlers/better.json) are counted apart
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("test") => test::main(args),
+        Some("postgres") => postgres::main(args),
         Some("vectors") => vectors::main(args),
         Some("bench") => bench(args.next().as_deref()),
         Some("help" | "--help" | "-h") => {

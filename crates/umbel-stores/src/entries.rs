@@ -112,6 +112,12 @@ pub(crate) fn together(first: Option<News>, then: News) -> News {
     }
 }
 
+/// Where an artifact stands: app, user, session (empty for the user's own), name.
+pub(crate) fn artifact_place<'a>(key: &'a SessionKey, name: &'a str) -> [&'a str; 4] {
+    let session = if name.starts_with("user:") { "" } else { key.id() };
+    [key.app(), key.user(), session, name]
+}
+
 /// The bytes of a part, which are stored apart, and the rest of it as JSON.
 pub(crate) fn split_part(mut part: Part) -> Result<(String, Option<Vec<u8>>)> {
     let data = match &mut part.payload {

@@ -2,7 +2,8 @@
 //!
 //! # Layout
 //! - [`open`]: all stores of one place, found by its address; [`Stores`]
-//! - [`sqlite`]: everything in one file
+//! - `sqlite` (feature, on by default): everything in one file
+//! - `postgres` (feature): a server that many processes share
 //! - [`Keys`]: what credentials are encrypted with
 //! - `contract` (feature): tests that any store can be put through
 //!
@@ -32,6 +33,8 @@
 pub mod contract;
 #[cfg(feature = "sealed")]
 mod entries;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sealed")]
 mod refusal;
 #[cfg(feature = "sealed")]
@@ -40,6 +43,8 @@ mod seal;
 pub mod sqlite;
 mod stores;
 
+#[cfg(feature = "postgres")]
+pub use postgres::{Postgres, PostgresOptions};
 #[cfg(feature = "sealed")]
 pub use seal::{KEYS_FILE_VARIABLE, KEYS_VARIABLE, Key, Keys};
 #[cfg(feature = "sqlite")]

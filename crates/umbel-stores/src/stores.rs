@@ -53,7 +53,14 @@ impl From<crate::Sqlite> for Stores {
     }
 }
 
-/// Opens the stores at an address: `memory:` or `sqlite:path`.
+#[cfg(feature = "postgres")]
+impl From<crate::Postgres> for Stores {
+    fn from(store: crate::Postgres) -> Self {
+        Self::all(store)
+    }
+}
+
+/// Opens the stores at an address: `memory:`, `sqlite:path` or `postgres://…`.
 ///
 /// Keys of credentials come from the environment ([`Keys::from_env`](crate::Keys::from_env)).
 pub async fn open(url: &str) -> Result<Stores> {
@@ -63,6 +70,10 @@ pub async fn open(url: &str) -> Result<Stores> {
     #[cfg(feature = "sqlite")]
     if let Some(path) = url.strip_prefix("sqlite:") {
         return Ok(open_sqlite(path).await?.into());
+    }
+    #[cfg(feature = "postgres")]
+    if url.starts_with("postgres:") || url.starts_with("postgresql:") {
+        return Ok(crate::Postgres::options(url).keys(crate::Keys::from_env()?).open().await?.into());
     }
     Err(unknown(url))
 }

@@ -7,20 +7,14 @@ use umbel_core::store::refuse_nul;
 use umbel_core::{ArtifactStore, Part, Result, SessionKey, Work};
 
 use super::{Sqlite, signed, unsigned};
-use crate::entries::{join_part, split_part};
-
-/// Where an artifact stands: app, user, session (empty for the user's own), name.
-pub(crate) fn place(key: &SessionKey, name: &str) -> [String; 4] {
-    let session = if name.starts_with("user:") { "" } else { key.id() };
-    [key.app(), key.user(), session, name].map(str::to_owned)
-}
+use crate::entries::{artifact_place, join_part, split_part};
 
 impl ArtifactStore for Sqlite {
     fn save<'a>(&'a self, key: &'a SessionKey, name: &'a str, part: Part) -> Work<'a, Result<u64>> {
         Work::later(async move {
             refuse_nul("name of an artifact", name)?;
             let (part, data) = split_part(part)?;
-            let [app, user, session, name] = place(key, name);
+            let [app, user, session, name] = artifact_place(key, name).map(str::to_owned);
             let saved = self.write(move |connection| {
                 let mut insert = connection.prepare_cached(
                     "INSERT INTO artifacts (app, user, session, name, part, data, version)
@@ -41,7 +35,7 @@ impl ArtifactStore for Sqlite {
         name: &'a str,
         version: Option<u64>,
     ) -> Work<'a, Result<Option<Arc<Part>>>> {
-        let [app, user, session, name] = place(key, name);
+        let [app, user, session, name] = artifact_place(key, name).map(str::to_owned);
         Work::later(self.read(move |connection| {
             let mut select = connection.prepare_cached(
                 "SELECT part, data FROM artifacts
@@ -70,7 +64,7 @@ impl ArtifactStore for Sqlite {
     }
 
     fn versions<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<Vec<u64>>> {
-        let place = place(key, name);
+        let place = artifact_place(key, name).map(str::to_owned);
         Work::later(self.read(move |connection| {
             let mut select = connection.prepare_cached(
                 "SELECT version FROM artifacts WHERE app = ?1 AND user = ?2 AND session = ?3 AND name = ?4
@@ -82,7 +76,7 @@ impl ArtifactStore for Sqlite {
     }
 
     fn delete<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<()>> {
-        let place = place(key, name);
+        let place = artifact_place(key, name).map(str::to_owned);
         Work::later(self.write(move |connection| {
             let mut delete = connection.prepare_cached(
                 "DELETE FROM artifacts WHERE app = ?1 AND user = ?2 AND session = ?3 AND name = ?4",
