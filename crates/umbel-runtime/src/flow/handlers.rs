@@ -5,7 +5,7 @@ use std::sync::Arc;
 use umbel_core::onion::named;
 use umbel_core::{
     CallId, Content, Context, Edit, Edited, Error, ErrorKind, Event, FunctionCall, Handler, History, Jump,
-    ModelTurn, Response, Result, Role, RunStep, Step, ToolSet, ToolValue, Transcript,
+    ModelTurn, Part, Response, Result, Role, RunStep, Step, ToolSet, ToolValue, Transcript,
 };
 
 use super::draft::Draft;
@@ -135,6 +135,7 @@ pub(super) async fn after_model(
         }
     }
     take_answers(transcript, place, &response, &mut answers);
+    record(turn);
     Ok(Seen { response, answers, step })
 }
 
@@ -152,24 +153,36 @@ fn moved(place: usize, edits: &[Edit]) -> Option<usize> {
     })
 }
 
-/// Responses that a handler put behind the calls they answer are answers like any other.
+/// Responses that a handler put behind the calls they answer are answers like any other. They are taken out, since the
+/// log will have them.
 fn take_answers(
-    transcript: &Transcript,
+    transcript: &mut Transcript,
     place: Option<usize>,
     response: &Response,
     answers: &mut Vec<(CallId, ToolValue)>,
 ) {
     let (Some(content), Some(place)) = (&response.content, place) else { return };
-    for behind in transcript.iter_from(place.saturating_add(1)) {
-        for given in behind.responses() {
-            let call = content.calls().find(|call| call.id.is_some() && call.id == given.id);
-            let Some(id) = call.and_then(|call| call.id.clone()) else { continue };
+    let asked = |part: &Part| {
+        let given = part.as_response()?;
+        given.id.clone().filter(|_| content.calls().any(|call| call.id == given.id))
+    };
+    for index in (place.saturating_add(1)..transcript.len()).rev() {
+        let Some(message) = transcript.get(index).cloned() else { continue };
+        if message.parts.iter().all(|part| asked(part).is_none()) {
+            continue;
+        }
+        for part in &message.parts {
+            let (Some(id), Some(given)) = (asked(part), part.as_response()) else { continue };
             if answers.iter().all(|(answered, _)| *answered != id) {
                 let value = serde_json::Value::Object(given.response.clone().unwrap_or_default());
                 let is_error = value.get("error").is_some();
                 answers.push((id, ToolValue { value, is_error, ..ToolValue::default() }));
             }
         }
+        let mut rest = Arc::unwrap_or_clone(message);
+        rest.parts.retain(|part| asked(part).is_none());
+        let rest = (!rest.parts.is_empty()).then(|| Arc::new(rest));
+        transcript.splice(index..=index, rest);
     }
 }
 
