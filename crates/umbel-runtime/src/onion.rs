@@ -128,28 +128,55 @@ pub(crate) async fn before_agent(
     Ok(Step::Continue)
 }
 
+/// What came of the handlers before or after a model call.
+#[derive(Default)]
+pub(crate) struct Passed {
+    pub(crate) step: Step,
+    /// Who gave that step, if it is not simply to go on.
+    pub(crate) by: Option<Arc<dyn Handler>>,
+    /// Who made each change to the conversation.
+    pub(crate) changed_by: Vec<Arc<dyn Handler>>,
+}
+
+impl Passed {
+    /// Takes in what a handler did. Gives whether it does not simply go on.
+    fn take(&mut self, handler: &Arc<dyn Handler>, step: Step, changes: usize) -> bool {
+        if changes > self.changed_by.len() {
+            self.changed_by.resize(changes, handler.clone());
+        }
+        let special = step != Step::Continue;
+        if special {
+            self.by = Some(handler.clone());
+            self.step = step;
+        }
+        special
+    }
+}
+
 /// Asks each handler before a model call, until one does not simply go on.
-pub(crate) async fn before_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Step> {
+pub(crate) async fn before_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Passed> {
+    let (mut passed, before) = (Passed::default(), turn.history.changes());
     for handler in handlers {
         let run = turn.run();
         let step = ask(run, &**handler, "before_model", || handler.before_model(turn)).await?;
-        if step != Step::Continue {
-            return Ok(step);
+        if passed.take(handler, step, turn.history.changes() - before) {
+            break;
         }
     }
-    Ok(Step::Continue)
+    Ok(passed)
 }
 
 /// Asks each handler after a model call, until one does not simply go on.
-pub(crate) async fn after_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Step> {
+pub(crate) async fn after_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Passed> {
+    let (mut passed, before) = (Passed::default(), turn.history.changes());
     for handler in handlers {
         let run = turn.run();
         let step = ask(run, &**handler, "after_model", || handler.after_model(turn)).await?;
-        if step != Step::Continue {
-            return Ok(step);
+        if passed.take(handler, step, turn.history.changes() - before) {
+            break;
         }
     }
-    Ok(Step::Continue)
+    Ok(passed)
 }
 
 /// Lets each handler see what the user said.

@@ -62,11 +62,10 @@ pub const LEGACY_MIXED: &str =
 
 /// What is said of handlers that left nothing to send.
 pub const EMPTY_HISTORY: &str =
-    "the handlers left no message for the model: keep at least one, or answer in its place";
+    "there is no message left for the model: keep at least one, or answer in its place";
 
 /// What is said of handlers that jump to the model again and again.
-pub const ENDLESS_JUMPS: &str =
-    "handlers jumped back to the model 100 times before it was asked: let one of them go on";
+pub const ENDLESS_JUMPS: &str = "handlers jumped 100 times and neither was the model asked nor a call made: let the turn go on, or end it";
 
 /// The error code of a preview that voids those of the same id before it: the attempt they came from was rejected.
 pub const ATTEMPT_REJECTED: &str = "ATTEMPT_REJECTED";
@@ -74,7 +73,7 @@ pub const ATTEMPT_REJECTED: &str = "ATTEMPT_REJECTED";
 /// What is said of a response whose call a handler took away.
 pub fn orphaned_response(name: &str) -> String {
     format!(
-        "the handlers left a response of `{name}` without its call: take both away, or neither, or add `RepairCalls`"
+        "it leaves a response of `{name}` without its call: take both away, or neither, or add `RepairCalls`"
     )
 }
 

@@ -284,11 +284,9 @@ impl<'a> Call<'_, 'a> {
                 self.last = Some(last);
             }
         }
-        if let Some(content) = self.said.take() {
-            let mut event = self.turn.run.event().with_content(content);
-            self.turn.answer.save(self.turn.agent, &mut event)?;
-            self.last = Some(self.turn.run.emit(event).await?);
-            self.after = After::End;
+        if let (Some(content), Some(cx)) = (self.said.take(), self.cx) {
+            let made = Box::pin(handlers::respond(self.turn, &self.tools, cx, content)).await?;
+            (self.last, self.after) = (made.last, made.after);
         }
         Ok(())
     }
