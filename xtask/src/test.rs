@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{budgets, style};
+use crate::{budgets, postgres, style, vectors};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -33,6 +33,8 @@ const CHECKS: &[Check] = &[
         run: || cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
     },
     Check { name: "tests", run: || cargo(&["test", "--workspace"], &[]) },
+    Check { name: "vectors", run: vectors::check_all },
+    Check { name: "postgres", run: postgres::check },
     Check {
         name: "docs",
         run: || cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]),
@@ -69,7 +71,7 @@ pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
 }
 
 /// Runs cargo in the workspace.
-fn cargo(args: &[&str], env: &[(&str, &str)]) -> Verdict {
+pub(crate) fn cargo(args: &[&str], env: &[(&str, &str)]) -> Verdict {
     let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let mut command = Command::new(program);
     command.args(args).envs(env.iter().copied()).current_dir(root());

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::Result;
 use crate::part::Part;
 use crate::session::SessionKey;
+use crate::store::refuse_nul;
 use crate::work::Work;
 
-/// Keeps artifacts. Versions count from 0; a name that begins with `user:` belongs to the user, not the session.
+/// Keeps artifacts. Versions count from 0; a name that begins with `user:` belongs to the user, not the session. A name
+/// with a NUL is refused with `InvalidInput`.
 pub trait ArtifactStore: Send + Sync + fmt::Debug {
     /// Stores a new version and returns its number.
     fn save<'a>(&'a self, key: &'a SessionKey, name: &'a str, part: Part) -> Work<'a, Result<u64>>;
@@ -30,6 +32,34 @@ pub trait ArtifactStore: Send + Sync + fmt::Debug {
 
     /// Deletes all versions.
     fn delete<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<()>>;
+}
+
+/// A shared store is a store, so that several runners can use one.
+impl<S: ArtifactStore + ?Sized> ArtifactStore for Arc<S> {
+    fn save<'a>(&'a self, key: &'a SessionKey, name: &'a str, part: Part) -> Work<'a, Result<u64>> {
+        (**self).save(key, name, part)
+    }
+
+    fn load<'a>(
+        &'a self,
+        key: &'a SessionKey,
+        name: &'a str,
+        version: Option<u64>,
+    ) -> Work<'a, Result<Option<Arc<Part>>>> {
+        (**self).load(key, name, version)
+    }
+
+    fn names<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Vec<String>>> {
+        (**self).names(key)
+    }
+
+    fn versions<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<Vec<u64>>> {
+        (**self).versions(key, name)
+    }
+
+    fn delete<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<()>> {
+        (**self).delete(key, name)
+    }
 }
 
 /// Keeps artifacts in memory.
@@ -59,6 +89,9 @@ impl InMemoryArtifacts {
 
 impl ArtifactStore for InMemoryArtifacts {
     fn save<'a>(&'a self, key: &'a SessionKey, name: &'a str, part: Part) -> Work<'a, Result<u64>> {
+        if let Err(error) = refuse_nul("name of an artifact", name) {
+            return Work::done(Err(error));
+        }
         self.with(|files| {
             let versions = files.entry(place(key, name)).or_default();
             versions.push(Arc::new(part));

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
 use crate::error::Result;
+use crate::store::refuse_nul;
 use crate::work::Work;
 
 /// A secret. Its debug form does not show it.
@@ -31,7 +32,7 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// Keeps credentials, per app and user.
+/// Keeps credentials, per app and user. A name with a NUL is refused with `InvalidInput`.
 pub trait CredentialStore: Send + Sync + fmt::Debug {
     /// Stores a credential, in the place of an older one.
     fn save<'a>(
@@ -48,6 +49,32 @@ pub trait CredentialStore: Send + Sync + fmt::Debug {
 
     /// Forgets it.
     fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>>;
+}
+
+/// A shared store is a store, so that several runners can use one.
+impl<S: CredentialStore + ?Sized> CredentialStore for Arc<S> {
+    fn save<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+        credential: Credential,
+    ) -> Work<'a, Result<()>> {
+        (**self).save(app, user, name, credential)
+    }
+
+    fn load<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+    ) -> Work<'a, Result<Option<Credential>>> {
+        (**self).load(app, user, name)
+    }
+
+    fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>> {
+        (**self).delete(app, user, name)
+    }
 }
 
 /// Keeps credentials in memory.
@@ -82,6 +109,11 @@ impl CredentialStore for InMemoryCredentials {
         name: &'a str,
         credential: Credential,
     ) -> Work<'a, Result<()>> {
+        for (what, text) in [("app", app), ("user", user), ("name", name)] {
+            if let Err(error) = refuse_nul(&format!("{what} of a credential"), text) {
+                return Work::done(Err(error));
+            }
+        }
         self.with(|secrets| {
             secrets.insert(place(app, user, name), credential);
         })

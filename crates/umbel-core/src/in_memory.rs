@@ -16,7 +16,8 @@ use crate::log::LogEntry;
 use crate::session::{Session, SessionKey, SessionMap, without_temp};
 use crate::state::{State, StateScope};
 use crate::store::{
-    Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News, SessionStore, Versions,
+    Abandoned, Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News, SessionStore, Versions,
+    refuse_nul, refuse_nul_keys,
 };
 use crate::work::Work;
 
@@ -51,15 +52,21 @@ struct Scoped {
 
 struct Slot {
     incarnation: u64,
-    /// Works for another session, so it is not listed.
-    hidden: bool,
+    /// The session it works for. Such a session is not listed.
+    parent: Option<SessionKey>,
     /// State at creation; `state` is that with all deltas applied.
     first: Arc<Object>,
     state: Arc<Object>,
     log: List<LogEntry>,
     updated_at: f64,
     epoch: u64,
-    held_until: Option<Instant>,
+    held: Option<Held>,
+}
+
+/// The lease of a session.
+struct Held {
+    owner: SmolStr,
+    until: Instant,
 }
 
 impl InMemorySessions {
@@ -89,7 +96,10 @@ impl InMemorySessions {
 
 impl Inner {
     fn remove(&mut self, key: &SessionKey) {
-        self.sessions.remove(key);
+        let Some(slot) = self.sessions.remove(key) else { return };
+        if let Some(siblings) = slot.parent.and_then(|parent| self.children.get_mut(&parent)) {
+            siblings.retain(|sibling| sibling != key);
+        }
         if self.children.is_empty() {
             return;
         }
@@ -172,6 +182,7 @@ impl Slot {
         }
     }
 
+    /// Appends. The entries were looked at before, so this does not fail half-way.
     fn write(&mut self, key: &SessionKey, shared: &mut SharedState, entries: Entries) -> Versions {
         for entry in entries {
             let LogEntry::Event(mut event) = entry else {
@@ -210,7 +221,7 @@ impl Slot {
     }
 
     fn is_held(&self) -> bool {
-        self.held_until.is_some_and(|until| until > Instant::now())
+        self.held.as_ref().is_some_and(|held| held.until > Instant::now())
     }
 
     fn events(&self, filter: EventFilter) -> List<Arc<Event>> {
@@ -264,7 +275,13 @@ impl SessionStore for InMemorySessions {
     }
 
     fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
+        if let Err(error) = new.state.keys().try_for_each(|key| refuse_nul("name of a state key", key)) {
+            return Work::done(Err(error));
+        }
         let inner = &mut *self.lock();
+        if let Some(parent) = new.parent.as_ref().filter(|parent| !inner.sessions.contains_key(parent)) {
+            return Work::done(Err(not_found(parent)));
+        }
         let mut state = empty_object();
         if !new.state.is_empty() && !inner.sessions.contains_key(&new.key) {
             inner.shared.set(&new.key, &new.state, &mut state);
@@ -276,13 +293,14 @@ impl SessionStore for InMemorySessions {
         inner.created += 1;
         let slot = place.insert(Box::new(Slot {
             incarnation: inner.created,
-            hidden: new.parent.is_some(),
+            parent: new.parent.clone(),
             first: state.clone(),
             state,
             log: List::new(),
             updated_at: SystemClock.now(),
-            epoch: 0,
-            held_until: None,
+            // No lease of an earlier session under this key can fit.
+            epoch: inner.created << 32,
+            held: None,
         }));
         let session = slot.session(&new.key, &inner.shared, List::new());
         if let Some(parent) = new.parent {
@@ -302,7 +320,7 @@ impl SessionStore for InMemorySessions {
         // By time, then as they were made, so that the order does not depend on the map.
         let mut found = BTreeMap::new();
         for (key, slot) in &inner.sessions {
-            if key.app() == app && key.user() == user && !slot.hidden {
+            if key.app() == app && key.user() == user && slot.parent.is_none() {
                 let session = slot.session(key, &inner.shared, List::new());
                 found.insert((slot.updated_at.to_bits(), slot.incarnation), session);
             }
@@ -325,6 +343,9 @@ impl SessionStore for InMemorySessions {
     }
 
     fn acquire(&self, acquire: Acquire) -> Work<'_, Result<Acquired>> {
+        if let Err(error) = refuse_nul_keys(&acquire.entries) {
+            return Work::done(Err(error));
+        }
         let key = acquire.key;
         self.with(&key.clone(), |slot, shared| {
             if slot.is_held() {
@@ -332,7 +353,7 @@ impl SessionStore for InMemorySessions {
             }
             let news = slot.news(&key, shared, acquire.known);
             slot.epoch += 1;
-            slot.held_until = Some(Instant::now() + acquire.ttl);
+            slot.held = Some(Held { owner: acquire.owner, until: Instant::now() + acquire.ttl });
             let versions = slot.write(&key, shared, acquire.entries);
             Ok(Acquired { lease: Lease { epoch: slot.epoch, key }, news, versions })
         })
@@ -343,7 +364,9 @@ impl SessionStore for InMemorySessions {
             if slot.epoch != lease.epoch {
                 return Err(fenced(&lease.key));
             }
-            slot.held_until = Some(Instant::now() + ttl);
+            if let Some(held) = &mut slot.held {
+                held.until = Instant::now() + ttl;
+            }
             Ok(())
         })
     }
@@ -356,6 +379,7 @@ impl SessionStore for InMemorySessions {
     ) -> Work<'a, Result<Versions>> {
         self.with(&lease.key, |slot, shared| {
             slot.check(lease, expected)?;
+            refuse_nul_keys(&entries)?;
             Ok(slot.write(&lease.key, shared, entries))
         })
     }
@@ -368,7 +392,9 @@ impl SessionStore for InMemorySessions {
     ) -> Work<'a, Result<Versions>> {
         self.with(&lease.key, |slot, shared| {
             slot.check(lease, expected)?;
-            slot.held_until = None;
+            refuse_nul_keys(&entries)?;
+            slot.held = None;
+            slot.epoch += 1;
             Ok(slot.write(&lease.key, shared, entries))
         })
     }
@@ -386,8 +412,22 @@ impl SessionStore for InMemorySessions {
             if let Some(expected) = expected {
                 slot.check_version(key, expected)?;
             }
+            refuse_nul_keys(&entries)?;
             Ok(slot.write(key, shared, entries))
         })
+    }
+
+    fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
+        let now = Instant::now();
+        let mut found = BTreeMap::new();
+        for (key, slot) in &self.lock().sessions {
+            let Some(held) = slot.held.as_ref().filter(|held| held.until <= now) else { continue };
+            if key.app() == app {
+                let (key, parent, owner) = (key.clone(), slot.parent.clone(), held.owner.clone());
+                found.insert((held.until, slot.incarnation), Abandoned { key, parent, owner });
+            }
+        }
+        Work::done(Ok(found.into_values().collect()))
     }
 }
 

@@ -36,8 +36,24 @@ pub trait MemoryStore: Send + Sync + fmt::Debug {
     ) -> Work<'a, Result<Vec<MemoryEntry>>>;
 }
 
+/// A shared store is a store, so that several runners can use one.
+impl<S: MemoryStore + ?Sized> MemoryStore for Arc<S> {
+    fn add<'a>(&'a self, session: &'a Session) -> Work<'a, Result<()>> {
+        (**self).add(session)
+    }
+
+    fn search<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        query: &'a str,
+    ) -> Work<'a, Result<Vec<MemoryEntry>>> {
+        (**self).search(app, user, query)
+    }
+}
+
 /// How many memories a search gives.
-const BEST: usize = 10;
+pub const BEST: usize = 10;
 
 /// Keeps memories in memory and finds them by the words they share with the query.
 #[derive(Default)]
@@ -52,22 +68,39 @@ impl InMemoryMemory {
     }
 }
 
-fn words(text: &str) -> HashSet<String> {
+/// The words of a text, small letters, each once: what a search compares.
+pub fn words(text: &str) -> HashSet<String> {
     text.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).map(str::to_lowercase).collect()
+}
+
+/// What is to be remembered of a session: every message with text.
+pub fn said_in(session: &Session) -> impl Iterator<Item = MemoryEntry> {
+    session.events.iter().filter_map(|event| {
+        let content = event.content.as_ref()?;
+        (!content.text().is_empty()).then(|| MemoryEntry {
+            content: content.clone(),
+            author: event.author().to_owned(),
+            session: session.key.id().to_owned(),
+            timestamp: event.timestamp,
+        })
+    })
+}
+
+/// The [`BEST`] of some memories: those that share most words with the query, newer ones first.
+pub fn best<'a>(
+    entries: impl IntoIterator<Item = &'a MemoryEntry>,
+    wanted: &HashSet<String>,
+) -> Vec<&'a MemoryEntry> {
+    let hits = |entry: &MemoryEntry| words(&entry.content.text()).intersection(wanted).count();
+    let mut found: Vec<_> = entries.into_iter().map(|entry| (hits(entry), entry)).collect();
+    found.retain(|(hits, _)| *hits > 0);
+    found.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.timestamp.total_cmp(&a.1.timestamp)));
+    found.into_iter().take(BEST).map(|(_, entry)| entry).collect()
 }
 
 impl MemoryStore for InMemoryMemory {
     fn add<'a>(&'a self, session: &'a Session) -> Work<'a, Result<()>> {
-        let said = session.events.iter().filter_map(|event| {
-            let content = event.content.as_ref()?;
-            (!content.text().is_empty()).then(|| MemoryEntry {
-                content: content.clone(),
-                author: event.author().to_owned(),
-                session: session.key.id().to_owned(),
-                timestamp: event.timestamp,
-            })
-        });
-        let said = said.collect();
+        let said = said_in(session).collect();
         let owner = (session.key.app().to_owned(), session.key.user().to_owned());
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.entry(owner).or_default().insert(session.key.id().to_owned(), said);
@@ -83,14 +116,8 @@ impl MemoryStore for InMemoryMemory {
         let wanted = words(query);
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let sessions = entries.get(&(app.to_owned(), user.to_owned()));
-        let mut found: Vec<(usize, &MemoryEntry)> = sessions
-            .into_iter()
-            .flat_map(|sessions| sessions.values().flatten())
-            .map(|entry| (words(&entry.content.text()).intersection(&wanted).count(), entry))
-            .filter(|(hits, _)| *hits > 0)
-            .collect();
-        found.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.timestamp.total_cmp(&a.1.timestamp)));
-        Work::done(Ok(found.into_iter().take(BEST).map(|(_, entry)| entry.clone()).collect()))
+        let entries = sessions.into_iter().flat_map(|sessions| sessions.values().flatten());
+        Work::done(Ok(best(entries, &wanted).into_iter().cloned().collect()))
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::json::Object;
 use crate::log::LogEntry;
 use crate::session::{Session, SessionKey};
@@ -124,18 +124,50 @@ pub struct Acquired {
     pub versions: Versions,
 }
 
+/// A session whose lease ran out before it was given back: its run stopped in the middle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Abandoned {
+    /// Which session.
+    pub key: SessionKey,
+    /// The session it works for. Whoever goes on with that one sees to this one too.
+    pub parent: Option<SessionKey>,
+    /// Who held the lease.
+    pub owner: SmolStr,
+}
+
+/// Refuses a name with a NUL character, which not every database can hold; so no store takes one.
+pub fn refuse_nul(what: &str, text: &str) -> Result<()> {
+    if !text.contains('\0') {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidInput, format!("the {what} has a NUL character: leave it out")))
+}
+
+/// Refuses entries that would set a state key with a NUL character.
+pub fn refuse_nul_keys(entries: &[LogEntry]) -> Result<()> {
+    for entry in entries {
+        let LogEntry::Event(event) = entry else { continue };
+        let Some(delta) = event.state_delta() else { continue };
+        delta.keys().try_for_each(|key| refuse_nul("name of a state key", key))?;
+    }
+    Ok(())
+}
+
 /// Keeps sessions.
 ///
 /// Errors every store must give: `AlreadyExists`, `SessionNotFound`, `SessionBusy` (someone else's lease),
-/// `StaleSession` (unexpected version), `Fenced` (lost lease). With any of them nothing was written. Partial events
-/// among the entries are skipped, `temp:` keys are stripped from deltas.
+/// `StaleSession` (unexpected version), `Fenced` (a lease that was lost or given back), `InvalidInput` (a state key with
+/// a NUL). With any of them nothing was written. Partial events among the entries are skipped, `temp:` keys are stripped
+/// from deltas. A lease that ran out still writes as long as nobody else has taken the session.
+///
+/// `umbel_stores::contract` has tests that show whether a store keeps to all of this.
 pub trait SessionStore: Send + Sync + fmt::Debug {
     /// Whether it always answers at once, as a store in memory does. Such a store is asked without a detour.
     fn is_immediate(&self) -> bool {
         false
     }
 
-    /// Makes a session.
+    /// Makes a session. A parent must exist.
     fn create(&self, new: NewSession) -> Work<'_, Result<Session>>;
 
     /// Reads a session.
@@ -182,6 +214,10 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
         expected: Option<Versions>,
         entries: Entries,
     ) -> Work<'a, Result<Versions>>;
+
+    /// The sessions of an app whose lease ran out before it was given back, longest ago first. Taking the lease of
+    /// one claims it: only one of those who try gets it.
+    fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>>;
 }
 
 /// A shared store is a store, so that several runners can use one.
@@ -247,5 +283,9 @@ impl<S: SessionStore + ?Sized> SessionStore for Arc<S> {
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
         (**self).commit(key, expected, entries)
+    }
+
+    fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
+        (**self).abandoned(app)
     }
 }

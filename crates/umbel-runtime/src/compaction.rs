@@ -4,14 +4,12 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use futures::StreamExt;
 use umbel_core::{
-    Actions, CallId, Chunk, Compaction, Content, Event, Model, ModelRequest, Part, Response, Result, Role,
-    Run, Source,
+    Actions, CallId, Compaction, Content, Event, Model, ModelRequest, Part, Result, Role, Run, Source,
 };
 
-use crate::aggregator::Aggregator;
 use crate::contents::visible::apply_rewinds;
+use crate::models::ask;
 use crate::text;
 
 /// Writes summaries.
@@ -316,19 +314,7 @@ async fn summarise_with(
     }
     let mut request = ModelRequest::new(model.name());
     request.contents.push(Content::user(Part::text(format!("{prompt}\n\n{talk}"))));
-    run.count_model_call()?;
-    let mut chunks = model.generate(&request);
-    let (mut fold, mut whole): (Aggregator, Option<Response>) = (Aggregator::new(), None);
-    while let Some(chunk) = run.cancel_token().guard(chunks.next()).await? {
-        match chunk? {
-            Chunk::Complete(response) => whole = Some(response),
-            Chunk::Restart => fold = Aggregator::new(),
-            piece => {
-                fold.fold_chunk(piece, run.services().ids.as_ref(), false);
-            }
-        }
-    }
-    let content = whole.or_else(|| fold.close()).and_then(|response| response.content);
+    let content = ask(run, model, &request).await?.and_then(|response| response.content);
     Ok(content.map(Arc::unwrap_or_clone).filter(|content| !content.text().trim().is_empty()))
 }
 

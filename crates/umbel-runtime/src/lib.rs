@@ -7,7 +7,8 @@
 //! - [`contents`]: from the log to what a model is sent
 //! - [`aggregator`]: from chunks to a message
 //! - [`tools`]: agents as tools, and small tools that most agents can use
-//! - [`handlers`]: handlers that are ready to use; [`layers`]: those that go around tool calls
+//! - [`handlers`]: handlers that are ready to use; [`layers`]: those that go around tool calls; [`with`]: handlers from
+//!   closures
 //! - [`plugin`], [`legacy`], [`mod@per_run`]: other forms of a handler; [`explain`]: what came of all of them
 //! - [`backoff`], [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
@@ -39,6 +40,7 @@ pub mod team;
 pub mod template;
 pub mod text;
 pub mod tools;
+pub mod with;
 
 pub use agents::{
     AgentFn, IncludeContents, LlmAgent, LoopAgent, Parallel, Sequential, agent_fn, run_sub_agent,

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use umbel_core::onion::named;
 use umbel_core::{
     AfterOrder, AgentTurn, Content, Error, ErrorKind, Event, Extending, Guarded, Handler, Hooks, ModelTurn,
     Outcome, Result, Run, Step, Work,
 };
 
+use crate::configure::refuse_doubles;
 use crate::text;
 
 /// Handlers that have a hook, in the order in which they are asked.
@@ -105,28 +107,20 @@ async fn ask<'a, T>(
     result.map_err(|error| named(handler, hook, error))
 }
 
-/// An error of a hook, with the names of handler and hook. Its kind stays, unless it is none in particular.
-pub(crate) fn named(handler: &dyn Handler, hook: &str, error: Error) -> Error {
-    // One that carries another of ours has its names: of a plugin, or of whoever panicked.
-    let is_named = error.kind() == ErrorKind::Handler
-        && std::error::Error::source(&error).is_some_and(|source| source.is::<Error>());
-    if error.is_control() || is_named {
-        return error;
-    }
-    let kind = if error.kind() == ErrorKind::Other { ErrorKind::Handler } else { error.kind() };
-    let wrapped = Error::new(kind, text::handler_error(handler.name(), hook, error.message()));
-    let wrapped = match error.retry_after() {
-        Some(after) => wrapped.with_retry_after(after),
-        None => wrapped,
-    };
-    wrapped.with_source(error)
-}
-
-/// Asks each handler before a turn, until one does not simply go on.
-pub(crate) async fn before_agent(handlers: &HookList, turn: &mut AgentTurn<'_>) -> Result<Step> {
+/// Asks each handler before a turn, until one does not simply go on. With `strict_tools` none may add a tool whose name
+/// is taken.
+pub(crate) async fn before_agent(
+    handlers: &HookList,
+    turn: &mut AgentTurn<'_>,
+    strict_tools: bool,
+) -> Result<Step> {
     for handler in handlers {
-        let run = turn.run();
+        let (run, before) = (turn.run(), strict_tools.then(|| turn.plan.tools.clone()));
         let step = ask(run, &**handler, "before_agent", || handler.before_agent(turn)).await?;
+        if let Some(before) = before {
+            refuse_doubles(&before, &turn.plan.tools)
+                .map_err(|error| named(&**handler, "before_agent", error))?;
+        }
         if step != Step::Continue {
             return Ok(step);
         }
@@ -197,6 +191,9 @@ pub(crate) async fn on_event(handlers: &HookList, run: &Run, mut event: Event) -
 /// What of an event must stay as it is: others have acted on it, or will.
 struct Fixed {
     id: umbel_core::EventId,
+    run: umbel_core::RunId,
+    is_partial: bool,
+    waiting: Vec<umbel_core::CallId>,
     content: Option<Arc<Content>>,
     control: Option<Box<umbel_core::Actions>>,
 }
@@ -205,7 +202,14 @@ impl Fixed {
     fn of(event: &Event) -> Self {
         let content = event.content.clone().filter(|content| content.has_calls() || content.has_responses());
         let control = event.actions.clone().filter(|actions| !actions.is_plain());
-        Self { id: event.id.clone(), content, control }
+        Self {
+            id: event.id.clone(),
+            run: event.run.clone(),
+            is_partial: event.is_partial(),
+            waiting: event.long_running().to_vec(),
+            content,
+            control,
+        }
     }
 
     fn holds(&self, event: &Event) -> bool {
@@ -229,7 +233,8 @@ impl Fixed {
             (Some(before), Some(now)) => before.steers_like(now),
             _ => false,
         };
-        self.id == event.id && calls && steers
+        let same = self.id == event.id && self.run == event.run && self.is_partial == event.is_partial();
+        same && self.waiting == event.long_running() && calls && steers
     }
 }
 

@@ -78,11 +78,6 @@ pub fn orphaned_response(name: &str) -> String {
     )
 }
 
-/// What is said of a handler that failed.
-pub fn handler_error(name: &str, hook: &str, message: &str) -> String {
-    format!("handler `{name}` failed in {hook}: {message}")
-}
-
 /// What an event says of a model that answered nothing.
 pub const NO_CONTENT: &str = "The model ended its turn without an answer.";
 
@@ -119,6 +114,20 @@ pub const PLAN_AND_ACT: &str = "Work in this form. First write `/*PLANNING*/` an
     `/*REASONING*/` and what follows from it. If the plan fails, write `/*REPLANNING*/` and a new plan. At the end write \
     `/*FINAL_ANSWER*/` and the answer, complete and without the marks. If something essential is missing, ask the user for \
     it in the final answer.";
+
+/// Tells the model how to work with its list of tasks.
+pub const TODO_PROMPT: &str = "You have a list of tasks, which you keep with `write_todos`. Use it for work that takes \
+    several steps: write the steps down before you begin, mark a task as in progress when you take it up and as \
+    completed as soon as it is done, and change the list when you learn something new. Leave it out for what takes one or \
+    two steps. Call `write_todos` at most once per turn: each call writes the whole list.";
+
+/// What the tool for the list of tasks does.
+pub const TODO_TOOL: &str = "Writes your list of tasks, in the place of the one before. Give all tasks in order, each with \
+    what is to be done and with its status.";
+
+/// What a call is answered that wrote the list of tasks beside another one that did.
+pub const TODO_PARALLEL: &str = "The list was not written: `write_todos` was called more than once in this turn, and each \
+    call writes the whole list. Call it once, with all tasks.";
 
 fn elide(text: &str, marks: [&str; 2]) -> String {
     marks.iter().fold(text.to_owned(), |text, mark| text.replace(mark, ELIDED))
@@ -200,6 +209,75 @@ pub fn tool_not_found(tool: &str, known: &[&str]) -> String {
     format!(
         "There is no tool named `{tool}`. The tools you can call are: {known}. Call only tools from this list."
     )
+}
+
+/// What a call is answered that wrote the list of tasks.
+pub fn todos_written(pending: usize, in_progress: usize, completed: usize) -> String {
+    format!("The list is written: {pending} pending, {in_progress} in progress, {completed} completed.")
+}
+
+/// Asks a model to choose tools for a request: names with descriptions, and how many at most.
+pub fn select_tools(tools: &[(&str, &str)], max: Option<usize>) -> String {
+    let mut text = String::from(
+        "You choose tools for an assistant. Below you see the user's message; do not answer it. Name the tools that help \
+         to answer it, the most helpful first, as JSON: {\"tools\": [\"name\", …]}. An empty list is fine if none helps.",
+    );
+    if let Some(max) = max {
+        text.push_str(&format!(" Only the first {max} count."));
+    }
+    text.push_str("\n\nThe tools are:\n");
+    for (name, description) in tools {
+        text.push_str(&format!("- {name}: {description}\n"));
+    }
+    text
+}
+
+/// Says that tools are to be there always which are not there at all.
+pub fn select_missing(names: &[&str]) -> String {
+    format!(
+        "the tools to include always are not all there: {} are missing from the agent's tools",
+        quoted(names)
+    )
+}
+
+/// Says that a model chose tools that it was not offered.
+pub fn select_unknown(names: &[&str]) -> String {
+    format!("the model that selects tools chose {}, which it was not offered", quoted(names))
+}
+
+/// Says that a model's choice of tools cannot be read.
+pub fn select_malformed(attempts: u32) -> String {
+    format!(
+        "the model that selects tools did not answer with a list of names, asked {attempts} times: \
+         choose another model, or say what to do then with `on_parsing_failure`"
+    )
+}
+
+fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// What a model is told to do after a tool failed.
+pub fn reflect(tool: &str, attempt: u32, max: u32) -> String {
+    format!(
+        "The call of `{tool}` failed; this was failure {attempt} of at most {max} that are put up with. Do not make the \
+         same call again. Find out first what went wrong: Do the arguments have the right form, and do they fit the \
+         schema? Does what they refer to exist? Is a step missing that must come before? Is another tool the right one? \
+         Then make a better call, or another one."
+    )
+}
+
+/// What a model is told to do after a tool failed too often.
+pub fn reflect_exceeded(tool: &str, max: u32) -> String {
+    format!(
+        "The tool `{tool}` failed more often than the {max} times that are put up with. Do not call it again. Go on \
+         without it, or tell the user what could not be done and why."
+    )
+}
+
+/// Says that a tool failed too often.
+pub fn reflect_failed(tool: &str, failures: u32, message: &str) -> String {
+    format!("tool `{tool}` failed {failures} times in a row, the last time with: {message}")
 }
 
 /// What a person is asked before a tool runs.

@@ -135,10 +135,12 @@ fn take_answers(
 /// The conversation of this turn's agent, with what was changed in it earlier in this run.
 fn transcript<'t>(turn: &'t mut Turn<'_>, base: &History) -> &'t mut Transcript {
     let run = turn.run;
-    turn.transcript.get_or_insert_with(|| match run.values().take_transcript(run.source()) {
-        (Some(transcript), _) => transcript,
-        (None, edits) if edits.is_empty() => Transcript::new(base.clone()),
-        (None, edits) => Transcript::replay(base, &edits),
+    turn.transcript.get_or_insert_with(|| {
+        Box::new(match run.values().take_transcript(run.source()) {
+            (Some(transcript), _) => transcript,
+            (None, edits) if edits.is_empty() => Transcript::new(base.clone()),
+            (None, edits) => Transcript::replay(base, &edits),
+        })
     })
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Turn<'a> {
     /// What stands around calls, if it is not what the run's agent has.
     pub(crate) layers: Option<HookList>,
     /// The conversation as handlers leave it, if any of them works on it.
-    pub(crate) transcript: Option<Transcript>,
+    pub(crate) transcript: Option<Box<Transcript>>,
 }
 
 /// What comes after a step.
@@ -66,7 +66,7 @@ pub(crate) async fn run(agent: &LlmAgent, run: &Run) -> Result<()> {
     }
     let result = steps(&mut turn).await;
     if let Some(transcript) = turn.transcript.take() {
-        run.values().put_transcript(run.source().clone(), transcript);
+        run.values().put_transcript(run.source().clone(), *transcript);
     }
     result
 }

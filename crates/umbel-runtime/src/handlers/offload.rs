@@ -116,7 +116,7 @@ impl Handler for Offload {
             return next.call(call).await;
         }
         match next.call(call).await? {
-            ToolOutput::Value(value) => self.0.store(cx, value).await.map(ToolOutput::Value),
+            ToolOutput::Value(value) => self.0.store(cx, *value).await.map(ToolOutput::from),
             ToolOutput::Stream(items) => {
                 let (settings, cx) = (self.0.clone(), cx.clone());
                 let items = items.then(move |item| {

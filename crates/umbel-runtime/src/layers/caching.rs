@@ -282,7 +282,7 @@ impl Caching {
     fn hit(&self, answer: &CachedAnswer) -> ToolOutput {
         self.counts.hits.fetch_add(1, Ordering::Relaxed);
         let (value, parts) = (answer.value.clone(), answer.parts.clone());
-        ToolOutput::Value(ToolValue { value, parts, is_error: false, metadata: self.hit.clone() })
+        ToolOutput::from(ToolValue { value, parts, is_error: false, metadata: self.hit.clone() })
     }
 
     async fn miss(&self, call: ToolCall<'_>, next: NextTool<'_>, key: CacheKey) -> ToolResult {

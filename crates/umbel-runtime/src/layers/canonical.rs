@@ -59,7 +59,9 @@ pub(super) fn write_object(out: &mut String, object: &Object, keep: impl Fn(&str
 
 /// Writes a string.
 pub(super) fn write_text(out: &mut String, text: &str) {
-    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+    // All bytes are looked at, without an early end, so that many are at once.
+    let escapes = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
+    if !text.bytes().fold(false, |any, byte| any | escapes(byte)) {
         out.push('"');
         out.push_str(text);
         out.push('"');

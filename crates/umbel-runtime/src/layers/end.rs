@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use futures::StreamExt;
-use umbel_core::{BoxStream, Error, ErrorKind, ToolError, ToolItem, ToolOutput, ToolResult, ToolValue};
+use umbel_core::{Error, ErrorKind, ToolError, ToolItem, ToolOutput, ToolResult, ToolStream, ToolValue};
 
 use crate::text;
 
@@ -34,8 +34,8 @@ where
 {
     match result {
         Ok(ToolOutput::Stream(items)) => Ok(ToolOutput::Stream(map_last(items, finish))),
-        Ok(ToolOutput::Value(value)) => finish(Ok(value)).await.map(ToolOutput::Value),
-        Err(error) => finish(Err(error)).await.map(ToolOutput::Value),
+        Ok(ToolOutput::Value(value)) => finish(Ok(*value)).await.map(ToolOutput::from),
+        Err(error) => finish(Err(error)).await.map(ToolOutput::from),
     }
 }
 
@@ -57,9 +57,6 @@ where
         Some((finish(end).await.map(ToolItem::Done), None))
     }))
 }
-
-/// A result that comes piece by piece.
-pub(super) type ToolStream = BoxStream<'static, Result<ToolItem, ToolError>>;
 
 #[cfg(test)]
 mod tests {

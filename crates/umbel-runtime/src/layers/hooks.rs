@@ -176,12 +176,12 @@ impl<T: ToolHooks + 'static> Handler for HooksLayer<T> {
     fn wrap_tool<'a>(&'a self, mut call: ToolCall<'a>, next: NextTool<'a>) -> Work<'a, ToolResult> {
         Work::later(async move {
             let result = match self.0.before(&mut call).await {
-                Ok(Some(answer)) => return Ok(umbel_core::ToolOutput::Value(answer)),
+                Ok(Some(answer)) => return Ok(umbel_core::ToolOutput::from(answer)),
                 Ok(None) => next.call(call.clone()).await,
                 Err(error) if is_control(call.run(), error.error()) => return Err(error),
                 Err(error) => {
                     let value = self.0.on_error(&call, error).await?;
-                    return Ok(umbel_core::ToolOutput::Value(value));
+                    return Ok(umbel_core::ToolOutput::from(value));
                 }
             };
             let (hooks, call) = (self.0.clone(), OwnedCall::of(&call));

@@ -10,7 +10,7 @@
 //! - [`rate_limit`]: so many calls a second; [`limiter`]: where they are counted
 //! - [`concurrency`]: so many calls at once; [`timeout`]: no call for longer; [`retry`]: another try
 //! - [`circuit_breaker`]: no calls for a while of what keeps failing
-//! - [`hooks`]: layers from functions: [`layer_fn`] around a call, [`ToolHooks`] before and behind it
+//! - [`mod@hooks`]: layers from functions: [`layer_fn`] around a call, [`ToolHooks`] before and behind it
 //! - [`tower`]: any `tower::Layer` as a layer
 //! - [`layered`]: layers around one tool
 //! - [`scope`]: which calls a layer takes together; [`end`]: seeing how a call ends, streamed or not

@@ -114,7 +114,7 @@ impl ToolRetry {
             OnFailure::Error => Err(error.into()),
             OnFailure::Continue(words) => {
                 let value = json!({"error": words(tool, attempts, &error)});
-                Ok(ToolOutput::Value(ToolValue { is_error: true, ..value.into() }))
+                Ok(ToolOutput::from(ToolValue { is_error: true, ..value.into() }))
             }
         }
     }

@@ -6,10 +6,9 @@ use futures::StreamExt;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 use umbel_core::{
-    Error, ErrorKind, Handler, Hooks, NextTool, ToolCall, ToolError, ToolOutput, ToolResult, Work,
+    Error, ErrorKind, Handler, Hooks, NextTool, ToolCall, ToolError, ToolOutput, ToolResult, ToolStream, Work,
 };
 
-use super::end::ToolStream;
 use crate::text;
 
 /// Ends a call that takes too long with [`ErrorKind::Timeout`]. All that is further in counts: waiting for a limit, each

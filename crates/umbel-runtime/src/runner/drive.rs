@@ -67,7 +67,7 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
 }
 
 /// The work's result. A panic in it, such as one of a callback, is an error like any other.
-fn caught<T>(work: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
+pub(crate) fn caught<T>(work: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
     AssertUnwindSafe(work)
         .catch_unwind()
         .map(|result| result.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
@@ -121,7 +121,9 @@ async fn start_later(task: Task) -> Result<Run> {
     }
     if !hooks.on_input.is_empty() {
         let early = Run::new(parts.clone(), shared.team.tree.root())?;
-        input = onion::on_input(&hooks.on_input, &early, input).await?;
+        let seen = pin!(onion::on_input(&hooks.on_input, &early, input));
+        let seen = tokio::time::timeout(parts.config.limits.run_time, seen).await;
+        input = seen.unwrap_or_else(|_| Err(CancelReason::Deadline.error()))?;
     }
     let mut artifacts = None;
     if parts.config.save_input_blobs {
@@ -404,7 +406,7 @@ async fn finish(run: &Run, recorder: &Recorder, result: Result<()>) -> Ended {
     let extras = &shared.team.extras;
     let quiet = shared.team.hooks.after_run.is_empty() && extras.compaction.is_none();
     if !quiet
-        && let Err(failure) = Box::pin(caught(wind_up(shared, run, &outcome))).await
+        && let Err(failure) = Box::pin(wound_up(run, recorder, &outcome)).await
         && error.is_none()
     {
         outcome = Outcome::from_error(&failure);
@@ -419,6 +421,12 @@ async fn finish(run: &Run, recorder: &Recorder, result: Result<()>) -> Ended {
         error = Some(failure);
     }
     Ended { outcome, error }
+}
+
+/// Winds a run up with an eye on the time: it may take as long as the run, or the grace if that was told to stop.
+async fn wound_up(run: &Run, recorder: &Recorder, outcome: &Outcome) -> Result<()> {
+    let work = pin!(caught(wind_up(&recorder.shared, run, outcome)));
+    watched(work, run, recorder).await
 }
 
 /// What comes after the last event: handlers, and a summary if one is due.

@@ -19,6 +19,7 @@ use umbel_core::{
     RunStep, Services, Session, SessionKey, SessionStore, SystemClock,
 };
 
+pub(crate) use self::drive::caught;
 pub use self::stream::RunStream;
 
 use self::drive::Task;

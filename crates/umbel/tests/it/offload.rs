@@ -161,7 +161,7 @@ async fn structures_and_errors_are_stored_as_json_and_stay_what_they_are() {
     let fail = FunctionTool::new("fail", "", |_: Value| async move {
         let value =
             ToolValue { value: json!({"error": "e".repeat(200)}), is_error: true, ..ToolValue::default() };
-        Ok(ToolOutput::Value(value))
+        Ok(ToolOutput::from(value))
     });
     let model = ScriptedModel::new("m").call("list", json!({})).call("fail", json!({})).text("done");
     let agent = offloading(model).tool(list).tool(fail);

@@ -1,12 +1,15 @@
 //! Personal data, case by case: what an oracle did with an input, and where Umbel hides more than it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use umbel::handlers::pii::{Pii, PiiBlocked, PiiRule, PiiStrategy};
 use umbel::{
-    Content, Error, FunctionCall, FunctionResponse, History, Object, Part, Payload, Role, Transcript,
+    Content, Error, FunctionCall, FunctionResponse, FunctionTool, History, LlmAgent, Object, Part, Payload,
+    Response, Role, RunConfig, ScriptedModel, ToolSpec, Transcript,
 };
+
+use crate::support::{begin, read};
 
 const CASES: &str = include_str!("../../../../vectors/handlers/pii.json");
 const STREAMS: &str = include_str!("../../../../vectors/handlers/pii_stream.json");
@@ -24,6 +27,8 @@ struct Case {
     name: String,
     input: Value,
     expect: Value,
+    /// The oracle is at fault, or may be.
+    is_noted: bool,
 }
 
 fn cases(file: &str) -> Vec<Case> {
@@ -33,6 +38,7 @@ fn cases(file: &str) -> Vec<Case> {
         name: case["name"].as_str().unwrap().to_owned(),
         input: case["input"].take(),
         expect: case["expect"].take(),
+        is_noted: case.get("note").is_some(),
     };
     cases.into_iter().map(read).collect()
 }
@@ -181,24 +187,36 @@ fn redact_messages(rules: &[Value], phase: &str, messages: &[Value]) -> Result<V
     Ok(history.iter().zip(messages).map(|(content, like)| message(content, like)).collect())
 }
 
+/// Whether all that the oracle found is hidden, and more.
+fn hides_more(ours: &[Value], oracles: &[Value]) -> bool {
+    let hides = |theirs: &Value| {
+        let covers = |our: &Value| {
+            our["start"].as_u64() <= theirs["start"].as_u64() && our["end"].as_u64() >= theirs["end"].as_u64()
+        };
+        ours.iter().any(covers)
+    };
+    ours != oracles && oracles.iter().all(hides)
+}
+
 #[test]
 fn texts_are_redacted_as_by_the_oracle_or_better() {
-    let mut better = Vec::new();
-    for case in cases(CASES).into_iter().filter(|case| case.input["op"] == "text") {
-        let Case { name, input, expect } = case;
-        let (rule, text) = (rule(&input), input["text"].as_str().unwrap());
-        let found: Vec<Value> = rule
-            .detect(text)
-            .into_iter()
-            .map(|found| json!({"value": found.value, "start": found.start, "end": found.end}))
-            .collect();
-        if let Some((name, ours)) = BETTER.iter().find(|(better, _)| *better == name) {
-            assert_eq!(rule.apply(text).unwrap(), *ours, "{name}");
-            assert!(found.len() > expect["matches"].as_array().unwrap().len(), "{name}");
-            better.push(*name);
+    for Case { name, input, expect, is_noted } in cases(CASES) {
+        if input["op"] != "text" {
             continue;
         }
-        assert_eq!(Value::from(found), expect["matches"], "{name}");
+        let (rule, text) = (rule(&input), input["text"].as_str().unwrap());
+        let found = rule.detect(text).into_iter();
+        let found: Vec<Value> = found
+            .map(|found| json!({"value": found.value, "start": found.start, "end": found.end}))
+            .collect();
+        let oracles = expect["matches"].as_array().unwrap();
+        if is_noted && hides_more(&found, oracles) {
+            let known = BETTER.iter().find(|(better, _)| *better == name);
+            assert!(known.is_none_or(|(_, ours)| rule.apply(text).unwrap() == *ours), "{name}");
+            continue;
+        }
+        assert_eq!(found, *oracles, "{name}");
+        assert!(BETTER.iter().all(|(better, _)| *better != name), "{name} is no better than the oracle");
         match rule.apply(text) {
             Ok(text) => {
                 assert_eq!(text, expect["literal"], "{name}");
@@ -207,7 +225,6 @@ fn texts_are_redacted_as_by_the_oracle_or_better() {
             Err(error) => assert_eq!(blocked(&error), expect["blocked"], "{name}"),
         }
     }
-    assert_eq!(better.len(), BETTER.len());
 }
 
 #[test]
@@ -215,7 +232,7 @@ fn messages_are_redacted_as_by_the_oracle() {
     let all = cases(CASES);
     let some = all.iter().filter(|case| case.input["op"] == "messages");
     let mut count = 0;
-    for Case { name, input, expect } in some {
+    for Case { name, input, expect, .. } in some {
         let messages = input["messages"].as_array().unwrap();
         let phase = input["phase"].as_str().unwrap();
         match redact_messages(input["rules"].as_array().unwrap(), phase, messages) {
@@ -230,9 +247,90 @@ fn messages_are_redacted_as_by_the_oracle() {
     assert!(count >= 15, "{count}");
 }
 
+/// The agent that a case describes, with one handler for each rule. Gives the model, and where calls are noted.
+fn agent(input: &Value) -> (LlmAgent, ScriptedModel, Arc<Mutex<Vec<Value>>>) {
+    let mut model = ScriptedModel::new("m");
+    for reply in input["model"].as_array().unwrap() {
+        let mut reply = reply.clone();
+        reply["role"] = "assistant".into();
+        model = model.response(Response::new(content(&reply)));
+    }
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let system = input["system"].as_str().unwrap_or_default();
+    let mut agent = LlmAgent::new("a").model(model.clone()).static_instruction(system);
+    for tool in input["tools"].as_array().unwrap() {
+        let (name, ran) = (tool["name"].as_str().unwrap().to_owned(), ran.clone());
+        let scripted: Vec<Value> = input["tool_script"][&name].as_array().cloned().unwrap_or_default();
+        let scripted = Mutex::new(scripted.into_iter());
+        let spec = ToolSpec::new(name.as_str(), "", json!({"type": "object"}));
+        agent = agent.tool(FunctionTool::raw(spec, move |cx, args| {
+            ran.lock().unwrap().push(json!({"call_id": cx.call_id(), "name": name, "args": args}));
+            let text = match scripted.lock().unwrap().next() {
+                Some(outcome) => outcome["text"].clone(),
+                None => format!("{name} {}", Value::Object((*args).clone())).into(),
+            };
+            Box::pin(async move { Ok(text.into()) })
+        }));
+    }
+    for (number, rule) in input["rules"].as_array().unwrap().iter().map(rule).enumerate() {
+        agent = agent.handler(Pii::new(rule).named(format!("pii {number}")));
+    }
+    (agent, model, ran)
+}
+
+/// Messages as the oracle writes them.
+fn messages<'a>(contents: impl IntoIterator<Item = &'a Arc<Content>>) -> Value {
+    let written = |content: &Arc<Content>| match content.responses().next() {
+        Some(response) => {
+            message(content, &json!({"role": "tool", "call_id": response.id, "name": response.name}))
+        }
+        None if content.role == Some(Role::User) => message(content, &json!({"role": "user"})),
+        None => message(content, &json!({"role": "assistant"})),
+    };
+    contents.into_iter().map(written).collect()
+}
+
+/// What the model saw besides the instruction, which is no message here.
+fn without_system(saw: &Value) -> Value {
+    let Value::Array(mut requests) = literal(saw) else { panic!("no requests: {saw}") };
+    for request in &mut requests {
+        request.as_array_mut().unwrap().retain(|message| message["role"] != "system");
+    }
+    requests.into()
+}
+
+#[tokio::test]
+async fn whole_runs_are_redacted_as_by_the_oracle() {
+    let all = cases(CASES);
+    let some: Vec<&Case> = all.iter().filter(|case| case.input["op"] == "agent").collect();
+    assert!(some.len() >= 7);
+    for streaming in [false, true] {
+        for Case { name, input, expect, .. } in &some {
+            let [said] = input["messages"].as_array().unwrap().as_slice() else { panic!("{name}") };
+            let (agent, model, ran) = agent(input);
+            let (runner, key) = begin(agent).await;
+            let config = RunConfig { streaming, ..RunConfig::default() };
+            let seen = read(runner.run_with(&key, content(said), config)).await;
+            let requests = model.requests();
+            let saw: Value = requests.iter().map(|request| messages(&request.contents)).collect();
+            assert_eq!(saw, without_system(&expect["model_saw"]), "{name}");
+            let system = input["system"].as_str().unwrap_or_default();
+            assert!(requests.iter().all(|request| request.instruction.text().contains(system)), "{name}");
+            assert_eq!(Value::from(ran.lock().unwrap().clone()), expect["ran"], "{name}");
+            if expect["blocked"].is_object() {
+                assert_eq!(blocked(seen.error.as_ref().unwrap()), expect["blocked"], "{name}");
+                continue;
+            }
+            let answer = seen.assert_finished().whole().last().unwrap().content.clone().unwrap();
+            let last = requests.last().unwrap().contents.iter().chain([&answer]);
+            assert_eq!(messages(last), literal(&expect["messages"]), "{name}");
+        }
+    }
+}
+
 #[test]
 fn streams_give_the_redacted_whole_and_pass_what_the_oracle_passes_where_that_is_safe() {
-    for Case { name, input, expect } in cases(STREAMS) {
+    for Case { name, input, expect, .. } in cases(STREAMS) {
         let rule = rule(&input);
         let lookback = input["lookback"].as_u64().unwrap() as usize;
         let mut redactor = rule.stream(lookback);
@@ -249,11 +347,9 @@ fn streams_give_the_redacted_whole_and_pass_what_the_oracle_passes_where_that_is
                 }
             }
         }
-        if let Some(expected) = expect["blocked"].as_object() {
-            let mut stopped = stopped.unwrap_or_else(|| panic!("{name} is not blocked"));
-            stopped["after_delta"] = passed.len().into();
-            assert_eq!(stopped.as_object(), Some(expected), "{name}");
-            assert_eq!(Value::from(passed), expect["deltas"], "{name}");
+        if expect["blocked"].is_object() {
+            let stopped = stopped.unwrap_or_else(|| panic!("{name} is not blocked"));
+            check_block(&name, &rule, &deltas, &expect, &passed, stopped);
             continue;
         }
         let whole = passed.concat() + &redactor.finish().unwrap();
@@ -262,5 +358,27 @@ fn streams_give_the_redacted_whole_and_pass_what_the_oracle_passes_where_that_is
         if expect["stream_equals_final"] == true {
             assert_eq!(Value::from(passed), expect["deltas"], "{name}");
         }
+    }
+}
+
+/// A stream stops where the oracle's stops, or later where the oracle stops for what may yet turn out to be nothing.
+fn check_block(
+    name: &str,
+    rule: &PiiRule,
+    deltas: &[&str],
+    expect: &Value,
+    passed: &[String],
+    mut stopped: Value,
+) {
+    let after = expect["blocked"]["after_delta"].as_u64().unwrap() as usize;
+    let so_far = deltas[..=after].concat();
+    if ["0", "a"].iter().any(|more| rule.apply(&format!("{so_far}{more}")).is_ok()) {
+        let first = rule.detect(&deltas.concat())[0].start;
+        let before: String = deltas.concat().chars().take(first).collect();
+        assert!(passed.len() >= after && before.starts_with(&passed.concat()), "{name}");
+    } else {
+        stopped["after_delta"] = passed.len().into();
+        assert_eq!(stopped, expect["blocked"], "{name}");
+        assert_eq!(Value::from(passed.to_vec()), expect["deltas"], "{name}");
     }
 }

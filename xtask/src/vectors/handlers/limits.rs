@@ -1,101 +1,119 @@
-//! Limits on calls of models and tools, over several runs.
+//! Limits on how often models and tools are called.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use umbel::handlers::{LimitReached, ModelCallLimit, ModelLimitExit, ToolCallLimit, ToolLimitExit};
-use umbel::{BoxError, Error, ErrorKind, LlmAgent, Result};
+use umbel::{AfterOrder, BoxError, Error, ErrorKind, Handler};
 
-use super::{Log, agent, builder, cause, run, sorted};
+use super::message::settle_runs;
+use super::play::{Play, both_ways, built};
+use super::scene::{Scene, SceneModel};
 use crate::vectors::case::{Case, Checked};
 use crate::vectors::script::{list, text};
+use crate::vectors::tokens::Tokens;
 
-pub(crate) async fn check(case: &Case) -> Result<Checked, BoxError> {
-    let log = Log::default();
-    let built = list(&case.input, "handlers").iter().try_fold(agent(&case.input, &log)?, limited);
-    let Ok(Ok(runner)) = built.map(|agent| builder(agent).build()) else {
-        return Ok(Checked::plain(case.expect.clone(), json!({"config_error": true})));
-    };
-    let mut sessions = BTreeMap::new();
+pub(in crate::vectors) async fn check(case: &Case) -> Result<Checked, BoxError> {
+    both_ways(case, once).await
+}
+
+async fn once(case: &Case, streaming: bool) -> Result<Checked, BoxError> {
+    let scene = Scene::new(&case.input);
+    let model = SceneModel::new("main", list(&case.input, "model"), &scene);
+    let unused = model.unused();
+    let mut agent = scene.agent(&case.input, model)?.after_order(AfterOrder::Reverse);
+    for limit in list(&case.input, "handlers") {
+        let Some(limit) = handler(limit) else { return Ok(Checked::refused(case)) };
+        agent = agent.handler(limit);
+    }
+    let Some(play) = built(Play::new(agent, streaming))? else { return Ok(Checked::refused(case)) };
     let mut runs = Vec::new();
-    for asked in list(&case.input, "runs") {
-        let thread = text(asked, "thread").unwrap_or("t1");
-        if !sessions.contains_key(thread) {
-            sessions.insert(thread, runner.create_session("ann").await?.key);
+    for run in list(&case.input, "runs") {
+        let before = scene.seen();
+        let message = json!({"role": "user", "text": text(run, "user")});
+        let played = play.run(text(run, "thread").unwrap_or("t1"), &[message]).await?;
+        let seen = scene.seen();
+        let mut ran: Vec<&String> = seen.ran.iter().skip(before.ran.len()).map(|(id, ..)| id).collect();
+        ran.sort();
+        let calls = seen.asked.len() - before.asked.len();
+        let mut shown =
+            json!({"outcome": "ok", "messages": played.messages, "ran": ran, "model_calls": calls});
+        if let (Some(error), Some(shown)) = (&played.error, shown.as_object_mut()) {
+            shown.insert("outcome".to_owned(), "error".into());
+            shown.insert("error".to_owned(), reached(error));
         }
-        let key = sessions.get(thread).ok_or("the session is gone")?;
-        let (models, calls) = (log.models().len(), log.calls().len());
-        let ran = run(&runner, key, text(asked, "user").unwrap_or_default()).await?;
-        let mut made = json!({
-            "outcome": if ran.error.is_some() { "error" } else { "ok" },
-            "messages": ran.messages,
-            "ran": log.calls().get(calls..),
-            "model_calls": log.models().len() - models,
-        });
-        if let Some(error) = &ran.error {
-            made["error"] = told(error);
-        }
-        runs.push(made);
+        runs.push(shown);
     }
-    let replies = list(&case.input, "model").len();
-    let actual = json!({"runs": runs, "replies_unused": replies.saturating_sub(log.models().len())});
+    let mut actual = json!({"runs": runs, "replies_unused": unused()});
     let mut expected = case.expect.clone();
-    settle(&mut expected);
-    Ok(Checked::plain(expected, actual))
+    settle_runs(&mut expected, &mut actual);
+    settle_counts(&mut expected, &mut actual);
+    Ok(Checked::Compare { expected, actual, tokens: Tokens::default() })
 }
 
-/// The agent with one limit more.
-fn limited(agent: LlmAgent, limit: &Value) -> Result<LlmAgent, BoxError> {
-    let count = |key: &str| limit.get(key).and_then(Value::as_u64).map(u32::try_from).transpose();
-    let (run, session) = (count("run")?, count("thread")?);
-    match (text(limit, "kind"), text(limit, "exit")) {
-        (Some("model_call_limit"), exit) => {
-            let mut handler = ModelCallLimit::new().exit(match exit {
-                Some("end") => ModelLimitExit::End,
-                Some("error") => ModelLimitExit::Error,
-                other => return Err(format!("there is no exit {other:?}").into()),
-            });
-            handler = run.into_iter().fold(handler, ModelCallLimit::run);
-            Ok(agent.handler(session.into_iter().fold(handler, ModelCallLimit::session)))
-        }
-        (Some("tool_call_limit"), exit) => {
-            let handler = text(limit, "tool").map_or_else(ToolCallLimit::new, ToolCallLimit::of);
-            let mut handler = handler.exit(match exit {
-                Some("continue") => ToolLimitExit::Continue,
-                Some("end") => ToolLimitExit::End,
-                Some("error") => ToolLimitExit::Error,
-                other => return Err(format!("there is no exit {other:?}").into()),
-            });
-            handler = run.into_iter().fold(handler, ToolCallLimit::run);
-            Ok(agent.handler(session.into_iter().fold(handler, ToolCallLimit::session)))
-        }
-        (other, _) => Err(format!("there is no handler {other:?}").into()),
+/// The handler, unless there is no such thing.
+fn handler(limit: &Value) -> Option<Arc<dyn Handler>> {
+    let number =
+        |key: &str| limit.get(key).and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
+    let (run, session) = (number("run"), number("thread"));
+    if text(limit, "kind") == Some("model_call_limit") {
+        let mut made = ModelCallLimit::new();
+        made = run.into_iter().fold(made, ModelCallLimit::run);
+        made = session.into_iter().fold(made, ModelCallLimit::session);
+        let exit = match text(limit, "exit") {
+            Some("end") => ModelLimitExit::End,
+            Some("error") => ModelLimitExit::Error,
+            _ => return None,
+        };
+        return Some(Arc::new(made.exit(exit)));
     }
+    let mut made = text(limit, "tool").map_or_else(ToolCallLimit::new, ToolCallLimit::of);
+    made = run.into_iter().fold(made, ToolCallLimit::run);
+    made = session.into_iter().fold(made, ToolCallLimit::session);
+    let exit = match text(limit, "exit") {
+        Some("continue") => ToolLimitExit::Continue,
+        Some("end") => ToolLimitExit::End,
+        Some("error") => ToolLimitExit::Error,
+        _ => return None,
+    };
+    Some(Arc::new(made.exit(exit)))
 }
 
-/// An error as the vectors tell it.
-fn told(error: &Error) -> Value {
-    let Some(reached) = cause::<LimitReached>(error) else { return json!({"kind": error.message()}) };
-    let mut told = json!({
-        "kind": if error.kind() == ErrorKind::ToolCallLimit { "tool_limit" } else { "model_limit" },
-        "thread": [reached.session, reached.session_limit],
-        "run": [reached.run, reached.run_limit],
-    });
-    if error.kind() == ErrorKind::ToolCallLimit {
-        told["tool"] = json!(reached.tool);
-    }
-    told
-}
-
-/// What is ours on purpose: answers stand in the order of their calls, and a response that a limit stops is not stored,
-/// since its calls would stay without an answer.
-fn settle(expected: &mut Value) {
-    for run in expected.get_mut("runs").and_then(Value::as_array_mut).into_iter().flatten() {
-        let stopped = run.pointer("/error/kind") == Some(&json!("tool_limit"));
-        let Some(messages) = run.get_mut("messages").and_then(Value::as_array_mut) else { continue };
-        if stopped {
-            messages.pop_if(|last| !list(last, "calls").is_empty());
+/// The error that a limit was reached, as vectors write it.
+fn reached(error: &Error) -> Value {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(here) = source {
+        if let Some(limit) = here.downcast_ref::<LimitReached>() {
+            let counts = json!({
+                "thread": [limit.session, limit.session_limit],
+                "run": [limit.run, limit.run_limit],
+            });
+            return match error.kind() {
+                ErrorKind::ModelCallLimit => with(counts, [("kind", json!("model_limit"))]),
+                _ => with(counts, [("kind", json!("tool_limit")), ("tool", json!(limit.tool))]),
+            };
         }
-        *messages = sorted(std::mem::take(messages));
+        source = here.source();
+    }
+    json!(error.message())
+}
+
+fn with<const N: usize>(mut object: Value, more: [(&str, Value); N]) -> Value {
+    for (key, value) in more {
+        if let Some(object) = object.as_object_mut() {
+            object.insert(key.to_owned(), value);
+        }
+    }
+    object
+}
+
+/// Calls are made at once, so what ran is a set.
+fn settle_counts(expected: &mut Value, actual: &mut Value) {
+    for side in [expected, actual] {
+        for run in side.get_mut("runs").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(ran) = run.get_mut("ran").and_then(Value::as_array_mut) {
+                ran.sort_by_key(ToString::to_string);
+            }
+        }
     }
 }

@@ -1,64 +1,82 @@
-//! Models that are asked again, and others in their place.
+//! Models and tools that are asked again, and models in the place of others.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use umbel::backoff::Backoff;
 use umbel::handlers::{ModelFallback, ModelRetry, OnFailure};
-use umbel::{BoxError, LlmAgent, Result};
+use umbel::{BoxError, Error, Handler, ToolRetry};
 
-use super::{Log, ScriptModel, agent, builder, kind_of, run, sorted};
+use super::message::settle;
+use super::play::{Play, both_ways, built};
+use super::scene::{Scene, SceneModel, Scripted, Seen};
 use crate::vectors::case::{Case, Checked};
 use crate::vectors::script::{flag, list, text};
+use crate::vectors::tokens::Tokens;
 
-pub(crate) async fn check(case: &Case) -> Result<Checked, BoxError> {
-    let (input, log) = (&case.input, Log::default());
-    if list(input, "handlers").iter().any(|handler| text(handler, "kind") == Some("tool_retry")) {
-        return Ok(Checked::Skipped);
+pub(in crate::vectors) async fn check(case: &Case) -> Result<Checked, BoxError> {
+    both_ways(case, once).await
+}
+
+async fn once(case: &Case, streaming: bool) -> Result<Checked, BoxError> {
+    let scene = Scene::new(&case.input);
+    let model = SceneModel::new("main", list(&case.input, "model"), &scene);
+    let mut agent = scene.agent(&case.input, model)?;
+    for handler in list(&case.input, "handlers") {
+        let Ok(handler) = made(handler, &case.input, &scene) else { return Ok(Checked::refused(case)) };
+        agent = agent.handler(handler);
     }
-    let mut built = agent(input, &log);
-    for handler in list(input, "handlers") {
-        built = built.and_then(|agent| handled(agent, handler, input, &log));
-    }
-    let Ok(Ok(runner)) = built.map(|agent| builder(agent).build()) else {
-        return Ok(Checked::plain(case.expect.clone(), json!({"config_error": true})));
-    };
-    let key = runner.create_session("ann").await?.key;
-    let ran = run(&runner, &key, "go").await?;
+    let Some(play) = built(Play::new(agent, streaming))? else { return Ok(Checked::refused(case)) };
+    let played = play.run("t1", &[json!({"role": "user", "text": "go"})]).await?;
+    let seen = scene.seen();
     let mut actual = json!({
-        "outcome": if ran.error.is_some() { "error" } else { "ok" },
-        "model_attempts": log.models(),
-        "tool_attempts": log.calls(),
-        "delays": in_milliseconds(&log.delays()),
+        "outcome": if played.error.is_some() { "error" } else { "ok" },
+        "model_attempts": seen.asked.iter().map(|(name, ..)| name).collect::<Vec<_>>(),
+        "tool_attempts": seen.ran.iter().map(|(id, ..)| id).collect::<Vec<_>>(),
+        "delays": delays(&seen),
     });
-    match &ran.error {
-        Some(error) => actual["error"] = json!({"kind": kind_of(error), "text": error.message()}),
-        None => actual["messages"] = ran.messages.get(1..).unwrap_or_default().into(),
+    if let Some(actual) = actual.as_object_mut() {
+        match &played.error {
+            Some(error) => actual.insert("error".to_owned(), Scripted::shown(error)),
+            None => actual.insert("messages".to_owned(), played.messages.get(1..).unwrap_or_default().into()),
+        };
     }
     let mut expected = case.expect.clone();
-    let delays: Vec<f64> = list(&expected, "delays").iter().filter_map(Value::as_f64).collect();
-    expected["delays"] = json!(in_milliseconds(&delays));
-    if let Some(messages) = expected.get_mut("messages").and_then(Value::as_array_mut) {
-        *messages = sorted(std::mem::take(messages));
+    if let (Some(wanted), Some(got)) = (expected.get_mut("messages"), actual.get_mut("messages")) {
+        settle(wanted, got);
     }
-    Ok(Checked::plain(expected, actual))
+    // Calls of one turn are made at once.
+    for side in [&mut expected, &mut actual] {
+        if let Some(attempts) = side.get_mut("tool_attempts").and_then(Value::as_array_mut) {
+            attempts.sort_by_key(ToString::to_string);
+        }
+    }
+    Ok(Checked::Compare { expected, actual, tokens: Tokens::default() })
 }
 
-/// As a timer counts.
-fn in_milliseconds(delays: &[f64]) -> Vec<f64> {
-    delays.iter().map(|delay| (delay * 1000.0 - 1e-6).ceil()).collect()
+/// The waits before attempts, in seconds. Time stands still but for them.
+fn delays(seen: &Seen) -> Vec<f64> {
+    let asked = seen.asked.iter().map(|(.., at)| *at);
+    let mut moments: Vec<Instant> = asked.chain(seen.ran.iter().map(|(.., at)| *at)).collect();
+    moments.sort();
+    let waits = moments.iter().zip(moments.iter().skip(1)).map(|(one, next)| *next - *one);
+    // A timer counts milliseconds.
+    waits.map(|wait| wait.as_millis()).filter(|wait| *wait > 0).map(|wait| wait as f64 / 1000.0).collect()
 }
 
-/// The agent with one handler more.
-fn handled(agent: LlmAgent, handler: &Value, input: &Value, log: &Log) -> Result<LlmAgent, BoxError> {
+/// A handler as a vector describes it. An error if it cannot be.
+fn made(handler: &Value, input: &Value, scene: &Arc<Scene>) -> Result<Arc<dyn Handler>, BoxError> {
     match text(handler, "kind") {
-        Some("model_retry") => Ok(agent.handler(model_retry(handler, input)?)),
+        Some("model_retry") => Ok(Arc::new(model_retry(handler, input)?)),
+        Some("tool_retry") => Ok(Arc::new(tool_retry(handler, input)?)),
         Some("model_fallback") => {
-            let script = |name: &str| input.get("fallback_models").map(|models| list(models, name));
+            let scripts = input.get("fallback_models").cloned().unwrap_or_default();
             let names = list(handler, "models").iter().filter_map(Value::as_str);
-            let mut models = names.map(|name| ScriptModel::new(name, script(name).unwrap_or_default(), log));
+            let mut models = names.map(|name| SceneModel::new(name, list(&scripts, name), scene));
             let first = models.next().ok_or("a fallback has no models")?;
-            Ok(agent.handler(models.fold(ModelFallback::new(first), ModelFallback::then)))
+            Ok(Arc::new(models.fold(ModelFallback::new(first), ModelFallback::then)))
         }
         other => Err(format!("there is no handler {other:?}").into()),
     }
@@ -69,27 +87,56 @@ fn model_retry(handler: &Value, input: &Value) -> Result<ModelRetry, BoxError> {
     if let Some(retries) = handler.get("max_retries").and_then(Value::as_i64) {
         retry = retry.max_retries(u32::try_from(retries)?);
     }
-    if let Some(kinds) = handler.get("retry_on") {
-        let kinds: Vec<String> = serde_json::from_value(kinds.clone())?;
-        retry = retry.retry_on(move |error| {
-            let kind = kind_of(error);
-            kinds
-                .iter()
-                .any(|listed| kind == listed || (kind == "rate_limit_burst" && listed == "rate_limit"))
-        });
+    if handler.get("retry_on").is_some() {
+        retry = retry.retry_on(listed(handler));
     }
-    let on_failure = handler.get("on_failure");
-    Ok(match on_failure.and_then(|words| text(words, "text")).map(str::to_owned) {
-        Some(words) => {
-            retry.on_failure(OnFailure::say(move |error, _| words.replace("{kind}", kind_of(error))))
-        }
-        None if on_failure == Some(&json!("error")) => retry.on_failure(OnFailure::Error),
-        None => retry,
+    let on_failure = handler.get("on_failure").cloned().unwrap_or_default();
+    Ok(match (on_failure.as_str(), text(&on_failure, "text")) {
+        (Some("error"), _) => retry.on_failure(OnFailure::Error),
+        (_, Some(_)) => retry.on_failure(OnFailure::say(move |error, _| said(&on_failure, error))),
+        _ => retry,
     })
 }
 
+fn tool_retry(handler: &Value, input: &Value) -> Result<ToolRetry, BoxError> {
+    let mut retry = ToolRetry::new().backoff(backoff(handler, input)?);
+    if let Some(retries) = handler.get("max_retries").and_then(Value::as_i64) {
+        retry = retry.max_retries(u32::try_from(retries)?);
+    }
+    if handler.get("retry_on").is_some() {
+        retry = retry.retry_on(listed(handler));
+    }
+    if handler.get("tools").is_some() {
+        retry = retry.tools(list(handler, "tools").iter().filter_map(Value::as_str));
+    }
+    let on_failure = handler.get("on_failure").cloned().unwrap_or_default();
+    Ok(match (on_failure.as_str(), text(&on_failure, "text")) {
+        (Some("error"), _) => retry.or_fail(),
+        (_, Some(_)) => retry.or_say(move |error| said(&on_failure, error)),
+        _ => retry,
+    })
+}
+
+/// Whether an error is of a kind that `retry_on` lists, sub-kinds included.
+fn listed(handler: &Value) -> impl Fn(&Error) -> bool + Send + Sync + 'static {
+    let kinds = list(handler, "retry_on").to_vec();
+    move |error| {
+        let kind = Scripted::find(error).map_or("", |scripted| &scripted.kind);
+        kinds
+            .iter()
+            .filter_map(Value::as_str)
+            .any(|listed| kind == listed || kind.strip_prefix(listed).is_some_and(|sub| sub.starts_with('_')))
+    }
+}
+
+/// The words of `{"text"}`, with the error's kind in its place.
+fn said(on_failure: &Value, error: &Error) -> String {
+    let kind = Scripted::find(error).map_or("", |scripted| &scripted.kind);
+    text(on_failure, "text").unwrap_or_default().replace("{kind}", kind)
+}
+
 /// The waits of a handler. Vectors have no jitter unless they say so.
-pub(super) fn backoff(handler: &Value, input: &Value) -> Result<Backoff, BoxError> {
+fn backoff(handler: &Value, input: &Value) -> Result<Backoff, BoxError> {
     let number = |key: &str| handler.get(key).and_then(Value::as_f64);
     let duration = |key: &str| number(key).map(Duration::try_from_secs_f64).transpose();
     let mut backoff = Backoff::new().jitter(flag(handler, "jitter"));

@@ -171,9 +171,9 @@ impl Answer<'_> {
 
     /// Parts in the form in which the last piece came.
     fn chunks(&self, parts: Parts) -> Chunks {
-        let chunk = |part: Part| match (self.form, part.signature().is_some(), &part.payload) {
-            (Form::Words, false, Payload::Text(text)) if part.is_thought() => Chunk::Thought(text.clone()),
-            (Form::Words, false, Payload::Text(text)) => Chunk::Text(text.clone()),
+        let chunk = |part: Part| match (self.form, part.as_text().filter(|_| part.signature().is_none())) {
+            (Form::Words, Some(text)) if part.thought_mark().is_none() => Chunk::Text(text.to_owned()),
+            (Form::Words, Some(text)) if part.is_thought() => Chunk::Thought(text.to_owned()),
             (Form::Piece, ..) => {
                 let piece = Response::new(Content::new(Role::Model, [part]));
                 Chunk::Complete(Response { partial: Some(true), ..piece })
@@ -204,5 +204,104 @@ impl Passed {
             Some(signature) => part.with_signature(signature),
             None => part,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use proptest::prelude::*;
+    use umbel_core::{Event, RunConfig};
+
+    use super::*;
+    use crate::handlers::pii::{PiiRule, PiiStrategy};
+    use crate::{LlmAgent, Runner, ScriptedModel};
+
+    fn text() -> impl Strategy<Value = String> {
+        const PIECES: &[&str] = &["an", "na@x", ".or", "g", " ", "to b@y.io. ", "1.2", ".3.4", "é", "no "];
+        prop::sample::select(PIECES).prop_map(str::to_owned)
+    }
+
+    fn part() -> impl Strategy<Value = Part> {
+        prop_oneof![
+            4 => text().prop_map(Part::text),
+            2 => text().prop_map(Part::thought),
+            1 => text().prop_map(|text| Part::text(text).with_thought(false)),
+            1 => text().prop_map(|text| Part::text(text).with_signature("c2ln")),
+            1 => Just(Part::data("image/png", [1])),
+            1 => Just(Part::text("").with_signature("c2ln")),
+        ]
+    }
+
+    fn chunk() -> impl Strategy<Value = Chunk> {
+        let parts = prop::collection::vec(part(), 0..4);
+        prop_oneof![
+            4 => text().prop_map(Chunk::Text),
+            2 => text().prop_map(Chunk::Thought),
+            3 => parts.prop_map(|parts| Chunk::Delta(Response::new(Content::new(Role::Model, parts)))),
+            1 => Just(Chunk::Delta(Response::default())),
+            1 => prop::collection::vec(part(), 0..3)
+                .prop_map(|parts| Chunk::Complete(Response::new(Content::new(Role::Model, parts)))),
+            1 => Just(Chunk::Restart),
+        ]
+    }
+
+    /// The events of a run in which the model answers in these chunks.
+    async fn run(chunks: &[Chunk], pii: Option<&Pii>, callbacks: bool) -> Vec<Arc<Event>> {
+        let model = ScriptedModel::new("m").chunks(chunks.to_vec());
+        let mut agent = LlmAgent::new("a").model(model);
+        if callbacks {
+            agent = agent.after_model(|_, _| Box::pin(async { Ok(None) }));
+        }
+        if let Some(pii) = pii {
+            agent = agent.handler(pii.clone());
+        }
+        let runner = Runner::new("app", agent).unwrap();
+        let session = runner.create_session("ann").await.unwrap();
+        let config = RunConfig { streaming: true, ..RunConfig::default() };
+        let events = runner.run_with(&session.key, "hi", config);
+        events.map(|event| event.unwrap()).collect().await
+    }
+
+    fn said(contents: &[Arc<Content>], thoughts: bool) -> String {
+        let parts = contents.iter().flat_map(|content| &content.parts);
+        parts.filter(|part| part.is_thought() == thoughts).filter_map(Part::as_text).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
+        #[test]
+        fn an_answer_is_redacted_as_its_whole_is_however_it_comes(
+            chunks in prop::collection::vec(chunk(), 1..12),
+            lookback in prop_oneof![Just(0), 1..20usize, Just(128)],
+            strategy in prop::sample::select(vec![PiiStrategy::Redact, PiiStrategy::Mask, PiiStrategy::Hash]),
+            callbacks in any::<bool>(),
+        ) {
+            let rule = |rule: PiiRule| rule.input(false).output(true).strategy(strategy);
+            let pii = Pii::new(rule(PiiRule::email())).rule(rule(PiiRule::ip())).lookback(lookback);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let (plain, redacted) = runtime.block_on(async {
+                (run(&chunks, None, callbacks).await, run(&chunks, Some(&pii), callbacks).await)
+            });
+            let whole = |events: &[Arc<Event>]| -> Vec<Arc<Content>> {
+                events.iter().filter(|event| !event.is_partial()).filter_map(|event| event.content.clone()).collect()
+            };
+            let expected: Vec<Arc<Content>> = whole(&plain)
+                .into_iter()
+                .map(|content| pii.redact_answer(&content).unwrap().map_or(content, Arc::new))
+                .collect();
+            prop_assert_eq!(&whole(&redacted), &expected);
+            if chunks.iter().any(|chunk| matches!(chunk, Chunk::Complete(_))) {
+                return Ok(());
+            }
+            let is_void = |event: &Arc<Event>| event.meta.as_ref().is_some_and(|meta| meta.error_code.is_some());
+            let valid = redacted.iter().rposition(is_void).map_or(0, |place| place + 1);
+            let previews = redacted.into_iter().skip(valid).filter(|event| event.is_partial());
+            let previews: Vec<Arc<Content>> = previews.filter_map(|event| event.content.clone()).collect();
+            for thoughts in [false, true] {
+                prop_assert_eq!(said(&previews, thoughts), said(&expected, thoughts));
+            }
+        }
     }
 }

@@ -1,30 +1,31 @@
-//! Arguments of calls as they stream in.
+//! Calls as those who read along see them.
 //!
-//! Tools get their arguments as the model gave them. Those who read along see them redacted while they stream.
+//! Tools get their arguments as the model gave them. While these stream, people see them redacted.
 
 use std::sync::Arc;
 
-use umbel_core::{Event, FunctionCall, PartialArg, Payload, Result, Run};
+use umbel_core::{Event, FunctionCall, PartialArg, Result, Run};
 
 use super::Pii;
 use super::memory::{ArgStream, remember};
 
-/// A preview with the arguments in it redacted.
+/// A preview with the arguments in it redacted that stream, or that are an answer.
 pub(super) fn redacted(pii: &Pii, run: &Run, event: Arc<Event>) -> Result<Arc<Event>> {
-    let streams = |call: &FunctionCall| call.partial_args.is_some() || call.will_continue.is_some();
-    if !event.is_partial() || !event.calls().any(streams) {
+    let Some(content) = event.content.as_ref().filter(|content| event.is_partial() && content.has_calls())
+    else {
         return Ok(event);
-    }
-    let mut event = Arc::unwrap_or_clone(event);
-    if let Some(content) = &mut event.content {
-        for part in &mut Arc::make_mut(content).parts {
-            if let Payload::Call(call) = &mut part.payload
-                && streams(call)
-            {
+    };
+    let streams = |call: &FunctionCall| call.partial_args.is_some() || call.will_continue.is_some();
+    let mut content = pii.hiding.output.answers(content)?.map_or_else(|| content.clone(), Arc::new);
+    if content.calls().any(streams) {
+        for part in &mut Arc::make_mut(&mut content).parts {
+            if let Some(call) = part.as_call_mut().filter(|call| streams(call)) {
                 remember(run, pii.number, |memory| redact_call(pii, call, &mut memory.args))?;
             }
         }
     }
+    let mut event = Arc::unwrap_or_clone(event);
+    event.content = Some(content);
     Ok(Arc::new(event))
 }
 

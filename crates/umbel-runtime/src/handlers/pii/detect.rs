@@ -187,7 +187,7 @@ fn built_in(pattern: &str, check: Option<fn(&str) -> bool>) -> Option<Arc<Patter
 fn shared(pattern: &LazyLock<Option<Arc<Pattern>>>) -> Detector {
     match &**pattern {
         Some(pattern) => Detector::Pattern(pattern.clone()),
-        None => Detector::Function(Arc::new(|text| vec![0..text.len()])),
+        None => Detector::Function(Arc::new(|text| std::iter::once(0..text.len()).collect())),
     }
 }
 

@@ -20,10 +20,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use smol_str::{SmolStr, format_smolstr};
 use umbel_core::{
     ChunkStream, Content, Event, Handler, History, Hooks, ModelCall, ModelTurn, NextModel, NextTool, Result,
-    Role, Run, Step, ToolCall, ToolResult, Transcript, Work,
+    Role, Run, Step, ToolCall, ToolResult, Transcript,
 };
+use umbel_macros::handler;
 
 pub use self::detect::PiiMatch;
 pub use self::redact::{PiiBlocked, PiiRule, PiiStrategy};
@@ -38,8 +40,8 @@ const LOOKBACK: usize = 128;
 /// Redacts personal data: in what users say, in what the model says, in what tools answer, as its rules demand.
 ///
 /// - What users say, and what tools answered, is redacted in the history before the model sees it.
-/// - What the model says is redacted before anyone sees it or it is stored, previews and thoughts included. Arguments of
-///   calls are left to the tools; people see them redacted while they stream.
+/// - What the model says is redacted before anyone sees it or it is stored, previews and thoughts included, and so are
+///   structured answers. Arguments of calls are left to the tools; people see them redacted while they stream.
 /// - What tools answer is redacted before it is stored, news of streamed answers included.
 ///
 /// Rules apply in the order in which they were added; each sees what those before it left. A rule that blocks stops the
@@ -55,7 +57,9 @@ const LOOKBACK: usize = 128;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Pii {
-    name: String,
+    name: SmolStr,
+    /// Whether the name was given.
+    is_named: bool,
     list: Vec<PiiRule>,
     rules: Sorted,
     /// The same rules, hiding what they would stop a run for.
@@ -71,7 +75,8 @@ impl Pii {
     pub fn new(rule: PiiRule) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let empty = Self {
-            name: String::new(),
+            name: SmolStr::default(),
+            is_named: false,
             list: Vec::new(),
             rules: Sorted::default(),
             hiding: Sorted::default(),
@@ -85,11 +90,20 @@ impl Pii {
     /// Adds a rule.
     pub fn rule(mut self, rule: PiiRule) -> Self {
         self.list.push(rule);
-        let kinds: Vec<&str> = self.list.iter().map(PiiRule::kind).collect();
-        self.name = format!("pii({})", kinds.join(", "));
+        if !self.is_named {
+            let kinds: Vec<&str> = self.list.iter().map(PiiRule::kind).collect();
+            self.name = format_smolstr!("pii({})", kinds.join(", "));
+        }
         self.rules = Sorted::new(&self.list);
         let hiding: Vec<PiiRule> = self.list.iter().cloned().map(PiiRule::hiding).collect();
         self.hiding = Sorted::new(&hiding);
+        self
+    }
+
+    /// Its name in messages; if none is given, what it looks for is in it.
+    pub fn named(mut self, name: impl Into<SmolStr>) -> Self {
+        self.name = name.into();
+        self.is_named = true;
         self
     }
 
@@ -159,7 +173,7 @@ impl Pii {
         Ok(Step::Continue)
     }
 
-    /// Redacts a response that did not come through here.
+    /// Redacts what of a response did not come through here yet.
     fn look_behind(&self, turn: &mut ModelTurn<'_>) -> Result<Step> {
         let run = turn.run();
         let Some(content) = turn.response.as_mut().and_then(|response| response.content.as_mut()) else {
@@ -169,72 +183,63 @@ impl Pii {
         if let Some(changed) = self.rules.output.words(content, &passed)? {
             *content = Arc::new(changed);
         }
+        if let Some(changed) = self.rules.output.answers(content)? {
+            *content = Arc::new(changed);
+        }
         Ok(Step::Continue)
     }
 }
 
 /// Where what belongs to this run begins: with what the user said.
 fn beginning(history: &History, input: Option<&Arc<Content>>) -> usize {
-    let last = |is: &dyn Fn(&Arc<Content>) -> bool| history.iter().rev().position(|content| is(content));
-    let said = input.and_then(|input| last(&|content| content == input));
-    let plain = || last(&|content| content.role == Some(Role::User) && !content.has_responses());
-    said.or_else(plain).map_or(0, |back| history.len() - 1 - back)
+    let back = || history.iter().rev();
+    let said = input.and_then(|input| back().position(|content| content == input));
+    let plain = |content: &Arc<Content>| content.role == Some(Role::User) && !content.has_responses();
+    said.or_else(|| back().position(plain)).map_or(0, |back| history.len() - 1 - back)
 }
 
+#[handler(crate = umbel_core)]
 impl Handler for Pii {
     fn name(&self) -> &str {
         &self.name
     }
 
     fn hooks(&self) -> Hooks {
-        let mut hooks = Hooks::NONE;
-        if !self.rules.input.is_empty() {
-            hooks |= Hooks::BEFORE_MODEL;
-        }
-        if !self.rules.input.is_empty() && self.on_entry {
-            hooks |= Hooks::ON_INPUT;
-        }
-        if !self.rules.output.is_empty() {
-            hooks |= Hooks::WRAP_MODEL | Hooks::AFTER_MODEL | Hooks::ON_OUTPUT;
-        }
-        if !self.rules.tool_results.is_empty() {
-            hooks |= Hooks::BEFORE_MODEL | Hooks::WRAP_TOOL;
-        }
-        hooks
+        let when = |yes: bool, hooks: Hooks| if yes { hooks } else { Hooks::NONE };
+        let Sorted { input, output, tool_results, .. } = &self.rules;
+        when(!input.is_empty(), Hooks::BEFORE_MODEL)
+            | when(!input.is_empty() && self.on_entry, Hooks::ON_INPUT)
+            | when(!output.is_empty(), Hooks::WRAP_MODEL | Hooks::AFTER_MODEL | Hooks::ON_OUTPUT)
+            | when(!tool_results.is_empty(), Hooks::BEFORE_MODEL | Hooks::WRAP_TOOL)
     }
 
-    fn on_input<'a>(&'a self, _run: &'a Run, input: Arc<Content>) -> Work<'a, Result<Arc<Content>>> {
-        let redacted = self.rules.input.words(&input, &[]).map(|changed| changed.map_or(input, Arc::new));
-        Work::done(redacted.map_err(Into::into))
+    fn on_input(&self, _run: &Run, input: Arc<Content>) -> Result<Arc<Content>> {
+        Ok(self.rules.input.words(&input, &[])?.map_or(input, Arc::new))
     }
 
-    fn before_model<'a>(&'a self, turn: &'a mut ModelTurn<'_>) -> Work<'a, Result<Step>> {
-        Work::done(self.look(turn))
+    fn before_model(&self, turn: &mut ModelTurn<'_>) -> Result<Step> {
+        self.look(turn)
     }
 
-    fn after_model<'a>(&'a self, turn: &'a mut ModelTurn<'_>) -> Work<'a, Result<Step>> {
-        Work::done(self.look_behind(turn))
+    fn after_model(&self, turn: &mut ModelTurn<'_>) -> Result<Step> {
+        self.look_behind(turn)
     }
 
-    fn wrap_model<'a>(
-        &'a self,
-        call: ModelCall<'a>,
-        next: NextModel<'a>,
-    ) -> Work<'a, Result<ChunkStream<'a>>> {
+    async fn wrap_model(&self, call: ModelCall<'_>, next: NextModel<'_>) -> Result<ChunkStream<'_>> {
         let run = call.run();
         remember(run, self.number, |memory| {
             memory.passed.clear();
             memory.args.clear();
         });
-        Work::later(async move { Ok(answer::redacted(self, run, next.call(call).await?)) })
+        Ok(answer::redacted(self, run, next.call(call).await?))
     }
 
-    fn wrap_tool<'a>(&'a self, call: ToolCall<'a>, next: NextTool<'a>) -> Work<'a, ToolResult> {
+    async fn wrap_tool(&self, call: ToolCall<'_>, next: NextTool<'_>) -> ToolResult {
         let run = call.run();
-        Work::later(async move { tool::redacted(self, run, next.call(call).await) })
+        tool::redacted(self, run, next.call(call).await)
     }
 
-    fn on_output<'a>(&'a self, run: &'a Run, event: Arc<Event>) -> Work<'a, Result<Option<Arc<Event>>>> {
-        Work::done(args::redacted(self, run, event).map(Some))
+    fn on_output(&self, run: &Run, event: Arc<Event>) -> Result<Option<Arc<Event>>> {
+        args::redacted(self, run, event).map(Some)
     }
 }

@@ -1,12 +1,15 @@
 //! Rules sorted by where they apply, and how they go through messages and JSON values.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde_json::Value;
-use umbel_core::{Content, Object, Part, Payload, Role};
+use umbel_core::{Content, FunctionCall, Object, Part, Payload, Role};
 
 use super::redact::{PiiBlocked, PiiRule, Surface};
 use super::stream::StreamRedactor;
+use crate::output_schema::SET_MODEL_RESPONSE;
+use crate::tools::delegate::FINISH_TASK;
 
 /// Rules in the order in which they apply.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +84,26 @@ impl Rules {
             _ => Ok(None),
         })
     }
+
+    /// A message with those calls redacted by which the agent gives its answer.
+    pub(super) fn answers(&self, content: &Content) -> Result<Option<Content>, PiiBlocked> {
+        change_parts(content, |part| match &part.payload {
+            Payload::Call(call) if is_answer(call) => {
+                let Some(args) = &call.args else { return Ok(None) };
+                Ok(self.object(args)?.map(|args| {
+                    let mut call = call.clone();
+                    call.args = Some(Arc::new(args));
+                    with_payload(part, Payload::Call(call))
+                }))
+            }
+            _ => Ok(None),
+        })
+    }
+}
+
+/// Whether the arguments of such a call are what the agent says, and no tool's business.
+fn is_answer(call: &FunctionCall) -> bool {
+    call.name == SET_MODEL_RESPONSE || call.name == FINISH_TASK
 }
 
 /// A key that is not there yet: two that look alike once they are redacted must both stay.

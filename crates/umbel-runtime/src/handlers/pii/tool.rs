@@ -17,7 +17,7 @@ use super::stream::StreamRedactor;
 /// Redacts what a call gave.
 pub(super) fn redacted(pii: &Pii, run: &Run, result: ToolResult) -> ToolResult {
     match result {
-        Ok(ToolOutput::Value(value)) => Ok(ToolOutput::Value(redacted_value(pii, run, value))),
+        Ok(ToolOutput::Value(value)) => Ok(ToolOutput::from(redacted_value(pii, run, *value))),
         Ok(ToolOutput::Stream(items)) => {
             Ok(ToolOutput::Stream(redacted_items(pii.clone(), run.clone(), items)))
         }
@@ -73,7 +73,8 @@ fn redacted_items(
     let mut redact = move |item| -> Items {
         match item {
             Ok(ToolItem::Progress(Value::String(piece))) => {
-                let redactor = text.get_or_insert_with(|| pii.hiding.tool_results.stream(pii.lookback));
+                // News are short: nothing is held back but what may become a match.
+                let redactor = text.get_or_insert_with(|| pii.hiding.tool_results.stream(0));
                 progress(redactor.push(&piece)).into_iter().collect()
             }
             Ok(ToolItem::Progress(value)) => {

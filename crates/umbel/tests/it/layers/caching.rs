@@ -77,7 +77,7 @@ async fn ca1_failures_are_never_kept() {
     let tool = Scripted::new(|n, _| async move {
         match n {
             0 => Err(ToolError::new("no")),
-            1 => Ok(ToolOutput::Value(ToolValue { is_error: true, ..json!("no").into() })),
+            1 => Ok(ToolOutput::from(ToolValue { is_error: true, ..json!("no").into() })),
             _ => Ok(json!(n).into()),
         }
     });
@@ -179,7 +179,7 @@ async fn metadata_of_inner_layers_and_of_the_tool_are_not_said_again_but_media_a
         let mut value = ToolValue::from(json!(n));
         value.metadata.insert("took".into(), json!(1));
         value.parts.push(Part::text("picture"));
-        Ok(ToolOutput::Value(value))
+        Ok(ToolOutput::from(value))
     });
     let cached = tool.tool.clone().layered_with([Arc::new(Caching::new()), Arc::new(RateLimit::default())]);
     let first = value(call(&cached, json!({})).await);

@@ -167,7 +167,7 @@ async fn what_is_no_breakdown_does_not_count() {
 #[tokio::test]
 async fn a_result_that_says_it_is_an_error_counts_and_so_does_the_end_of_a_stream() {
     let bad = || ToolValue { is_error: true, ..json!("no").into() };
-    let tool = Scripted::new(move |_, _| async move { Ok(ToolOutput::Value(bad())) });
+    let tool = Scripted::new(move |_, _| async move { Ok(ToolOutput::from(bad())) });
     let guarded = tool.tool.layered(CircuitBreaker::new().in_a_row(1));
     call(&guarded, json!({})).await.unwrap();
     assert_eq!(kind(&guarded).await, Some(ErrorKind::CircuitOpen));

@@ -145,7 +145,7 @@ async fn l1_a_failure_is_an_error_with_its_duration() {
     assert_eq!((failed.get("duration_ms"), failed.get("result")), (Some("7"), None));
     // A result that says it is an error is one.
     let bad = || ToolValue { is_error: true, ..json!({"error": "none"}).into() };
-    let tool = Scripted::new(move |_, _| async move { Ok(ToolOutput::Value(bad())) });
+    let tool = Scripted::new(move |_, _| async move { Ok(ToolOutput::from(bad())) });
     let (failed, _) = line(&tool, Logging::new(), json!({})).await;
     assert_eq!((failed.level, failed.get("success")), (Level::ERROR, Some("false")));
     assert_eq!(failed.get("result"), Some(r#"{"error":"none"}"#));

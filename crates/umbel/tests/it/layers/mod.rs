@@ -100,7 +100,7 @@ fn context_of(cx: &ToolContext, id: &str) -> ToolContext {
 
 fn value(result: ToolResult) -> ToolValue {
     match result {
-        Ok(ToolOutput::Value(value)) => value,
+        Ok(ToolOutput::Value(value)) => *value,
         other => panic!("not a value: {other:?}"),
     }
 }

@@ -1,0 +1,99 @@
+//! The contract of a memory store.
+
+use std::sync::Arc;
+
+use umbel_core::{Content, Event, List, Part, RunId, Session, SessionKey, Source, State, Versions};
+
+use super::{Memory, fresh_app, key, odd_names};
+
+/// A session in which these things were said, one second after the other.
+fn session(key: &SessionKey, said: &[&str]) -> Session {
+    let event = |(n, text): (usize, &&str)| {
+        let mut event = Event::new(RunId::from("e-1"), Source::user());
+        event.content = Some(Arc::new(Content::user(*text)));
+        event.timestamp = 1_000.0 + n as f64;
+        Arc::new(event)
+    };
+    let events: List<Arc<Event>> = said.iter().enumerate().map(event).collect();
+    let (state, versions) = (State::default(), Versions::default());
+    Session { key: key.clone(), state, events, updated_at: 1_000.0, versions }
+}
+
+async fn found(store: &Memory, app: &str, user: &str, query: &str) -> Vec<String> {
+    let entries = store.search(app, user, query).await.unwrap();
+    entries.iter().map(|entry| entry.content.text()).collect()
+}
+
+pub async fn the_best_memory_comes_first(store: &Memory) {
+    let key = key(&fresh_app(), "ann", "s1");
+    let said = ["My dog is called Rex", "I like tea", "The dog, Rex, likes my tea!", "rex"];
+    store.add(&session(&key, &said)).await.unwrap();
+    let expected = ["The dog, Rex, likes my tea!", "My dog is called Rex", "rex", "I like tea"];
+    assert_eq!(found(store, key.app(), "ann", "REX the dog's tea?").await, expected);
+    let entries = store.search(key.app(), "ann", "called").await.unwrap();
+    assert_eq!(entries.len(), 1);
+    assert_eq!(entries[0].author, "user");
+    assert_eq!(entries[0].session, "s1");
+    assert!((entries[0].timestamp - 1_000.0).abs() < 0.001);
+    assert_eq!(*entries[0].content, Content::user("My dog is called Rex"));
+}
+
+pub async fn adding_a_session_again_replaces_it(store: &Memory) {
+    let (first, second) = (key(&fresh_app(), "ann", "s1"), "s2");
+    let second = key(first.app(), "ann", second);
+    store.add(&session(&first, &["old tea"])).await.unwrap();
+    store.add(&session(&second, &["other tea"])).await.unwrap();
+    store.add(&session(&first, &["new tea", "more tea"])).await.unwrap();
+    let mut texts = found(store, first.app(), "ann", "tea").await;
+    texts.sort();
+    assert_eq!(texts, ["more tea", "new tea", "other tea"]);
+    store.add(&session(&first, &[])).await.unwrap();
+    assert_eq!(found(store, first.app(), "ann", "tea").await, ["other tea"]);
+}
+
+pub async fn memories_are_their_users_alone(store: &Memory) {
+    let (a, b) = (fresh_app(), fresh_app());
+    for (app, user) in [(&a, "ann"), (&a, "bob"), (&b, "ann")] {
+        store.add(&session(&key(app, user, "s1"), &[&format!("secret of {user} in {app}")])).await.unwrap();
+    }
+    assert_eq!(found(store, &a, "ann", "secret").await, [format!("secret of ann in {a}")]);
+    assert_eq!(found(store, &b, "ann", "secret").await, [format!("secret of ann in {b}")]);
+    assert!(found(store, &b, "bob", "secret").await.is_empty());
+    assert!(found(store, &a, "Ann", "secret").await.is_empty());
+}
+
+pub async fn a_search_gives_the_best_ten(store: &Memory) {
+    let key = key(&fresh_app(), "ann", "s1");
+    let said: Vec<String> = (0..50).map(|n| format!("tea number {n}")).collect();
+    let said: Vec<&str> = said.iter().map(String::as_str).collect();
+    store.add(&session(&key, &said)).await.unwrap();
+    let texts = found(store, key.app(), "ann", "tea 7").await;
+    assert_eq!(texts.len(), 10);
+    assert_eq!(texts[0], "tea number 7");
+}
+
+pub async fn odd_queries_find_or_find_nothing(store: &Memory) {
+    let key = key(&fresh_app(), "ann", "s1");
+    store.add(&session(&key, &["plain words", "Umeå är kallt", "naïve ⅷ", "NUL\0inside"])).await.unwrap();
+    for query in ["", " ", "\0", "\"", "'", "(", "AND", "NEAR(", "*", "a:b", "-", "missing"] {
+        assert!(found(store, key.app(), "ann", query).await.is_empty(), "{query:?} found something");
+    }
+    for query in odd_names() {
+        found(store, key.app(), "ann", &query).await;
+    }
+    assert_eq!(found(store, key.app(), "ann", "UMEÅ?").await, ["Umeå är kallt"]);
+    assert!(found(store, key.app(), "ann", "Umea").await.is_empty());
+    assert_eq!(found(store, key.app(), "ann", "plain' OR \"x").await, ["plain words"]);
+    assert_eq!(found(store, key.app(), "ann", "inside").await, ["NUL\0inside"]);
+}
+
+pub async fn only_what_was_said_is_remembered(store: &Memory) {
+    let key = key(&fresh_app(), "ann", "s1");
+    let mut silent = session(&key, &["said tea"]);
+    let mut thought = Event::new(RunId::from("e-1"), Arc::new(Source::new("agent")));
+    thought.content = Some(Arc::new(Content::model(Part::thought("thought of tea"))));
+    silent.events.push(Arc::new(thought));
+    silent.events.push(Arc::new(Event::new(RunId::from("e-1"), Source::user())));
+    store.add(&silent).await.unwrap();
+    assert_eq!(found(store, key.app(), "ann", "tea thought").await, ["said tea"]);
+}

@@ -1,0 +1,159 @@
+//! Between log entries and the rows of a database, the same for every database.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use umbel_core::session::without_temp;
+use umbel_core::store::{News, refuse_nul, refuse_nul_keys};
+use umbel_core::{Error, ErrorKind, Event, LogEntry, Object, Part, Payload, Result, SessionKey, StateScope};
+
+/// Entries as they are written.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) state: Scoped,
+    /// When the newest of the events was said.
+    pub(crate) updated_at: Option<f64>,
+}
+
+/// One entry of a log as it is written.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// When, seconds since 1970. A run record has no time.
+    pub(crate) time: Option<f64>,
+    pub(crate) body: String,
+}
+
+/// State keys by their scope, without prefix.
+#[derive(Debug, Default)]
+pub(crate) struct Scoped {
+    pub(crate) session: Object,
+    pub(crate) user: Object,
+    pub(crate) app: Object,
+}
+
+impl Prepared {
+    /// Skips previews, strips `temp:` keys, and refuses what no store takes.
+    pub(crate) fn new(entries: &[LogEntry]) -> Result<Self> {
+        refuse_nul_keys(entries)?;
+        let mut prepared = Self { rows: Vec::with_capacity(entries.len()), ..Self::default() };
+        for entry in entries {
+            match entry {
+                LogEntry::Event(event) if event.is_partial() => {}
+                LogEntry::Event(event) => prepared.push_event(event)?,
+                LogEntry::Record(step) => prepared.rows.push(Row { time: None, body: to_json(&**step)? }),
+            }
+        }
+        Ok(prepared)
+    }
+
+    fn push_event(&mut self, event: &Event) -> Result<()> {
+        let mut event = Cow::Borrowed(event);
+        if let Some(delta) = event.state_delta() {
+            self.state.add(delta);
+            if delta.keys().any(|key| StateScope::split(key).0 == StateScope::Temp) {
+                event = Cow::Owned(without_temp(event.into_owned()));
+            }
+        }
+        // A time that is no number would be read as none, and none is what records have.
+        let time = if event.timestamp.is_nan() { 0.0 } else { event.timestamp };
+        self.updated_at = Some(time);
+        self.rows.push(Row { time: Some(time), body: to_json(&*event)? });
+        Ok(())
+    }
+}
+
+impl Scoped {
+    /// The first state of a session.
+    pub(crate) fn new(state: &Object) -> Result<Self> {
+        state.keys().try_for_each(|key| refuse_nul("name of a state key", key))?;
+        let mut scoped = Self::default();
+        scoped.add(state);
+        Ok(scoped)
+    }
+
+    fn add(&mut self, delta: &Object) {
+        for (key, value) in delta {
+            let (scope, key) = StateScope::split(key);
+            let keys = match scope {
+                StateScope::Session => &mut self.session,
+                StateScope::User => &mut self.user,
+                StateScope::App => &mut self.app,
+                StateScope::Temp => continue,
+            };
+            keys.insert(key.to_owned(), value.clone());
+        }
+    }
+}
+
+/// Reads an entry back.
+pub(crate) fn decode(key: &SessionKey, version: u64, time: Option<f64>, body: &str) -> Result<LogEntry> {
+    let entry = match time {
+        Some(_) => serde_json::from_str(body).map(LogEntry::Event),
+        None => serde_json::from_str(body).map(LogEntry::Record),
+    };
+    entry.map_err(|error| corrupt(&format!("entry {version} of session {key}"), error))
+}
+
+/// What came first, and what came after that.
+pub(crate) fn together(first: Option<News>, then: News) -> News {
+    let Some(first) = first.filter(|_| !then.whole) else { return then };
+    let mut entries = first.entries;
+    entries.extend(then.entries);
+    News {
+        versions: then.versions,
+        whole: first.whole,
+        entries,
+        session_state: first.session_state,
+        user_state: then.user_state.or(first.user_state),
+        app_state: then.app_state.or(first.app_state),
+    }
+}
+
+/// Where an artifact stands: app, user, session (empty for the user's own), name.
+pub(crate) fn artifact_place<'a>(key: &'a SessionKey, name: &'a str) -> [&'a str; 4] {
+    let session = if name.starts_with("user:") { "" } else { key.id() };
+    [key.app(), key.user(), session, name]
+}
+
+/// The bytes of a part, which are stored apart, and the rest of it as JSON.
+pub(crate) fn split_part(mut part: Part) -> Result<(String, Option<Vec<u8>>)> {
+    let data = match &mut part.payload {
+        Payload::InlineData(blob) => Some(std::mem::take(&mut blob.data)),
+        _ => None,
+    };
+    Ok((to_json(&part)?, data))
+}
+
+/// A part from its JSON and its bytes.
+pub(crate) fn join_part(json: &str, data: Option<Vec<u8>>) -> Result<Part> {
+    let mut part: Part = from_json("an artifact", json)?;
+    if let (Payload::InlineData(blob), Some(data)) = (&mut part.payload, data) {
+        blob.data = data;
+    }
+    Ok(part)
+}
+
+pub(crate) fn to_json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| {
+        Error::new(ErrorKind::InvalidInput, format!("a value has no JSON form: {error}")).with_source(error)
+    })
+}
+
+pub(crate) fn from_json<T: DeserializeOwned>(what: &str, json: &str) -> Result<T> {
+    serde_json::from_str(json).map_err(|error| corrupt(what, error))
+}
+
+/// An object of keys and values that are stored one by one.
+pub(crate) fn keys_from(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Object> {
+    let pairs = pairs.into_iter();
+    pairs.map(|(key, json)| Ok((key, from_json::<Value>("a state value", &json)?))).collect()
+}
+
+fn corrupt(what: &str, error: serde_json::Error) -> Error {
+    let message =
+        format!("{what} cannot be read: it is damaged, or a newer version of Umbel wrote it ({error})");
+    Error::new(ErrorKind::Corrupt, message).with_source(error)
+}

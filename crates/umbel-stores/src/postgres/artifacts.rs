@@ -1,0 +1,92 @@
+//! Artifacts in PostgreSQL.
+
+use std::sync::Arc;
+
+use umbel_core::store::refuse_nul;
+use umbel_core::{ArtifactStore, Part, Result, SessionKey, Work};
+
+use super::{Postgres, query, signed, unsigned};
+use crate::entries::{artifact_place, join_part, split_part};
+
+impl ArtifactStore for Postgres {
+    fn save<'a>(&'a self, key: &'a SessionKey, name: &'a str, part: Part) -> Work<'a, Result<u64>> {
+        Work::later(async move {
+            refuse_nul("name of an artifact", name)?;
+            let ([app, user, session, name], (part, data)) = (artifact_place(key, name), split_part(part)?);
+            let (part, data) = (&part, &data);
+            let saved = self.write(move |change, _| {
+                Box::pin(async move {
+                    // Whoever saves under this name at the same time waits.
+                    let place = [app, user, session, name].join("\n");
+                    query(change, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", &[&place]).await?;
+                    let insert =
+                        "INSERT INTO umbel_artifacts (app, user_id, session, name, part, data, version)
+                        SELECT $1, $2, $3, $4, $5, $6, coalesce(max(version) + 1, 0) FROM umbel_artifacts
+                        WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4 RETURNING version";
+                    let rows = query(change, insert, &[&app, &user, &session, &name, part, data]).await?;
+                    Ok(unsigned(rows.first().map_or(Ok(0), |row| row.try_get(0))?))
+                })
+            });
+            saved.await
+        })
+    }
+
+    fn load<'a>(
+        &'a self,
+        key: &'a SessionKey,
+        name: &'a str,
+        version: Option<u64>,
+    ) -> Work<'a, Result<Option<Arc<Part>>>> {
+        let [app, user, session, name] = artifact_place(key, name);
+        Work::later(self.read(move |moment, _| {
+            Box::pin(async move {
+                let select = "SELECT part, data FROM umbel_artifacts
+                    WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4
+                      AND ($5::bigint IS NULL OR version = $5)
+                    ORDER BY version DESC LIMIT 1";
+                let rows =
+                    query(moment, select, &[&app, &user, &session, &name, &version.map(signed)]).await?;
+                let Some(row) = rows.first() else { return Ok(None) };
+                Ok(Some(Arc::new(join_part(row.try_get(0)?, row.try_get(1)?)?)))
+            })
+        }))
+    }
+
+    fn names<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Vec<String>>> {
+        Work::later(self.read(move |moment, _| {
+            Box::pin(async move {
+                let select = "SELECT DISTINCT name FROM umbel_artifacts
+                    WHERE app = $1 AND user_id = $2 AND session IN ('', $3) ORDER BY name";
+                let rows = query(moment, select, &[&key.app(), &key.user(), &key.id()]).await?;
+                Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+            })
+        }))
+    }
+
+    fn versions<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<Vec<u64>>> {
+        let [app, user, session, name] = artifact_place(key, name);
+        Work::later(self.read(move |moment, _| {
+            Box::pin(async move {
+                let select = "SELECT version FROM umbel_artifacts
+                    WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4 ORDER BY version";
+                let rows = query(moment, select, &[&app, &user, &session, &name]).await?;
+                Ok(rows
+                    .iter()
+                    .map(|row| Ok(unsigned(row.try_get(0)?)))
+                    .collect::<Result<_, tokio_postgres::Error>>()?)
+            })
+        }))
+    }
+
+    fn delete<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<()>> {
+        let [app, user, session, name] = artifact_place(key, name);
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let delete = "DELETE FROM umbel_artifacts
+                    WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4";
+                query(change, delete, &[&app, &user, &session, &name]).await?;
+                Ok(())
+            })
+        }))
+    }
+}

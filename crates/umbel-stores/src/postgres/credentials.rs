@@ -1,0 +1,92 @@
+//! Credentials in PostgreSQL, encrypted.
+
+use umbel_core::{Credential, CredentialStore, Result, Work};
+
+use super::fault::Trouble;
+use super::{Postgres, query};
+use crate::seal::{Keys, Owner, Sealed, keys_or_refuse};
+
+impl Postgres {
+    fn keys(&self) -> Result<&Keys> {
+        keys_or_refuse(self.inner.keys.as_ref())
+    }
+
+    /// Encrypts every credential anew that another key than today's protects. Tells how many there were.
+    pub async fn rotate_credentials(&self) -> Result<u64> {
+        let (keys, today) = (self.keys()?, &self.keys()?.current()?);
+        let rotated = self.write(move |change, _| {
+            Box::pin(async move {
+                let select = "SELECT app, user_id, name, key_id, sealed FROM umbel_credentials
+                    WHERE key_id <> $1 FOR UPDATE";
+                let old = query(change, select, &[&today.id()]).await?;
+                for row in &old {
+                    let owner = Owner { app: row.try_get(0)?, user: row.try_get(1)?, name: row.try_get(2)? };
+                    let before = Sealed { key_id: row.try_get(3)?, bytes: row.try_get(4)? };
+                    let after = keys.seal(&owner, &keys.open(&owner, &before)?)?;
+                    let update = "UPDATE umbel_credentials SET key_id = $1, sealed = $2
+                        WHERE app = $3 AND user_id = $4 AND name = $5";
+                    let Owner { app, user, name } = &owner;
+                    query(change, update, &[&after.key_id, &after.bytes, app, user, name]).await?;
+                }
+                Ok::<_, Trouble>(old.len() as u64)
+            })
+        });
+        rotated.await
+    }
+}
+
+impl CredentialStore for Postgres {
+    fn save<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+        credential: Credential,
+    ) -> Work<'a, Result<()>> {
+        Work::later(async move {
+            let sealed = &self.keys()?.seal(&Owner::new(app, user, name)?, &credential)?;
+            let saved = self.write(move |change, _| {
+                Box::pin(async move {
+                    let save = "INSERT INTO umbel_credentials (app, user_id, name, key_id, sealed)
+                        VALUES ($1, $2, $3, $4, $5) ON CONFLICT (app, user_id, name)
+                        DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed";
+                    query(change, save, &[&app, &user, &name, &sealed.key_id, &sealed.bytes]).await?;
+                    Ok(())
+                })
+            });
+            saved.await
+        })
+    }
+
+    fn load<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+    ) -> Work<'a, Result<Option<Credential>>> {
+        Work::later(async move {
+            let owner = Owner::new(app, user, name)?;
+            let found = self.read(move |moment, _| {
+                Box::pin(async move {
+                    let select = "SELECT key_id, sealed FROM umbel_credentials
+                        WHERE app = $1 AND user_id = $2 AND name = $3";
+                    let rows = query(moment, select, &[&app, &user, &name]).await?;
+                    let Some(row) = rows.first() else { return Ok(None) };
+                    Ok(Some(Sealed { key_id: row.try_get(0)?, bytes: row.try_get(1)? }))
+                })
+            });
+            let Some(sealed) = found.await? else { return Ok(None) };
+            Ok(Some(self.keys()?.open(&owner, &sealed)?))
+        })
+    }
+
+    fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let delete = "DELETE FROM umbel_credentials WHERE app = $1 AND user_id = $2 AND name = $3";
+                query(change, delete, &[&app, &user, &name]).await?;
+                Ok(())
+            })
+        }))
+    }
+}

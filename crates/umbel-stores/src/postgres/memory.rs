@@ -1,0 +1,95 @@
+//! Memories in PostgreSQL, found by its text search.
+
+use umbel_core::memory::{MemoryEntry, best, said_in, words};
+use umbel_core::{MemoryStore, Result, Session, Work};
+
+use super::fault::Trouble;
+use super::{Postgres, query};
+use crate::entries::{from_json, to_json};
+
+/// What the index gives to choose the best from.
+const CANDIDATES: i64 = 200;
+
+/// Bytes of a word that the index takes; longer ones are no words.
+const LONGEST: usize = 1_000;
+
+/// Words of one memory that the index takes.
+const MOST: usize = 10_000;
+
+/// A memory as it is written.
+struct Row {
+    author: String,
+    time: f64,
+    content: String,
+    words: Vec<String>,
+}
+
+impl Row {
+    fn new(entry: MemoryEntry) -> Result<Self> {
+        let words = words(&entry.content.text()).into_iter().filter(|word| word.len() <= LONGEST);
+        let (words, content) = (words.take(MOST).collect(), to_json(&*entry.content)?);
+        // PostgreSQL takes no NUL, and no name needs one.
+        Ok(Self { author: entry.author.replace('\0', " "), time: entry.timestamp, content, words })
+    }
+}
+
+impl MemoryStore for Postgres {
+    fn add<'a>(&'a self, session: &'a Session) -> Work<'a, Result<()>> {
+        Work::later(async move {
+            let rows = &said_in(session).map(Row::new).collect::<Result<Vec<_>>>()?;
+            let key = &session.key;
+            let added = self.write(move |change, _| {
+                Box::pin(async move {
+                    let place: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+                        [&key.app(), &key.user(), &key.id()];
+                    let delete =
+                        "DELETE FROM umbel_memories WHERE app = $1 AND user_id = $2 AND session = $3";
+                    query(change, delete, &place).await?;
+                    let insert =
+                        "INSERT INTO umbel_memories (app, user_id, session, author, time, content, words)
+                        VALUES ($1, $2, $3, $4, $5, $6, array_to_tsvector($7::text[]))";
+                    for Row { author, time, content, words } in rows {
+                        let [app, user, session] = place;
+                        query(change, insert, &[app, user, session, author, time, content, words]).await?;
+                    }
+                    Ok(())
+                })
+            });
+            added.await
+        })
+    }
+
+    fn search<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        text: &'a str,
+    ) -> Work<'a, Result<Vec<MemoryEntry>>> {
+        Work::later(async move {
+            let wanted = words(text);
+            // Words have no quotes in them, so they can be quoted without care.
+            let any = wanted.iter().filter(|word| word.len() <= LONGEST).map(|word| format!("'{word}'"));
+            let any = &any.collect::<Vec<_>>().join(" | ");
+            if any.is_empty() {
+                return Ok(Vec::new());
+            }
+            let found: Vec<MemoryEntry> = self
+                .read(move |moment, _| {
+                    Box::pin(async move {
+                        let select = "SELECT content, author, session, time FROM umbel_memories
+                            WHERE app = $1 AND user_id = $2 AND words @@ $3::text::tsquery
+                            ORDER BY ts_rank(words, $3::text::tsquery) DESC, time DESC LIMIT $4";
+                        let rows = query(moment, select, &[&app, &user, any, &CANDIDATES]).await?;
+                        rows.iter().map(entry).collect::<Result<Vec<_>, Trouble>>()
+                    })
+                })
+                .await?;
+            Ok(best(&found, &wanted).into_iter().cloned().collect())
+        })
+    }
+}
+
+fn entry(row: &tokio_postgres::Row) -> Result<MemoryEntry, Trouble> {
+    let content = from_json("a memory", row.try_get(0)?)?;
+    Ok(MemoryEntry { content, author: row.try_get(1)?, session: row.try_get(2)?, timestamp: row.try_get(3)? })
+}

@@ -1,0 +1,37 @@
+//! The tables of the database, and how older ones become today's.
+
+use deadpool_postgres::Transaction;
+use umbel_core::{Error, ErrorKind};
+
+use super::fault::Trouble;
+use super::query;
+
+/// Each takes a database one version further. What was released is never changed, only added to.
+pub(super) const MIGRATIONS: [&str; 2] = [
+    include_str!("migrations/1_sessions.sql"),
+    include_str!("migrations/2_artifacts_memory_credentials.sql"),
+];
+
+/// Whoever migrates holds this lock ("umbl"), so that servers that start together do it once.
+const LOCK: i64 = 0x756d_626c;
+
+/// Brings the tables to today's version.
+pub(super) async fn migrate(change: &Transaction<'_>) -> Result<(), Trouble> {
+    query(change, "SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    change.batch_execute("CREATE TABLE IF NOT EXISTS umbel_schema (version bigint NOT NULL)").await?;
+    let found = query(change, "SELECT coalesce(max(version), 0) FROM umbel_schema", &[]).await?;
+    let found: i64 = found.first().map_or(Ok(0), |row| row.try_get(0))?;
+    let known = MIGRATIONS.len();
+    let from = usize::try_from(found).ok().filter(|found| *found <= known).ok_or_else(|| {
+        let message = format!(
+            "the database was written by a newer version of Umbel (schema {found}, this one knows {known}): use that version"
+        );
+        Error::new(ErrorKind::Store, message)
+    })?;
+    for (before, migration) in MIGRATIONS.iter().enumerate().skip(from) {
+        change.batch_execute(migration).await?;
+        let version = i64::try_from(before + 1).unwrap_or(i64::MAX);
+        query(change, "INSERT INTO umbel_schema (version) VALUES ($1)", &[&version]).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,603 @@
+//! Sessions in PostgreSQL.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use deadpool_postgres::{Client, GenericClient, Transaction};
+use smol_str::SmolStr;
+use tokio_postgres::types::ToSql;
+use umbel_core::json::empty_object;
+use umbel_core::store::{
+    Abandoned, Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News, refuse_nul,
+};
+use umbel_core::{
+    Clock, Event, List, LogEntry, Object, Result, Session, SessionKey, SessionStore, State, SystemClock,
+    Versions, Work,
+};
+
+use super::fault::Trouble;
+use super::{Postgres, query, signed, unsigned};
+use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, to_json};
+use crate::refusal::{busy, exists, fenced, not_found, stale};
+
+/// The columns of a [`Row`], with the versions of its user and its app, and the server's clock.
+const ROW: &str = "SELECT s.id, s.version, s.epoch, s.lease_until, s.lease_ttl, s.updated_at,
+    (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = $2),
+    (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = ''),
+    (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    FROM umbel_sessions s WHERE s.app = $1 AND s.user_id = $2 AND s.name = $3";
+
+/// A session's row.
+struct Row {
+    id: i64,
+    version: u64,
+    epoch: u64,
+    lease_until: Option<i64>,
+    lease_ttl: i64,
+    updated_at: f64,
+    user_version: u64,
+    app_version: u64,
+    /// The server's clock, in milliseconds.
+    now: i64,
+}
+
+impl Row {
+    async fn select(
+        client: &impl GenericClient,
+        key: &SessionKey,
+        ending: &str,
+    ) -> Result<Option<Self>, Trouble> {
+        let found = query(client, &format!("{ROW}{ending}"), &[&key.app(), &key.user(), &key.id()]).await?;
+        let Some(row) = found.first() else { return Ok(None) };
+        Ok(Some(Self {
+            id: row.try_get(0)?,
+            version: unsigned(row.try_get(1)?),
+            epoch: unsigned(row.try_get(2)?),
+            lease_until: row.try_get(3)?,
+            lease_ttl: row.try_get::<_, Option<i64>>(4)?.unwrap_or(0),
+            updated_at: row.try_get(5)?,
+            user_version: unsigned(row.try_get::<_, Option<i64>>(6)?.unwrap_or(0)),
+            app_version: unsigned(row.try_get::<_, Option<i64>>(7)?.unwrap_or(0)),
+            now: row.try_get(8)?,
+        }))
+    }
+
+    /// The row of a session, if there is one.
+    async fn find(client: &impl GenericClient, key: &SessionKey) -> Result<Option<Self>, Trouble> {
+        Self::select(client, key, "").await
+    }
+
+    /// The row of a session that must be there, for this transaction alone.
+    async fn lock(change: &Transaction<'_>, key: &SessionKey) -> Result<Self, Trouble> {
+        let row = Self::select(change, key, " FOR UPDATE OF s").await?.ok_or_else(|| not_found(key))?;
+        Ok(row)
+    }
+
+    fn versions(&self) -> Versions {
+        let incarnation = unsigned(self.id);
+        Versions { incarnation, session: self.version, user: self.user_version, app: self.app_version }
+    }
+
+    fn is_held(&self) -> bool {
+        self.lease_until.is_some_and(|until| until > self.now)
+    }
+
+    fn check_version(&self, key: &SessionKey, expected: Versions) -> Result<(), Trouble> {
+        if self.version == expected.session && unsigned(self.id) == expected.incarnation {
+            return Ok(());
+        }
+        Err(stale(key).into())
+    }
+
+    fn check_lease(&self, lease: &Lease, expected: Versions) -> Result<(), Trouble> {
+        if self.epoch != lease.epoch || unsigned(self.id) != expected.incarnation {
+            return Err(fenced(&lease.key).into());
+        }
+        self.check_version(&lease.key, expected)
+    }
+
+    /// Appends to the log, applies deltas and writes how far the log has come.
+    async fn write(
+        &mut self,
+        change: &Transaction<'_>,
+        key: &SessionKey,
+        entries: &Prepared,
+    ) -> Result<(), Trouble> {
+        let (times, bodies) = columns(entries);
+        let insert = "INSERT INTO umbel_log (session, version, time, body)
+            SELECT $1, $2 + r.n, r.time, r.body
+            FROM unnest($3::float8[], $4::text[]) WITH ORDINALITY AS r (time, body, n)";
+        if !bodies.is_empty() {
+            query(change, insert, &[&self.id, &signed(self.version), &times, &bodies]).await?;
+        }
+        set_session_state(change, self.id, &entries.state.session).await?;
+        // Always the user before the app: whoever locks in one order never waits in a circle.
+        if let Some(version) = set_shared_state(change, key.app(), key.user(), &entries.state.user).await? {
+            self.user_version = version;
+        }
+        if let Some(version) = set_shared_state(change, key.app(), "", &entries.state.app).await? {
+            self.app_version = version;
+        }
+        self.version += entries.rows.len() as u64;
+        self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
+        let update = "UPDATE umbel_sessions SET version = $1, updated_at = $2 WHERE id = $3";
+        query(change, update, &[&signed(self.version), &self.updated_at, &self.id]).await?;
+        Ok(())
+    }
+
+    /// Writes who has the lease, and until when.
+    async fn set_lease(
+        &mut self,
+        change: &Transaction<'_>,
+        owner: Option<&str>,
+        ttl: Option<i64>,
+    ) -> Result<(), Trouble> {
+        self.epoch += 1;
+        let until = ttl.map(|ttl| self.now.saturating_add(ttl));
+        let update = "UPDATE umbel_sessions SET epoch = $1, owner = $2, lease_until = $3, lease_ttl = $4 WHERE id = $5";
+        query(change, update, &[&signed(self.epoch), &owner, &until, &ttl, &self.id]).await?;
+        Ok(())
+    }
+
+    /// What is newer than a reader knows.
+    async fn news(
+        &self,
+        client: &impl GenericClient,
+        key: &SessionKey,
+        known: Versions,
+    ) -> Result<News, Trouble> {
+        let versions = self.versions();
+        let whole = known.incarnation != versions.incarnation || known.session > versions.session;
+        let known = if whole { Versions::default() } else { known };
+        let mut news = News { versions, whole, ..News::default() };
+        if whole {
+            let found =
+                query(client, "SELECT first_state FROM umbel_sessions WHERE id = $1", &[&self.id]).await?;
+            let json: &str = found.first().map_or(Ok("{}"), |row| row.try_get(0))?;
+            news.session_state = Some(Arc::new(from_json("the first state of a session", json)?));
+        }
+        if whole || known.user != versions.user {
+            news.user_state = Some(shared_state(client, key.app(), key.user()).await?);
+        }
+        if whole || known.app != versions.app {
+            news.app_state = Some(shared_state(client, key.app(), "").await?);
+        }
+        if known.session != versions.session {
+            let select = "SELECT version, time, body FROM umbel_log
+                WHERE session = $1 AND version > $2 AND version <= $3 ORDER BY version";
+            let (from, to) = (signed(known.session), signed(versions.session));
+            let rows = query(client, select, &[&self.id, &from, &to]).await?;
+            news.entries = rows.iter().map(|row| entry(key, row)).collect::<Result<_, _>>()?;
+        }
+        Ok(news)
+    }
+
+    async fn session(
+        &self,
+        client: &impl GenericClient,
+        key: &SessionKey,
+        events: List<Arc<Event>>,
+    ) -> Result<Session, Trouble> {
+        let select = "SELECT key, value FROM umbel_session_state WHERE session = $1 ORDER BY id";
+        let session = object(&query(client, select, &[&self.id]).await?)?;
+        let user = shared_state(client, key.app(), key.user()).await?;
+        let state = State::new(session, user, shared_state(client, key.app(), "").await?);
+        Ok(Session {
+            key: key.clone(),
+            state,
+            events,
+            updated_at: self.updated_at,
+            versions: self.versions(),
+        })
+    }
+}
+
+/// What an append writes, column by column.
+fn columns(entries: &Prepared) -> (Vec<Option<f64>>, Vec<&str>) {
+    entries.rows.iter().map(|row| (row.time, row.body.as_str())).unzip()
+}
+
+fn entry(key: &SessionKey, row: &tokio_postgres::Row) -> Result<LogEntry, Trouble> {
+    Ok(decode(key, unsigned(row.try_get(0)?), row.try_get(1)?, row.try_get(2)?)?)
+}
+
+fn object(rows: &[tokio_postgres::Row]) -> Result<Arc<Object>, Trouble> {
+    if rows.is_empty() {
+        return Ok(empty_object());
+    }
+    let pairs = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+    Ok(Arc::new(keys_from(pairs.collect::<Result<Vec<_>, tokio_postgres::Error>>()?)?))
+}
+
+/// The state of a user, or of an app where the user is empty.
+async fn shared_state(client: &impl GenericClient, app: &str, user: &str) -> Result<Arc<Object>, Trouble> {
+    let select = "SELECT t.key, t.value FROM umbel_shared_state t JOIN umbel_scopes s ON s.id = t.scope
+        WHERE s.app = $1 AND s.user_id = $2 ORDER BY t.id";
+    object(&query(client, select, &[&app, &user]).await?)
+}
+
+/// Keys and their values as two columns.
+fn pairs(keys: &Object) -> Result<(Vec<&str>, Vec<String>), Trouble> {
+    let values = keys.values().map(to_json).collect::<Result<_>>()?;
+    Ok((keys.keys().map(String::as_str).collect(), values))
+}
+
+async fn set_session_state(change: &Transaction<'_>, id: i64, keys: &Object) -> Result<(), Trouble> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let (keys, values) = pairs(keys)?;
+    let set = "INSERT INTO umbel_session_state (session, key, value)
+        SELECT $1, k.key, k.value FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS k (key, value, n) ORDER BY k.n
+        ON CONFLICT (session, key) DO UPDATE SET value = excluded.value";
+    query(change, set, &[&id, &keys, &values]).await?;
+    Ok(())
+}
+
+/// Sets keys of a user, or of an app where the user is empty. Tells the new version if there was something to set.
+async fn set_shared_state(
+    change: &Transaction<'_>,
+    app: &str,
+    user: &str,
+    keys: &Object,
+) -> Result<Option<u64>, Trouble> {
+    if keys.is_empty() {
+        return Ok(None);
+    }
+    let touch = "INSERT INTO umbel_scopes AS s (app, user_id, version) VALUES ($1, $2, 1)
+        ON CONFLICT (app, user_id) DO UPDATE SET version = s.version + 1 RETURNING id, version";
+    let touched = query(change, touch, &[&app, &user]).await?;
+    let Some(scope) = touched.first() else { return Ok(None) };
+    let (scope, version): (i64, i64) = (scope.try_get(0)?, scope.try_get(1)?);
+    let (keys, values) = pairs(keys)?;
+    let set = "INSERT INTO umbel_shared_state (scope, key, value)
+        SELECT $1, k.key, k.value FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS k (key, value, n) ORDER BY k.n
+        ON CONFLICT (scope, key) DO UPDATE SET value = excluded.value";
+    query(change, set, &[&scope, &keys, &values]).await?;
+    Ok(Some(unsigned(version)))
+}
+
+async fn create(change: &Transaction<'_>, new: &NewSession, state: &Scoped) -> Result<Session, Trouble> {
+    let key = &new.key;
+    let parent = match &new.parent {
+        Some(parent) => Some(Row::lock(change, parent).await?.id),
+        None => None,
+    };
+    // An epoch that no lease of an earlier session under this key can fit.
+    let insert =
+        "INSERT INTO umbel_sessions (app, user_id, name, parent, first_state, version, updated_at, epoch)
+        VALUES ($1, $2, $3, $4, $5, 0, $6, 0) ON CONFLICT (app, user_id, name) DO NOTHING RETURNING id";
+    let (first, now) = (to_json(&state.session)?, SystemClock.now());
+    let made = query(change, insert, &[&key.app(), &key.user(), &key.id(), &parent, &first, &now]).await?;
+    let Some(made) = made.first() else { return Err(exists(key).into()) };
+    let id: i64 = made.try_get(0)?;
+    query(change, "UPDATE umbel_sessions SET epoch = id << 24 WHERE id = $1", &[&id]).await?;
+    set_session_state(change, id, &state.session).await?;
+    set_shared_state(change, key.app(), key.user(), &state.user).await?;
+    set_shared_state(change, key.app(), "", &state.app).await?;
+    Row::lock(change, key).await?.session(change, key, List::new()).await
+}
+
+async fn delete(change: &Transaction<'_>, key: &SessionKey) -> Result<(), Trouble> {
+    let family = "WITH RECURSIVE family AS (
+            SELECT id FROM umbel_sessions WHERE app = $1 AND user_id = $2 AND name = $3
+            UNION SELECT s.id FROM umbel_sessions s JOIN family f ON s.parent = f.id)
+        SELECT id FROM family";
+    let rows = query(change, family, &[&key.app(), &key.user(), &key.id()]).await?;
+    let ids: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    // The sessions first: that waits for whoever is writing to one of them.
+    for table in ["umbel_sessions WHERE id", "umbel_log WHERE session", "umbel_session_state WHERE session"] {
+        query(change, &format!("DELETE FROM {table} = ANY($1)"), &[&ids]).await?;
+    }
+    Ok(())
+}
+
+async fn acquire(
+    change: &Transaction<'_>,
+    wanted: &Acquire,
+    entries: &Prepared,
+) -> Result<Option<Acquired>, Trouble> {
+    let key = &wanted.key;
+    let mut row = Row::lock(change, key).await?;
+    if row.is_held() {
+        let latest = row.now.saturating_add(row.lease_ttl);
+        if row.lease_until.is_some_and(|until| until > latest) {
+            // The clock went back since the lease was given.
+            query(change, "UPDATE umbel_sessions SET lease_until = $1 WHERE id = $2", &[&latest, &row.id])
+                .await?;
+        }
+        return Ok(None);
+    }
+    let news = row.news(change, key, wanted.known).await?;
+    row.write(change, key, entries).await?;
+    row.set_lease(change, Some(&wanted.owner), Some(millis(wanted.ttl))).await?;
+    let lease = Lease { key: key.clone(), epoch: row.epoch };
+    Ok(Some(Acquired { lease, news, versions: row.versions() }))
+}
+
+async fn abandoned(change: &Transaction<'_>, app: &str) -> Result<Vec<Abandoned>, Trouble> {
+    let now = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    // Leases from before the clock went back would otherwise outlive it.
+    let shorten = format!(
+        "UPDATE umbel_sessions SET lease_until = {now} + lease_ttl WHERE app = $1 AND lease_until > {now} + lease_ttl"
+    );
+    query(change, &shorten, &[&app]).await?;
+    let select = format!(
+        "SELECT s.user_id, s.name, s.owner, p.user_id, p.name
+         FROM umbel_sessions s LEFT JOIN umbel_sessions p ON p.id = s.parent
+         WHERE s.lease_until <= {now} AND s.app = $1 ORDER BY s.lease_until, s.id"
+    );
+    let rows = query(change, &select, &[&app]).await?;
+    let found = rows.iter().map(|row| {
+        let parent = match (row.try_get::<_, Option<&str>>(3)?, row.try_get::<_, Option<&str>>(4)?) {
+            (Some(user), Some(name)) => Some(SessionKey::new(app, user, name)?),
+            _ => None,
+        };
+        let owner: Option<&str> = row.try_get(2)?;
+        let key = SessionKey::new(app, row.try_get::<_, &str>(0)?, row.try_get::<_, &str>(1)?)?;
+        Ok(Abandoned { key, parent, owner: SmolStr::from(owner.unwrap_or_default()) })
+    });
+    found.collect()
+}
+
+async fn list(moment: &Transaction<'_>, app: &str, user: &str) -> Result<Vec<Session>, Trouble> {
+    let select = "SELECT name FROM umbel_sessions WHERE app = $1 AND user_id = $2 AND parent IS NULL
+        ORDER BY updated_at, id";
+    let mut sessions = Vec::new();
+    for row in query(moment, select, &[&app, &user]).await? {
+        let key = SessionKey::new(app, user, row.try_get::<_, &str>(0)?)?;
+        if let Some(row) = Row::find(moment, &key).await? {
+            sessions.push(row.session(moment, &key, List::new()).await?);
+        }
+    }
+    Ok(sessions)
+}
+
+async fn get(
+    moment: &Transaction<'_>,
+    key: &SessionKey,
+    filter: EventFilter,
+) -> Result<Option<Session>, Trouble> {
+    let Some(row) = Row::find(moment, key).await? else { return Ok(None) };
+    let select = "SELECT version, time, body FROM umbel_log WHERE session = $1 AND time >= $2
+        ORDER BY version DESC LIMIT $3";
+    let after = filter.after.unwrap_or(f64::NEG_INFINITY);
+    let limit = filter.recent.map(|recent| i64::try_from(recent).unwrap_or(i64::MAX));
+    let rows = query(moment, select, &[&row.id, &after, &limit]).await?;
+    let mut events = Vec::with_capacity(rows.len());
+    for row in rows.iter().rev() {
+        if let LogEntry::Event(event) = entry(key, row)? {
+            events.push(event);
+        }
+    }
+    Ok(Some(row.session(moment, key, events.into_iter().collect()).await?))
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Postgres {
+    /// Appends under a lease, and gives it back if told so.
+    async fn append_leased(
+        &self,
+        lease: &Lease,
+        expected: Versions,
+        entries: &[LogEntry],
+        give_back: bool,
+    ) -> Result<Versions> {
+        let entries = Prepared::new(entries)?;
+        if entries.state.user.is_empty() && entries.state.app.is_empty() {
+            return self.append_at_once(lease, expected, &entries, give_back).await;
+        }
+        let entries = &entries;
+        let appended = self.write(move |change, _| {
+            Box::pin(async move {
+                let mut row = Row::lock(change, &lease.key).await?;
+                row.check_lease(lease, expected)?;
+                row.write(change, &lease.key, entries).await?;
+                if give_back {
+                    row.set_lease(change, None, None).await?;
+                }
+                Ok(row.versions())
+            })
+        });
+        appended.await
+    }
+
+    /// The same in one statement, where nothing is set that sessions share.
+    async fn append_at_once(
+        &self,
+        lease: &Lease,
+        expected: Versions,
+        entries: &Prepared,
+        give_back: bool,
+    ) -> Result<Versions> {
+        let is_second = AtomicBool::new(false);
+        let appended = self.again(async || {
+            let client = self.client().await?;
+            // What broke off may have been written all the same.
+            if is_second.swap(true, Ordering::Relaxed)
+                && let Some(versions) = written_before(&client, lease, expected, entries, give_back).await?
+            {
+                return Ok(versions);
+            }
+            append_statement(&client, lease, expected, entries, give_back).await
+        });
+        appended.await
+    }
+}
+
+async fn append_statement(
+    client: &Client,
+    lease: &Lease,
+    expected: Versions,
+    entries: &Prepared,
+    give_back: bool,
+) -> Result<Versions, Trouble> {
+    let gives_back = ", epoch = s.epoch + 1, owner = NULL, lease_until = NULL, lease_ttl = NULL";
+    let append = format!(
+        "WITH s AS (
+            UPDATE umbel_sessions s SET version = s.version + $7, updated_at = coalesce($8, s.updated_at){}
+            WHERE s.id = $4 AND s.epoch = $5 AND s.version = $6 AND s.app = $1 AND s.user_id = $2 AND s.name = $3
+            RETURNING s.id
+        ), l AS (
+            INSERT INTO umbel_log (session, version, time, body)
+            SELECT s.id, $6 + r.n, r.time, r.body
+            FROM s, unnest($9::float8[], $10::text[]) WITH ORDINALITY AS r (time, body, n)
+        ), k AS (
+            INSERT INTO umbel_session_state (session, key, value)
+            SELECT s.id, k.key, k.value
+            FROM s, unnest($11::text[], $12::text[]) WITH ORDINALITY AS k (key, value, n) ORDER BY k.n
+            ON CONFLICT (session, key) DO UPDATE SET value = excluded.value
+        )
+        SELECT (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = $2),
+               (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = '') FROM s",
+        if give_back { gives_back } else { "" }
+    );
+    let key = &lease.key;
+    let (app, user, name) = (key.app(), key.user(), key.id());
+    let (id, epoch, version) = (signed(expected.incarnation), signed(lease.epoch), signed(expected.session));
+    let (count, at) = (signed(entries.rows.len() as u64), entries.updated_at);
+    let ((times, bodies), (keys, values)) = (columns(entries), pairs(&entries.state.session)?);
+    let values: [&(dyn ToSql + Sync); 12] =
+        [&app, &user, &name, &id, &epoch, &version, &count, &at, &times, &bodies, &keys, &values];
+    let rows = query(client, &append, &values).await?;
+    let Some(row) = rows.first() else {
+        // Nothing fitted; why, the row tells.
+        Row::find(client, key).await?.ok_or_else(|| not_found(key))?.check_lease(lease, expected)?;
+        return Err(stale(key).into());
+    };
+    let number = |at| Ok::<_, Trouble>(unsigned(row.try_get::<_, Option<i64>>(at)?.unwrap_or(0)));
+    let session = expected.session + entries.rows.len() as u64;
+    Ok(Versions { session, user: number(0)?, app: number(1)?, ..expected })
+}
+
+/// Where things stand, if these very entries follow what was expected.
+async fn written_before(
+    client: &Client,
+    lease: &Lease,
+    expected: Versions,
+    entries: &Prepared,
+    gave_back: bool,
+) -> Result<Option<Versions>, Trouble> {
+    let Some(row) = Row::find(client, &lease.key).await? else { return Ok(None) };
+    let fits = if gave_back { row.epoch > lease.epoch } else { row.epoch == lease.epoch };
+    if !fits || unsigned(row.id) != expected.incarnation {
+        return Ok(None);
+    }
+    let select = "SELECT body FROM umbel_log WHERE session = $1 AND version > $2 ORDER BY version LIMIT $3";
+    let (version, count) = (signed(expected.session), signed(entries.rows.len() as u64));
+    let rows = query(client, select, &[&row.id, &version, &count]).await?;
+    let found = rows.iter().map(|row| row.try_get::<_, &str>(0)).collect::<Result<Vec<_>, _>>()?;
+    let is_there = (!found.is_empty() || gave_back) && found == columns(entries).1;
+    let session = expected.session + entries.rows.len() as u64;
+    Ok(is_there.then(|| Versions { session, ..row.versions() }))
+}
+
+impl SessionStore for Postgres {
+    fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
+        Work::later(async move {
+            let state = Scoped::new(&new.state)?;
+            let (new, state) = (&new, &state);
+            self.write(move |change, _| Box::pin(create(change, new, state))).await
+        })
+    }
+
+    fn get<'a>(&'a self, key: &'a SessionKey, filter: EventFilter) -> Work<'a, Result<Option<Session>>> {
+        Work::later(self.read(move |moment, _| Box::pin(get(moment, key, filter))))
+    }
+
+    fn list<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Vec<Session>>> {
+        Work::later(self.read(move |moment, _| Box::pin(list(moment, app, user))))
+    }
+
+    fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>> {
+        Work::later(self.write(move |change, _| Box::pin(delete(change, key))))
+    }
+
+    fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
+        Work::later(self.read(move |moment, _| Box::pin(shared_state(moment, app, user))))
+    }
+
+    fn news<'a>(&'a self, key: &'a SessionKey, known: Versions) -> Work<'a, Result<Option<News>>> {
+        Work::later(self.read(move |moment, _| {
+            Box::pin(async move {
+                let Some(row) = Row::find(moment, key).await? else { return Ok(None) };
+                Ok(Some(row.news(moment, key, known).await?))
+            })
+        }))
+    }
+
+    fn acquire(&self, mut wanted: Acquire) -> Work<'_, Result<Acquired>> {
+        Work::later(async move {
+            refuse_nul("owner of a lease", &wanted.owner)?;
+            let entries = Prepared::new(&std::mem::take(&mut wanted.entries))?;
+            let (wanted, entries) = (&wanted, &entries);
+            let taken = self.write(move |change, _| Box::pin(acquire(change, wanted, entries))).await?;
+            taken.ok_or_else(|| busy(&wanted.key))
+        })
+    }
+
+    fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let (row, ttl) = (Row::lock(change, &lease.key).await?, millis(ttl));
+                if row.epoch != lease.epoch {
+                    return Err(fenced(&lease.key).into());
+                }
+                let keep = "UPDATE umbel_sessions SET lease_until = $1, lease_ttl = $2 WHERE id = $3";
+                query(change, keep, &[&row.now.saturating_add(ttl), &ttl, &row.id]).await?;
+                Ok(())
+            })
+        }))
+    }
+
+    fn append<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
+        Work::later(async move { self.append_leased(lease, expected, &entries, false).await })
+    }
+
+    fn release<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
+        Work::later(async move { self.append_leased(lease, expected, &entries, true).await })
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a SessionKey,
+        expected: Option<Versions>,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
+        Work::later(async move {
+            let entries = &Prepared::new(&entries)?;
+            let committed = self.write(move |change, _| {
+                Box::pin(async move {
+                    let mut row = Row::lock(change, key).await?;
+                    if row.is_held() {
+                        return Err(busy(key).into());
+                    }
+                    if let Some(expected) = expected {
+                        row.check_version(key, expected)?;
+                    }
+                    row.write(change, key, entries).await?;
+                    Ok(row.versions())
+                })
+            });
+            committed.await
+        })
+    }
+
+    fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
+        Work::later(self.write(move |change, _| Box::pin(abandoned(change, app))))
+    }
+}

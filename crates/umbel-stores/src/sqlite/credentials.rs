@@ -1,0 +1,98 @@
+//! Credentials in SQLite, encrypted.
+
+use rusqlite::{OptionalExtension, params};
+use umbel_core::{Credential, CredentialStore, Result, Work};
+
+use super::Sqlite;
+use crate::seal::{Keys, Owner, Sealed, keys_or_refuse};
+
+impl Sqlite {
+    fn keys(&self) -> Result<&Keys> {
+        keys_or_refuse(self.inner.keys.as_ref())
+    }
+
+    /// Encrypts every credential anew that another key than today's protects. Tells how many there were.
+    pub async fn rotate_credentials(&self) -> Result<u64> {
+        let today = self.keys()?.current()?.id().to_owned();
+        let old = self.read(move |connection| {
+            let mut select = connection.prepare_cached(
+                "SELECT app, user, name, key_id, sealed FROM credentials WHERE key_id <> ?1",
+            )?;
+            let rows = select.query_map([today], |row| {
+                let owner = Owner { app: row.get(0)?, user: row.get(1)?, name: row.get(2)? };
+                Ok((owner, Sealed { key_id: row.get(3)?, bytes: row.get(4)? }))
+            })?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+        });
+        let mut count = 0;
+        for (owner, before) in old.await? {
+            let after = self.keys()?.seal(&owner, &self.keys()?.open(&owner, &before)?)?;
+            let changed = self.write(move |connection| {
+                // Whoever stored another one in the meantime used today's key.
+                let mut update = connection.prepare_cached(
+                    "UPDATE credentials SET key_id = ?1, sealed = ?2
+                     WHERE app = ?3 AND user = ?4 AND name = ?5 AND sealed = ?6",
+                )?;
+                let Owner { app, user, name } = owner;
+                Ok(update.execute(params![after.key_id, after.bytes, app, user, name, before.bytes])?)
+            });
+            count += changed.await? as u64;
+        }
+        Ok(count)
+    }
+}
+
+impl CredentialStore for Sqlite {
+    fn save<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+        credential: Credential,
+    ) -> Work<'a, Result<()>> {
+        Work::later(async move {
+            let owner = Owner::new(app, user, name)?;
+            let sealed = self.keys()?.seal(&owner, &credential)?;
+            let saved = self.write(move |connection| {
+                let mut save = connection.prepare_cached(
+                    "INSERT INTO credentials (app, user, name, key_id, sealed) VALUES (?1, ?2, ?3, ?4, ?5)
+                     ON CONFLICT (app, user, name) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed",
+                )?;
+                save.execute(params![owner.app, owner.user, owner.name, sealed.key_id, sealed.bytes])?;
+                Ok(())
+            });
+            saved.await
+        })
+    }
+
+    fn load<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+    ) -> Work<'a, Result<Option<Credential>>> {
+        Work::later(async move {
+            let owner = [app, user, name].map(str::to_owned);
+            let found = self.read(move |connection| {
+                let mut select = connection.prepare_cached(
+                    "SELECT key_id, sealed FROM credentials WHERE app = ?1 AND user = ?2 AND name = ?3",
+                )?;
+                let found =
+                    select.query_row(owner, |row| Ok(Sealed { key_id: row.get(0)?, bytes: row.get(1)? }));
+                Ok(found.optional()?)
+            });
+            let Some(sealed) = found.await? else { return Ok(None) };
+            Ok(Some(self.keys()?.open(&Owner::new(app, user, name)?, &sealed)?))
+        })
+    }
+
+    fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>> {
+        let owner = [app, user, name].map(str::to_owned);
+        Work::later(self.write(move |connection| {
+            let mut delete = connection
+                .prepare_cached("DELETE FROM credentials WHERE app = ?1 AND user = ?2 AND name = ?3")?;
+            delete.execute(owner)?;
+            Ok(())
+        }))
+    }
+}

@@ -1,0 +1,210 @@
+//! Everything in one file, without a server.
+//!
+//! One thread writes, in groups that share an fsync; others read beside it. A write is done when it is on the disk:
+//! with a write-ahead log and `synchronous = FULL`, SQLite syncs that log with every commit, so what was acknowledged
+//! survives a loss of power. `NORMAL` would sync at checkpoints only and lose what came after the last one; with
+//! groups, `FULL` costs little more. Several processes may use one file.
+
+mod artifacts;
+mod credentials;
+mod fault;
+mod memory;
+mod schema;
+mod sessions;
+mod threads;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::channel::oneshot;
+use rusqlite::{Connection, OpenFlags};
+use umbel_core::{Error, ErrorKind, Result};
+
+use self::fault::fault;
+use self::threads::Threads;
+use crate::seal::Keys;
+
+/// A SQLite database: a store of sessions, artifacts, memories and credentials. Clones share it.
+#[derive(Clone)]
+pub struct Sqlite {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    threads: Threads,
+    keys: Option<Keys>,
+}
+
+/// How a database is opened.
+#[derive(Debug)]
+pub struct SqliteOptions {
+    path: PathBuf,
+    keys: Option<Keys>,
+    readers: usize,
+    wait_for_lock: Duration,
+    max_bytes: Option<u64>,
+}
+
+impl SqliteOptions {
+    /// The keys that credentials are encrypted with. Without them none are stored.
+    pub fn keys(mut self, keys: impl Into<Option<Keys>>) -> Self {
+        self.keys = keys.into();
+        self
+    }
+
+    /// How many threads read; 2 unless told otherwise.
+    pub fn readers(mut self, readers: usize) -> Self {
+        self.readers = readers.max(1);
+        self
+    }
+
+    /// How long to wait for another process that writes; 10 seconds unless told otherwise.
+    pub fn wait_for_lock(mut self, wait: Duration) -> Self {
+        self.wait_for_lock = wait;
+        self
+    }
+
+    /// How large the file may grow. What does not fit is refused as if the disk were full.
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// Opens the database, and makes it or brings it up to date where needed.
+    pub async fn open(self) -> Result<Sqlite> {
+        // On a thread of its own: it waits for the disk, and perhaps for another process.
+        let (tell, told) = oneshot::channel();
+        let opened = std::thread::Builder::new().name("umbel-sqlite-open".to_owned());
+        let started = opened.spawn(move || drop(tell.send(self.open_here())));
+        let ended =
+            |what: String| Error::new(ErrorKind::Store, format!("the database cannot be opened: {what}"));
+        started.map_err(|error| ended(error.to_string()))?;
+        told.await.map_err(|error| ended(error.to_string()))?
+    }
+
+    fn open_here(self) -> Result<Sqlite> {
+        let path = &self.path;
+        let say = |error| fault(path, error);
+        let mut writer = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        writer.pragma_update(None, "journal_mode", "WAL").map_err(say)?;
+        writer.pragma_update(None, "synchronous", "FULL").map_err(say)?;
+        // What is deleted must not be found in the file.
+        writer.pragma_update(None, "secure_delete", "ON").map_err(say)?;
+        writer.pragma_update(None, "journal_size_limit", 8 << 20).map_err(say)?;
+        schema::migrate(&mut writer, path)?;
+        if let Some(bytes) = self.max_bytes {
+            let page: i64 = writer.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(say)?;
+            let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
+            writer.pragma_update(None, "max_page_count", pages).map_err(say)?;
+        }
+        let readers = (0..self.readers).map(|_| self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE));
+        let threads = Threads::start(writer, readers.collect::<Result<_>>()?)?;
+        Ok(Sqlite { inner: Arc::new(Inner { path: self.path, threads, keys: self.keys }) })
+    }
+
+    fn connect(&self, flags: OpenFlags) -> Result<Connection> {
+        let say = |error| fault(&self.path, error);
+        let connection =
+            Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(say)?;
+        connection.busy_timeout(self.wait_for_lock).map_err(say)?;
+        connection.pragma_update(None, "temp_store", "MEMORY").map_err(say)?;
+        connection.set_prepared_statement_cache_capacity(64);
+        Ok(connection)
+    }
+}
+
+impl Sqlite {
+    /// How to open the database at a path.
+    pub fn options(path: impl AsRef<Path>) -> SqliteOptions {
+        SqliteOptions {
+            path: path.as_ref().to_owned(),
+            keys: None,
+            readers: 2,
+            wait_for_lock: Duration::from_secs(10),
+            max_bytes: None,
+        }
+    }
+
+    /// Opens the database at a path, and makes it where there is none.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::options(path).open().await
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// Reads something, all of it from one moment.
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T> {
+        let inner = self.inner.clone();
+        let read = self.inner.threads.read(move |connection| {
+            let moment = connection.transaction().map_err(|error| fault(&inner.path, error))?;
+            work(&moment).map_err(|trouble| trouble.at(&inner.path))
+        });
+        read.await
+    }
+
+    /// Writes something, all of it or nothing.
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T> {
+        let inner = self.inner.clone();
+        self.inner
+            .threads
+            .write(move |connection| work(connection).map_err(|trouble| trouble.at(&inner.path)))
+            .await
+    }
+}
+
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sqlite({})", self.inner.path.display())
+    }
+}
+
+/// What may go wrong in a piece of work.
+enum Trouble {
+    /// The database failed.
+    Sqlite(rusqlite::Error),
+    /// The contract forbids it, or something cannot be read.
+    Refused(Error),
+}
+
+impl Trouble {
+    fn at(self, path: &Path) -> Error {
+        match self {
+            Self::Sqlite(error) => fault(path, error),
+            Self::Refused(error) => error,
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// Numbers that SQLite keeps signed and Umbel counts up from 0.
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// The other way; a number that no database can hold is larger than any in it.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

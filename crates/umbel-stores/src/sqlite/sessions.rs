@@ -1,0 +1,591 @@
+//! Sessions in SQLite.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rusqlite::{Connection, OptionalExtension, params};
+use smol_str::SmolStr;
+use umbel_core::json::empty_object;
+use umbel_core::store::{Abandoned, Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News};
+use umbel_core::{
+    Clock, Event, List, LogEntry, Object, Result, Session, SessionKey, SessionStore, State, SystemClock,
+    Versions, Work,
+};
+
+use super::{Sqlite, Trouble, signed, unsigned};
+use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, to_json, together};
+use crate::refusal::{busy, exists, fenced, not_found, stale};
+
+/// News that are read while the lease is taken. Whoever is further behind reads first, beside the writer.
+const SMALL_GAP: u64 = 64;
+
+/// A session's row, with the versions of its user and its app.
+struct Row {
+    id: i64,
+    version: u64,
+    epoch: u64,
+    lease_until: Option<i64>,
+    lease_ttl: i64,
+    updated_at: f64,
+    user_version: u64,
+    app_version: u64,
+}
+
+impl Row {
+    /// The row of a session, if there is one.
+    fn find(connection: &Connection, key: &SessionKey) -> Result<Option<Self>, Trouble> {
+        let mut find = connection.prepare_cached(
+            "SELECT id, version, epoch, lease_until, lease_ttl, updated_at,
+                    (SELECT version FROM scopes WHERE app = ?1 AND user = ?2),
+                    (SELECT version FROM scopes WHERE app = ?1 AND user = '')
+             FROM sessions WHERE app = ?1 AND user = ?2 AND name = ?3",
+        )?;
+        let found = find.query_row(params![key.app(), key.user(), key.id()], |row| {
+            Ok(Self {
+                id: row.get(0)?,
+                version: unsigned(row.get(1)?),
+                epoch: unsigned(row.get(2)?),
+                lease_until: row.get(3)?,
+                lease_ttl: row.get::<_, Option<i64>>(4)?.unwrap_or(0),
+                updated_at: row.get(5)?,
+                user_version: unsigned(row.get::<_, Option<i64>>(6)?.unwrap_or(0)),
+                app_version: unsigned(row.get::<_, Option<i64>>(7)?.unwrap_or(0)),
+            })
+        });
+        Ok(found.optional()?)
+    }
+
+    /// The row of a session that must be there.
+    fn get(connection: &Connection, key: &SessionKey) -> Result<Self, Trouble> {
+        Self::find(connection, key)?.ok_or_else(|| not_found(key).into())
+    }
+
+    /// The same, if the lease still holds and the log is as long as the writer thinks.
+    fn get_leased(connection: &Connection, lease: &Lease, expected: Versions) -> Result<Self, Trouble> {
+        let row = Self::get(connection, &lease.key)?;
+        if row.epoch != lease.epoch || unsigned(row.id) != expected.incarnation {
+            return Err(fenced(&lease.key).into());
+        }
+        row.check_version(&lease.key, expected)?;
+        Ok(row)
+    }
+
+    fn check_version(&self, key: &SessionKey, expected: Versions) -> Result<(), Trouble> {
+        if self.version == expected.session && unsigned(self.id) == expected.incarnation {
+            return Ok(());
+        }
+        Err(stale(key).into())
+    }
+
+    fn versions(&self) -> Versions {
+        Versions {
+            incarnation: unsigned(self.id),
+            session: self.version,
+            user: self.user_version,
+            app: self.app_version,
+        }
+    }
+
+    fn is_held(&self, now: i64) -> bool {
+        self.lease_until.is_some_and(|until| until > now)
+    }
+
+    /// Shortens a lease that reaches further than it can: the clock went back since it was given.
+    fn shorten_lease(&self, connection: &Connection, now: i64) -> Result<(), Trouble> {
+        if self.lease_until.is_some_and(|until| until > now.saturating_add(self.lease_ttl)) {
+            let mut update =
+                connection.prepare_cached("UPDATE sessions SET lease_until = ?1 WHERE id = ?2")?;
+            update.execute(params![now.saturating_add(self.lease_ttl), self.id])?;
+        }
+        Ok(())
+    }
+
+    /// Appends to the log and applies deltas.
+    fn write(
+        &mut self,
+        connection: &Connection,
+        key: &SessionKey,
+        entries: &Prepared,
+    ) -> Result<(), Trouble> {
+        let mut insert = connection
+            .prepare_cached("INSERT INTO log (session, version, time, body) VALUES (?1, ?2, ?3, ?4)")?;
+        for row in &entries.rows {
+            self.version += 1;
+            insert.execute(params![self.id, signed(self.version), row.time, row.body])?;
+        }
+        set_session_state(connection, self.id, &entries.state.session)?;
+        if let Some(version) = set_shared_state(connection, key.app(), key.user(), &entries.state.user)? {
+            self.user_version = version;
+        }
+        if let Some(version) = set_shared_state(connection, key.app(), "", &entries.state.app)? {
+            self.app_version = version;
+        }
+        self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
+        Ok(())
+    }
+
+    /// Writes how far the log has come, and nothing of the lease.
+    fn save(&self, connection: &Connection) -> Result<(), Trouble> {
+        let mut update =
+            connection.prepare_cached("UPDATE sessions SET version = ?1, updated_at = ?2 WHERE id = ?3")?;
+        update.execute(params![signed(self.version), self.updated_at, self.id])?;
+        Ok(())
+    }
+
+    fn save_with_lease(
+        &self,
+        connection: &Connection,
+        owner: Option<&str>,
+        until: Option<i64>,
+        ttl: Option<i64>,
+    ) -> Result<(), Trouble> {
+        let mut update = connection.prepare_cached(
+            "UPDATE sessions SET version = ?1, updated_at = ?2, epoch = ?3, owner = ?4, lease_until = ?5,
+                    lease_ttl = ?6 WHERE id = ?7",
+        )?;
+        let (version, epoch) = (signed(self.version), signed(self.epoch));
+        update.execute(params![version, self.updated_at, epoch, owner, until, ttl, self.id])?;
+        Ok(())
+    }
+
+    /// The whole session, with the events that were asked for.
+    fn session(
+        &self,
+        connection: &Connection,
+        key: &SessionKey,
+        events: List<Arc<Event>>,
+    ) -> Result<Session, Trouble> {
+        let state = State::new(
+            session_state(connection, self.id)?,
+            shared_state(connection, key.app(), key.user())?,
+            shared_state(connection, key.app(), "")?,
+        );
+        Ok(Session {
+            key: key.clone(),
+            state,
+            events,
+            updated_at: self.updated_at,
+            versions: self.versions(),
+        })
+    }
+
+    /// What is newer than a reader knows.
+    fn news(&self, connection: &Connection, key: &SessionKey, known: Versions) -> Result<News, Trouble> {
+        let versions = self.versions();
+        let whole = self.is_unknown_to(known);
+        let known = if whole { Versions::default() } else { known };
+        let session_state = if whole { Some(first_state(connection, self.id)?) } else { None };
+        let user_state = if whole || known.user != versions.user {
+            Some(shared_state(connection, key.app(), key.user())?)
+        } else {
+            None
+        };
+        let app_state = if whole || known.app != versions.app {
+            Some(shared_state(connection, key.app(), "")?)
+        } else {
+            None
+        };
+        let entries = if known.session == versions.session {
+            Vec::new()
+        } else {
+            entries_after(connection, key, self.id, known.session)?
+        };
+        Ok(News { versions, whole, entries, session_state, user_state, app_state })
+    }
+
+    /// Whether what a reader has of this session is of no use.
+    fn is_unknown_to(&self, known: Versions) -> bool {
+        known.incarnation != unsigned(self.id) || known.session > self.version
+    }
+}
+
+/// What came of an attempt to take a lease.
+enum Attempt {
+    Taken(Acquired),
+    /// There is much to read first.
+    Behind,
+    Busy,
+}
+
+fn entries_after(
+    connection: &Connection,
+    key: &SessionKey,
+    id: i64,
+    known: u64,
+) -> Result<Vec<LogEntry>, Trouble> {
+    let mut select = connection.prepare_cached(
+        "SELECT version, time, body FROM log WHERE session = ?1 AND version > ?2 ORDER BY version",
+    )?;
+    let mut rows = select.query(params![id, signed(known)])?;
+    let mut entries = Vec::new();
+    while let Some(row) = rows.next()? {
+        entries.push(decode(key, unsigned(row.get(0)?), row.get(1)?, text(row.get_ref(2)?)?)?);
+    }
+    Ok(entries)
+}
+
+fn events(
+    connection: &Connection,
+    key: &SessionKey,
+    id: i64,
+    filter: EventFilter,
+) -> Result<List<Arc<Event>>, Trouble> {
+    let mut select = connection.prepare_cached(
+        "SELECT version, time, body FROM log WHERE session = ?1 AND time >= ?2 ORDER BY version DESC LIMIT ?3",
+    )?;
+    let limit = filter.recent.map_or(-1, |recent| i64::try_from(recent).unwrap_or(i64::MAX));
+    let mut rows = select.query(params![id, filter.after.unwrap_or(f64::NEG_INFINITY), limit])?;
+    let mut events = Vec::new();
+    while let Some(row) = rows.next()? {
+        let entry = decode(key, unsigned(row.get(0)?), row.get(1)?, text(row.get_ref(2)?)?)?;
+        if let LogEntry::Event(event) = entry {
+            events.push(event);
+        }
+    }
+    Ok(events.into_iter().rev().collect())
+}
+
+/// Text as SQLite lends it, without a copy.
+fn text(value: rusqlite::types::ValueRef<'_>) -> Result<&str, Trouble> {
+    value.as_str().map_err(|error| rusqlite::Error::from(error).into())
+}
+
+fn first_state(connection: &Connection, id: i64) -> Result<Arc<Object>, Trouble> {
+    let mut select = connection.prepare_cached("SELECT first_state FROM sessions WHERE id = ?1")?;
+    let json: String = select.query_row([id], |row| row.get(0))?;
+    Ok(Arc::new(from_json("the first state of a session", &json)?))
+}
+
+fn session_state(connection: &Connection, id: i64) -> Result<Arc<Object>, Trouble> {
+    let mut select =
+        connection.prepare_cached("SELECT key, value FROM session_state WHERE session = ?1 ORDER BY id")?;
+    let pairs = select.query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    object(pairs.collect::<rusqlite::Result<_>>()?)
+}
+
+/// The state of a user, or of an app where the user is empty.
+fn shared_state(connection: &Connection, app: &str, user: &str) -> Result<Arc<Object>, Trouble> {
+    let mut select = connection.prepare_cached(
+        "SELECT key, value FROM shared_state
+         WHERE scope = (SELECT id FROM scopes WHERE app = ?1 AND user = ?2) ORDER BY id",
+    )?;
+    let pairs = select.query_map([app, user], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    object(pairs.collect::<rusqlite::Result<_>>()?)
+}
+
+fn object(pairs: Vec<(String, String)>) -> Result<Arc<Object>, Trouble> {
+    Ok(if pairs.is_empty() { empty_object() } else { Arc::new(keys_from(pairs)?) })
+}
+
+fn set_session_state(connection: &Connection, id: i64, keys: &Object) -> Result<(), Trouble> {
+    for (key, value) in keys {
+        let mut set = connection.prepare_cached(
+            "INSERT INTO session_state (session, key, value) VALUES (?1, ?2, ?3)
+             ON CONFLICT (session, key) DO UPDATE SET value = excluded.value",
+        )?;
+        set.execute(params![id, key, to_json(value)?])?;
+    }
+    Ok(())
+}
+
+/// Sets keys of a user, or of an app where the user is empty. Tells the new version if there was something to set.
+fn set_shared_state(
+    connection: &Connection,
+    app: &str,
+    user: &str,
+    keys: &Object,
+) -> Result<Option<u64>, Trouble> {
+    if keys.is_empty() {
+        return Ok(None);
+    }
+    let (scope, version) = scope(connection, app, user, 1)?;
+    for (key, value) in keys {
+        let mut set = connection.prepare_cached(
+            "INSERT INTO shared_state (scope, key, value) VALUES (?1, ?2, ?3)
+             ON CONFLICT (scope, key) DO UPDATE SET value = excluded.value",
+        )?;
+        set.execute(params![scope, key, to_json(value)?])?;
+    }
+    Ok(Some(version))
+}
+
+/// The id of a user's or an app's row, which is made where there is none, and its version after so many writes more.
+pub(super) fn scope(
+    connection: &Connection,
+    app: &str,
+    user: &str,
+    writes: i64,
+) -> Result<(i64, u64), Trouble> {
+    let mut touch = connection.prepare_cached(
+        "INSERT INTO scopes (app, user, version) VALUES (?1, ?2, ?3)
+         ON CONFLICT (app, user) DO UPDATE SET version = version + ?3 RETURNING id, version",
+    )?;
+    Ok(touch.query_row(params![app, user, writes], |row| Ok((row.get(0)?, unsigned(row.get(1)?))))?)
+}
+
+/// Milliseconds since 1970, by the clock that all processes of the machine share.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn create(connection: &Connection, new: &NewSession, state: &Scoped) -> Result<Session, Trouble> {
+    let key = &new.key;
+    if Row::find(connection, key)?.is_some() {
+        return Err(exists(key).into());
+    }
+    let parent = match &new.parent {
+        Some(parent) => Some(Row::get(connection, parent)?.id),
+        None => None,
+    };
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO sessions (app, user, name, parent, first_state, version, updated_at, epoch)
+         VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0)",
+    )?;
+    let first = to_json(&state.session)?;
+    insert.execute(params![key.app(), key.user(), key.id(), parent, first, SystemClock.now()])?;
+    // No lease of an earlier session under this key can fit.
+    let id = connection.last_insert_rowid();
+    connection.prepare_cached("UPDATE sessions SET epoch = id << 24 WHERE id = ?1")?.execute([id])?;
+    set_session_state(connection, id, &state.session)?;
+    set_shared_state(connection, key.app(), key.user(), &state.user)?;
+    set_shared_state(connection, key.app(), "", &state.app)?;
+    Row::get(connection, key)?.session(connection, key, List::new())
+}
+
+/// Deletes a session and those that work for it.
+fn delete(connection: &Connection, id: i64) -> Result<(), Trouble> {
+    let mut select = connection.prepare_cached("SELECT id FROM sessions WHERE parent = ?1")?;
+    let children: Vec<i64> = select.query_map([id], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for child in children {
+        delete(connection, child)?;
+    }
+    for sql in [
+        "DELETE FROM log WHERE session = ?1",
+        "DELETE FROM session_state WHERE session = ?1",
+        "DELETE FROM sessions WHERE id = ?1",
+    ] {
+        connection.prepare_cached(sql)?.execute([id])?;
+    }
+    Ok(())
+}
+
+fn acquire(connection: &Connection, acquire: &Acquire, entries: &Prepared) -> Result<Attempt, Trouble> {
+    let key = &acquire.key;
+    let (mut row, now) = (Row::get(connection, key)?, now());
+    if row.is_held(now) {
+        row.shorten_lease(connection, now)?;
+        return Ok(Attempt::Busy);
+    }
+    let known = if row.is_unknown_to(acquire.known) { 0 } else { acquire.known.session };
+    if row.version - known > SMALL_GAP {
+        return Ok(Attempt::Behind);
+    }
+    let news = row.news(connection, key, acquire.known)?;
+    row.write(connection, key, entries)?;
+    row.epoch += 1;
+    let ttl = millis(acquire.ttl);
+    row.save_with_lease(connection, Some(&acquire.owner), Some(now.saturating_add(ttl)), Some(ttl))?;
+    let lease = Lease { key: key.clone(), epoch: row.epoch };
+    Ok(Attempt::Taken(Acquired { lease, news, versions: row.versions() }))
+}
+
+fn abandoned(connection: &Connection, app: &str) -> Result<Vec<Abandoned>, Trouble> {
+    let now = now();
+    // Leases from before the clock went back would otherwise outlive it.
+    let mut shorten = connection.prepare_cached(
+        "UPDATE sessions SET lease_until = ?1 + lease_ttl WHERE lease_until > ?1 AND lease_until > ?1 + lease_ttl",
+    )?;
+    shorten.execute([now])?;
+    let mut select = connection.prepare_cached(
+        "SELECT s.user, s.name, s.owner, p.user, p.name FROM sessions s LEFT JOIN sessions p ON p.id = s.parent
+         WHERE s.lease_until <= ?1 AND s.app = ?2 ORDER BY s.lease_until, s.id",
+    )?;
+    let mut rows = select.query(params![now, app])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let key = |user: String, name: String| SessionKey::new(app, user, name);
+        let parent: (Option<String>, Option<String>) = (row.get(3)?, row.get(4)?);
+        let parent = match parent {
+            (Some(user), Some(name)) => Some(key(user, name)?),
+            _ => None,
+        };
+        let owner: String = row.get(2)?;
+        found.push(Abandoned { key: key(row.get(0)?, row.get(1)?)?, parent, owner: SmolStr::from(owner) });
+    }
+    Ok(found)
+}
+
+fn list(connection: &Connection, app: &str, user: &str) -> Result<Vec<Session>, Trouble> {
+    let mut select = connection.prepare_cached(
+        "SELECT name FROM sessions WHERE app = ?1 AND user = ?2 AND parent IS NULL ORDER BY updated_at, id",
+    )?;
+    let names = select.query_map([app, user], |row| row.get::<_, String>(0))?;
+    let names = names.collect::<rusqlite::Result<Vec<_>>>()?;
+    let user_state = shared_state(connection, app, user)?;
+    let app_state = shared_state(connection, app, "")?;
+    let mut sessions = Vec::with_capacity(names.len());
+    for name in names {
+        let key = SessionKey::new(app, user, name)?;
+        let row = Row::get(connection, &key)?;
+        let state = State::new(session_state(connection, row.id)?, user_state.clone(), app_state.clone());
+        let (updated_at, versions) = (row.updated_at, row.versions());
+        sessions.push(Session { key, state, events: List::new(), updated_at, versions });
+    }
+    Ok(sessions)
+}
+
+impl SessionStore for Sqlite {
+    fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
+        Work::later(async move {
+            let state = Scoped::new(&new.state)?;
+            self.write(move |connection| create(connection, &new, &state)).await
+        })
+    }
+
+    fn get<'a>(&'a self, key: &'a SessionKey, filter: EventFilter) -> Work<'a, Result<Option<Session>>> {
+        let key = key.clone();
+        Work::later(self.read(move |connection| {
+            let Some(row) = Row::find(connection, &key)? else { return Ok(None) };
+            let events = events(connection, &key, row.id, filter)?;
+            Ok(Some(row.session(connection, &key, events)?))
+        }))
+    }
+
+    fn list<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Vec<Session>>> {
+        let (app, user) = (app.to_owned(), user.to_owned());
+        Work::later(self.read(move |connection| list(connection, &app, &user)))
+    }
+
+    fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>> {
+        let key = key.clone();
+        Work::later(self.write(move |connection| match Row::find(connection, &key)? {
+            Some(row) => delete(connection, row.id),
+            None => Ok(()),
+        }))
+    }
+
+    fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
+        let (app, user) = (app.to_owned(), user.to_owned());
+        Work::later(self.read(move |connection| shared_state(connection, &app, &user)))
+    }
+
+    fn news<'a>(&'a self, key: &'a SessionKey, known: Versions) -> Work<'a, Result<Option<News>>> {
+        let key = key.clone();
+        Work::later(self.read(move |connection| {
+            let Some(row) = Row::find(connection, &key)? else { return Ok(None) };
+            Ok(Some(row.news(connection, &key, known)?))
+        }))
+    }
+
+    fn acquire(&self, mut wanted: Acquire) -> Work<'_, Result<Acquired>> {
+        Work::later(async move {
+            let key = wanted.key.clone();
+            let entries = Arc::new(Prepared::new(&std::mem::take(&mut wanted.entries))?);
+            let mut read = None;
+            loop {
+                let (owner, ttl, known) = (wanted.owner.clone(), wanted.ttl, wanted.known);
+                let attempt = Acquire { key: key.clone(), owner, ttl, known, entries: Entries::new() };
+                let written = entries.clone();
+                match self.write(move |connection| acquire(connection, &attempt, &written)).await? {
+                    Attempt::Taken(taken) => {
+                        return Ok(Acquired { news: together(read, taken.news), ..taken });
+                    }
+                    Attempt::Busy => return Err(busy(&key)),
+                    Attempt::Behind => {
+                        let news = self.news(&key, known).await?.ok_or_else(|| not_found(&key))?;
+                        wanted.known = news.versions;
+                        read = Some(together(read, news));
+                    }
+                }
+            }
+        })
+    }
+
+    fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
+        let lease = lease.clone();
+        Work::later(self.write(move |connection| {
+            let (row, ttl) = (Row::get(connection, &lease.key)?, millis(ttl));
+            if row.epoch != lease.epoch {
+                return Err(fenced(&lease.key).into());
+            }
+            let mut keep = connection
+                .prepare_cached("UPDATE sessions SET lease_until = ?1, lease_ttl = ?2 WHERE id = ?3")?;
+            keep.execute(params![now().saturating_add(ttl), ttl, row.id])?;
+            Ok(())
+        }))
+    }
+
+    fn append<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
+        let lease = lease.clone();
+        Work::later(async move {
+            let entries = Prepared::new(&entries)?;
+            let written = self.write(move |connection| {
+                let mut row = Row::get_leased(connection, &lease, expected)?;
+                row.write(connection, &lease.key, &entries)?;
+                row.save(connection)?;
+                Ok(row.versions())
+            });
+            written.await
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        lease: &'a Lease,
+        expected: Versions,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
+        let lease = lease.clone();
+        Work::later(async move {
+            let entries = Prepared::new(&entries)?;
+            let written = self.write(move |connection| {
+                let mut row = Row::get_leased(connection, &lease, expected)?;
+                row.write(connection, &lease.key, &entries)?;
+                row.epoch += 1;
+                row.save_with_lease(connection, None, None, None)?;
+                Ok(row.versions())
+            });
+            written.await
+        })
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a SessionKey,
+        expected: Option<Versions>,
+        entries: Entries,
+    ) -> Work<'a, Result<Versions>> {
+        let key = key.clone();
+        Work::later(async move {
+            let entries = Prepared::new(&entries)?;
+            let written = self.write(move |connection| {
+                let mut row = Row::get(connection, &key)?;
+                if row.is_held(now()) {
+                    return Err(busy(&key).into());
+                }
+                if let Some(expected) = expected {
+                    row.check_version(&key, expected)?;
+                }
+                row.write(connection, &key, &entries)?;
+                row.save(connection)?;
+                Ok(row.versions())
+            });
+            written.await
+        })
+    }
+
+    fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
+        let app = app.to_owned();
+        Work::later(self.write(move |connection| abandoned(connection, &app)))
+    }
+}

@@ -1,0 +1,422 @@
+//! Everything in one file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tempfile::TempDir;
+use umbel_core::store::{Acquire, Entries};
+use umbel_core::{
+    Credential, CredentialStore, ErrorKind, Event, EventFilter, LogEntry, NewSession, RunId, SessionKey,
+    SessionStore, Source, Versions,
+};
+use umbel_stores::{Key, Keys, Sqlite};
+
+/// A database that goes with the test.
+fn new_file() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("umbel.db");
+    (folder, path)
+}
+
+/// One store for all cases of the contract: each works with an app of its own.
+async fn store() -> Sqlite {
+    static STORE: tokio::sync::OnceCell<Sqlite> = tokio::sync::OnceCell::const_new();
+    let open = async || {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("contract.db");
+        for ending in ["db", "db-wal", "db-shm"] {
+            drop(std::fs::remove_file(path.with_extension(ending)));
+        }
+        let keys = Keys::parse(&Key::generate("k1").unwrap()).unwrap();
+        Sqlite::options(path).keys(keys).open().await.unwrap()
+    };
+    STORE.get_or_init(open).await.clone()
+}
+
+mod sessions {
+    umbel_stores::session_store_contract!(super::store());
+}
+
+mod artifacts {
+    umbel_stores::artifact_store_contract!(super::store());
+}
+
+mod memory {
+    umbel_stores::memory_store_contract!(super::store());
+}
+
+mod credentials {
+    umbel_stores::credential_store_contract!(super::store());
+}
+
+fn key(id: &str) -> SessionKey {
+    SessionKey::new("app", "ann", id).unwrap()
+}
+
+fn said(text: &str) -> LogEntry {
+    let mut event = Event::new(RunId::from("e-1"), Arc::new(Source::new("agent")));
+    event.content = Some(Arc::new(umbel_core::Content::model(text)));
+    event.timestamp = 1.0;
+    LogEntry::Event(Arc::new(event))
+}
+
+fn entries(texts: &[&str]) -> Entries {
+    texts.iter().map(|text| said(text)).collect()
+}
+
+async fn texts(store: &Sqlite, key: &SessionKey) -> Vec<String> {
+    let session = store.get(key, EventFilter::default()).await.unwrap().unwrap();
+    session.events.iter().map(|event| event.text()).collect()
+}
+
+async fn new_session(store: &Sqlite, id: &str) -> SessionKey {
+    store.create(NewSession::new(key(id))).await.unwrap().key
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_when_the_file_is_opened_again() {
+    let (_folder, path) = new_file();
+    let keys = Keys::parse(&Key::generate("k1").unwrap()).unwrap();
+    let store = Sqlite::options(&path).keys(keys.clone()).open().await.unwrap();
+    let s1 = new_session(&store, "s1").await;
+    let versions = store.commit(&s1, None, entries(&["one", "two"])).await.unwrap();
+    store.save("app", "ann", "mail", Credential::new("s3cret")).await.unwrap();
+    drop(store);
+    let store = Sqlite::options(&path).keys(keys).open().await.unwrap();
+    assert_eq!(texts(&store, &s1).await, ["one", "two"]);
+    let news = store.news(&s1, versions).await.unwrap().unwrap();
+    assert!(!news.whole && news.entries.is_empty(), "what a reader knew before is still worth something");
+    let secret = CredentialStore::load(&store, "app", "ann", "mail").await.unwrap();
+    assert_eq!(secret, Some(Credential::new("s3cret")));
+}
+
+#[tokio::test]
+async fn two_processes_see_and_respect_each_other() {
+    let (_folder, path) = new_file();
+    let (a, b) = (Sqlite::open(&path).await.unwrap(), Sqlite::open(&path).await.unwrap());
+    let s1 = new_session(&a, "s1").await;
+    let acquire = |known| Acquire {
+        key: s1.clone(),
+        owner: "a".into(),
+        ttl: Duration::from_secs(60),
+        known,
+        entries: Entries::new(),
+    };
+    let taken = a.acquire(acquire(Versions::default())).await.unwrap();
+    assert_eq!(b.acquire(acquire(Versions::default())).await.unwrap_err().kind(), ErrorKind::SessionBusy);
+    let end = a.release(&taken.lease, taken.versions, entries(&["from a"])).await.unwrap();
+    let taken = b.acquire(acquire(taken.versions)).await.unwrap();
+    assert_eq!(taken.news.entries, [said("from a")]);
+    assert_eq!(taken.versions, end);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_that_write_at_the_same_time_lose_nothing() {
+    let (_folder, path) = new_file();
+    let stores = [Sqlite::open(&path).await.unwrap(), Sqlite::open(&path).await.unwrap()];
+    let shared = new_session(&stores[0], "s1").await;
+    let tasks = (0..16).map(|task| {
+        let (store, key) = (stores[task % 2].clone(), shared.clone());
+        tokio::spawn(async move {
+            for n in 0..25 {
+                store.commit(&key, None, entries(&[&format!("{task} {n}")])).await.unwrap();
+            }
+        })
+    });
+    for task in futures::future::join_all(tasks).await {
+        task.unwrap();
+    }
+    let mut found = texts(&stores[0], &shared).await;
+    found.sort();
+    found.dedup();
+    assert_eq!(found.len(), 400);
+    let session = stores[1].get(&shared, EventFilter::default()).await.unwrap().unwrap();
+    assert_eq!(session.versions.session, 400);
+}
+
+#[tokio::test]
+async fn whoever_is_far_behind_gets_all_news_with_the_lease() {
+    let (_folder, path) = new_file();
+    let store = Sqlite::open(&path).await.unwrap();
+    let s1 = new_session(&store, "s1").await;
+    let mut known = Versions::default();
+    for n in 0..300 {
+        let versions = store.commit(&s1, None, entries(&[&n.to_string()])).await.unwrap();
+        if n == 99 {
+            known = versions;
+        }
+    }
+    for (known, expected) in [(Versions::default(), 0..300), (known, 100..300)] {
+        let whole = known == Versions::default();
+        let acquire = Acquire {
+            key: s1.clone(),
+            owner: "a".into(),
+            ttl: Duration::from_secs(60),
+            known,
+            entries: Entries::new(),
+        };
+        let taken = store.acquire(acquire).await.unwrap();
+        assert_eq!(taken.news.whole, whole);
+        assert_eq!(taken.news.session_state.is_some(), whole);
+        let expected: Vec<LogEntry> = expected.map(|n: i32| said(&n.to_string())).collect();
+        assert_eq!(taken.news.entries, expected);
+        store.release(&taken.lease, taken.versions, Entries::new()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_an_error_and_loses_nothing() {
+    let (_folder, path) = new_file();
+    let store = Sqlite::options(&path).max_bytes(400_000).open().await.unwrap();
+    let s1 = new_session(&store, "s1").await;
+    let big = "x".repeat(50_000);
+    let mut written = 0;
+    let error = loop {
+        match store.commit(&s1, None, entries(&["small", &big])).await {
+            Ok(_) => written += 2,
+            Err(error) => break error,
+        }
+        assert!(written < 100, "the limit does not hold");
+    };
+    assert_eq!(error.kind(), ErrorKind::Store);
+    assert!(error.message().contains("disk is full"), "{error}");
+    assert_eq!(texts(&store, &s1).await.len(), written, "of the refused append nothing is there");
+    // Others that share the transaction are told, and the store goes on.
+    let attempts = (0..8).map(|_| store.commit(&s1, None, entries(&[&big])));
+    for attempt in futures::future::join_all(attempts).await {
+        assert_eq!(attempt.unwrap_err().kind(), ErrorKind::Store);
+    }
+    SessionStore::delete(&store, &s1).await.unwrap();
+    let s2 = new_session(&store, "s2").await;
+    store.commit(&s2, None, entries(&[&big])).await.unwrap();
+    assert_eq!(texts(&store, &s2).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_locked_database_is_an_error_and_the_store_goes_on() {
+    let (_folder, path) = new_file();
+    let store = Sqlite::options(&path).wait_for_lock(Duration::from_millis(100)).open().await.unwrap();
+    let s1 = new_session(&store, "s1").await;
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let error = store.commit(&s1, None, entries(&["lost"])).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Store);
+    assert!(error.message().contains("locked by another process"), "{error}");
+    assert!(texts(&store, &s1).await.is_empty(), "readers do not wait for a writer");
+    other.execute_batch("ROLLBACK").unwrap();
+    store.commit(&s1, None, entries(&["kept"])).await.unwrap();
+    assert_eq!(texts(&store, &s1).await, ["kept"]);
+}
+
+#[tokio::test]
+async fn a_damaged_page_is_an_error_of_its_own_kind() {
+    let (_folder, path) = new_file();
+    let store = Sqlite::open(&path).await.unwrap();
+    let s1 = new_session(&store, "s1").await;
+    for _ in 0..20 {
+        store.commit(&s1, None, entries(&[&"x".repeat(3_000)])).await.unwrap();
+    }
+    drop(store);
+    let mut bytes = std::fs::read(&path).unwrap();
+    // All but the first pages, which hold the schema.
+    let from = 24 * 4096;
+    bytes[from..].fill(0xa5);
+    std::fs::write(&path, bytes).unwrap();
+    let store = Sqlite::open(&path).await.unwrap();
+    let error = store.get(&s1, EventFilter::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    std::fs::write(&path, b"this was never a database, whatever its name may say about it").unwrap();
+    let error = Sqlite::open(&path).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_an_error_that_names_it() {
+    let (_folder, path) = new_file();
+    let store = Sqlite::open(&path).await.unwrap();
+    let s1 = new_session(&store, "s1").await;
+    store.commit(&s1, None, entries(&["one", "two"])).await.unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    for body in [r#"{"id": "cut of"#, r#"{"author": 7}"#] {
+        other.execute("UPDATE log SET body = ?1 WHERE version = 2", [body]).unwrap();
+        let error = store.get(&s1, EventFilter::default()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("entry 2 of session app/ann/s1"), "{error}");
+    }
+    other
+        .execute("UPDATE log SET time = NULL, body = '{\"step\": \"fromTheFuture\"}' WHERE version = 2", [])
+        .unwrap();
+    let error = store.news(&s1, Versions::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.message().contains("newer version"), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_opened_is_an_error_with_a_hint() {
+    let (folder, path) = new_file();
+    let missing = folder.path().join("no").join("such.db");
+    let error = Sqlite::open(&missing).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Store);
+    assert!(error.message().contains("folder"), "{error}");
+    let foreign = rusqlite::Connection::open(&path).unwrap();
+    foreign.execute_batch("CREATE TABLE other (x)").unwrap();
+    let error = Sqlite::open(&path).await.unwrap_err();
+    assert!(error.message().contains("another program"), "{error}");
+    assert_eq!(foreign.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)), Ok(1));
+}
+
+#[tokio::test]
+async fn a_file_that_became_read_only_is_an_error_and_loses_nothing() {
+    let (_folder, path) = new_file();
+    let store = Sqlite::open(&path).await.unwrap();
+    let s1 = new_session(&store, "s1").await;
+    store.commit(&s1, None, entries(&["one"])).await.unwrap();
+    drop(store);
+    // Permissions do not stop an administrator, so the file says itself that it may only be read: as a database of a
+    // format that is newer for writers than for readers.
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[18] = 3;
+    std::fs::write(&path, &bytes).unwrap();
+    let store = Sqlite::open(&path).await.unwrap();
+    let error = store.commit(&s1, None, entries(&["lost"])).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Store);
+    assert!(error.message().contains("may not be written"), "{error}");
+    assert_eq!(texts(&store, &s1).await, ["one"]);
+    drop(store);
+    bytes[18] = 2;
+    std::fs::write(&path, &bytes).unwrap();
+    let store = Sqlite::open(&path).await.unwrap();
+    store.commit(&s1, None, entries(&["two"])).await.unwrap();
+    assert_eq!(texts(&store, &s1).await, ["one", "two"]);
+}
+
+#[tokio::test]
+async fn a_lease_from_before_the_clock_went_back_ends_all_the_same() {
+    let (_folder, path) = new_file();
+    let store = Sqlite::open(&path).await.unwrap();
+    let s1 = new_session(&store, "s1").await;
+    let acquire = || Acquire {
+        key: s1.clone(),
+        owner: "a".into(),
+        ttl: Duration::from_millis(50),
+        known: Versions::default(),
+        entries: Entries::new(),
+    };
+    store.acquire(acquire()).await.unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    let in_a_year = "UPDATE sessions SET lease_until = lease_until + 31536000000";
+    other.execute(in_a_year, []).unwrap();
+    assert_eq!(store.acquire(acquire()).await.unwrap_err().kind(), ErrorKind::SessionBusy);
+    tokio::time::sleep(Duration::from_millis(80)).await;
+    store.acquire(acquire()).await.unwrap();
+    other.execute(in_a_year, []).unwrap();
+    assert!(store.abandoned("app").await.unwrap().is_empty());
+    tokio::time::sleep(Duration::from_millis(80)).await;
+    assert_eq!(store.abandoned("app").await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn credentials_are_refused_without_a_key_and_encrypted_with_one() {
+    let (_folder, path) = new_file();
+    let store = Sqlite::open(&path).await.unwrap();
+    let error = store.save("app", "ann", "mail", Credential::new("s3cret")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Store);
+    assert!(error.message().contains("UMBEL_CREDENTIAL_KEYS"), "{error}");
+    drop(store);
+
+    let (old, new) = (Key::generate("old").unwrap(), Key::generate("new").unwrap());
+    let store = Sqlite::options(&path).keys(Keys::parse(&old).unwrap()).open().await.unwrap();
+    for name in ["mail", "chat"] {
+        store.save("app", "ann", name, Credential::new("s3cret")).await.unwrap();
+    }
+    drop(store);
+    let both = Keys::parse(&format!("{new} {old}")).unwrap();
+    let store = Sqlite::options(&path).keys(both).open().await.unwrap();
+    assert_eq!(store.rotate_credentials().await.unwrap(), 2);
+    assert_eq!(store.rotate_credentials().await.unwrap(), 0);
+    drop(store);
+    let store = Sqlite::options(&path).keys(Keys::parse(&new).unwrap()).open().await.unwrap();
+    let secret = CredentialStore::load(&store, "app", "ann", "chat").await.unwrap();
+    assert_eq!(secret, Some(Credential::new("s3cret")));
+    drop(store);
+    let store = Sqlite::options(&path).keys(Keys::parse(&old).unwrap()).open().await.unwrap();
+    let error = CredentialStore::load(&store, "app", "ann", "chat").await.unwrap_err();
+    assert!(error.message().contains("`new`"), "{error}");
+    drop(store);
+    assert!(!holds(&path, b"s3cret"), "a secret stands in the file");
+}
+
+#[tokio::test]
+async fn what_is_deleted_is_not_found_in_the_file() {
+    let (_folder, path) = new_file();
+    let store = Sqlite::open(&path).await.unwrap();
+    let s1 = new_session(&store, "s1").await;
+    store.commit(&s1, None, entries(&["needle-in-a-haystack", &"long ".repeat(5_000)])).await.unwrap();
+    SessionStore::delete(&store, &s1).await.unwrap();
+    drop(store);
+    assert!(!holds(&path, b"needle-in-a-haystack"));
+}
+
+fn holds(path: &Path, needle: &[u8]) -> bool {
+    let files = std::fs::read_dir(path.parent().unwrap()).unwrap();
+    let mut files = files.map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    files.any(|bytes| bytes.windows(needle.len()).any(|window| window == needle))
+}
+
+#[tokio::test]
+async fn a_turn_takes_little_room_however_long_the_session_is() {
+    let (_folder, path) = new_file();
+    let store = Sqlite::open(&path).await.unwrap();
+    let s1 = new_session(&store, "s1").await;
+    let size = || std::fs::metadata(&path).unwrap().len();
+    let checkpoint = || {
+        let other = rusqlite::Connection::open(&path).unwrap();
+        other.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    };
+    let mut sizes = vec![];
+    for turn in 0..1_000 {
+        if turn % 250 == 0 {
+            checkpoint();
+            sizes.push(size());
+        }
+        let (question, answer) = ("q".repeat(200), "a".repeat(800));
+        let acquire = Acquire {
+            key: s1.clone(),
+            owner: "run".into(),
+            ttl: Duration::from_secs(60),
+            known: Versions { incarnation: 1, session: turn * 4, user: 0, app: 0 },
+            entries: [said(&question), umbel_core::RunStep::Started { fingerprint: turn }.into()]
+                .into_iter()
+                .collect(),
+        };
+        let taken = store.acquire(acquire).await.unwrap();
+        let outcome = umbel_core::Outcome::Finished;
+        let last = [said(&answer), umbel_core::RunStep::Ended { outcome }.into()];
+        store.release(&taken.lease, taken.versions, last.into_iter().collect()).await.unwrap();
+    }
+    checkpoint();
+    sizes.push(size());
+    let per_turn: Vec<u64> = sizes.windows(2).map(|pair| (pair[1] - pair[0]) / 250).collect();
+    let (least, most) = (per_turn.iter().min().unwrap(), per_turn.iter().max().unwrap());
+    assert!(*most <= 4 * 1_000, "{per_turn:?} bytes per turn");
+    assert!(most * 100 <= least * 105, "a turn grows with the session: {per_turn:?} bytes");
+}
+
+#[tokio::test]
+async fn stores_are_found_by_their_address() {
+    let (_folder, path) = new_file();
+    let stores = umbel_stores::open(&format!("sqlite:{}", path.display())).await.unwrap();
+    let state = json!({"user:u": 1}).as_object().cloned().unwrap();
+    stores.sessions.create(NewSession::new(key("s1")).state(state)).await.unwrap();
+    assert_eq!(stores.sessions.user_state("app", "ann").await.unwrap().get("u"), Some(&json!(1)));
+    assert!(path.exists());
+    umbel_stores::open("memory:").await.unwrap();
+    for (url, word) in
+        [("mysql://u:pw@host", "mysql"), ("sqlite:", "path"), ("sqlite::memory:", "memory:"), ("", "memory:")]
+    {
+        let error = umbel_stores::open(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.message().contains(word) && !error.message().contains("pw"), "{error}");
+    }
+}
