@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -146,12 +147,33 @@ pub struct MemoryCache {
 
 #[derive(Debug, Default)]
 struct Answers {
-    by_digest: HashMap<u128, Kept>,
+    by_digest: HashMap<u128, Kept, BuildHasherDefault<Digests>>,
     /// The same in the order of their last use.
     by_use: BTreeMap<u64, u128>,
     /// Counts uses.
     uses: u64,
     bytes: usize,
+}
+
+/// Hashes digests: they are that already.
+#[derive(Debug, Default)]
+struct Digests(u64);
+
+impl Hasher for Digests {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    fn write_u128(&mut self, digest: u128) {
+        self.0 = digest as u64;
+    }
 }
 
 #[derive(Debug)]

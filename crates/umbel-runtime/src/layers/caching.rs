@@ -1,6 +1,5 @@
 //! Answers a call that was answered before.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +23,7 @@ const STORED: &str = "cache_stored";
 const BYPASS: &str = "cache_bypass";
 
 /// How many schemas are remembered by their digest.
-const SCHEMAS: usize = 256;
+const SCHEMAS: usize = 64;
 
 /// Answers a call that was answered before, without calling the tool.
 ///
@@ -45,9 +44,11 @@ pub struct Caching {
     scope: CallScope,
     tools: Tools,
     ignored: Vec<SmolStr>,
-    schemas: Mutex<HashMap<SmolStr, Schema>>,
+    schemas: Mutex<Vec<Schema>>,
     flights: Arc<Holdings<u128, Arc<AsyncMutex<Flight>>>>,
     counts: Arc<Counts>,
+    /// The metadata of a hit: cheaper to copy than to make.
+    hit: Object,
 }
 
 /// Which tools are asked less often.
@@ -61,6 +62,7 @@ enum Tools {
 /// The beginning of the keys of one tool: its name and the digest of its schema.
 struct Schema {
     parameters: Arc<Value>,
+    tool: SmolStr,
     head: String,
 }
 
@@ -126,8 +128,10 @@ impl CacheStatus {
 
     fn mark(self, metadata: &mut Object) {
         // A cache further in may have left its own.
-        metadata.shift_remove(STORED);
-        metadata.shift_remove(BYPASS);
+        if !metadata.is_empty() {
+            metadata.shift_remove(STORED);
+            metadata.shift_remove(BYPASS);
+        }
         metadata.insert(HIT.to_owned(), Value::Bool(self == Self::Hit));
         match self {
             Self::Stored => metadata.insert(STORED.to_owned(), Value::Bool(true)),
@@ -139,7 +143,10 @@ impl CacheStatus {
 
 impl Default for Caching {
     fn default() -> Self {
+        let mut hit = Object::new();
+        CacheStatus::Hit.mark(&mut hit);
         Self {
+            hit,
             store: Arc::new(MemoryCache::new()),
             ttl: Duration::from_secs(300),
             scope: CallScope::User,
@@ -228,15 +235,17 @@ impl Caching {
     fn key(&self, call: &ToolCall<'_>, spec: &ToolSpec) -> CacheKey {
         let beyond_user = matches!(self.scope, CallScope::All | CallScope::App | CallScope::Tool);
         let scope = match &self.scope {
-            _ if beyond_user && spec.auth.is_some() => CallScope::User.key(call),
+            _ if beyond_user && spec.auth.is_some() => &CallScope::User,
             // The tool is in the key anyway.
-            CallScope::Tool => CallScope::All.key(call),
-            scope => scope.key(call),
+            CallScope::Tool => &CallScope::All,
+            scope => scope,
         };
         let mut text = String::with_capacity(256);
         self.write_head(&mut text, call.name(), spec);
-        write_text(&mut text, &scope);
-        text.push(',');
+        scope.parts(call, |part| {
+            write_text(&mut text, part);
+            text.push(',');
+        });
         let counts =
             |name: &str| !name.starts_with("__") && !self.ignored.iter().any(|ignored| ignored == name);
         write_object(&mut text, &call.args, counts);
@@ -247,21 +256,21 @@ impl Caching {
     /// Writes the beginning of a key. Schemas are long, so their digests are remembered.
     fn write_head(&self, text: &mut String, name: &str, spec: &ToolSpec) {
         let mut schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) =
-            schemas.get(name).filter(|known| Arc::ptr_eq(&known.parameters, &spec.parameters))
-        {
-            text.push_str(&known.head);
+        let known =
+            |schema: &&Schema| Arc::ptr_eq(&schema.parameters, &spec.parameters) && schema.tool == name;
+        if let Some(schema) = schemas.iter().find(known) {
+            text.push_str(&schema.head);
             return;
         }
-        let (mut schema, mut head) = (String::new(), String::from("["));
-        write_value(&mut schema, &spec.parameters);
+        let (mut parameters, mut head) = (String::new(), String::from("["));
+        write_value(&mut parameters, &spec.parameters);
         write_text(&mut head, name);
-        head.push_str(&format!(",\"{:032x}\",", digest(&schema)));
+        head.push_str(&format!(",\"{:032x}\",", digest(&parameters)));
         text.push_str(&head);
         if schemas.len() >= SCHEMAS {
             schemas.clear();
         }
-        schemas.insert(name.into(), Schema { parameters: spec.parameters.clone(), head });
+        schemas.push(Schema { parameters: spec.parameters.clone(), tool: name.into(), head });
     }
 
     /// The answer that is kept for this very call.
@@ -272,10 +281,8 @@ impl Caching {
 
     fn hit(&self, answer: &CachedAnswer) -> ToolOutput {
         self.counts.hits.fetch_add(1, Ordering::Relaxed);
-        let mut value = ToolValue { value: answer.value.clone(), ..ToolValue::default() };
-        value.parts.clone_from(&answer.parts);
-        CacheStatus::Hit.mark(&mut value.metadata);
-        ToolOutput::from(value)
+        let (value, parts) = (answer.value.clone(), answer.parts.clone());
+        ToolOutput::from(ToolValue { value, parts, is_error: false, metadata: self.hit.clone() })
     }
 
     async fn miss(&self, call: ToolCall<'_>, next: NextTool<'_>, key: CacheKey) -> ToolResult {
@@ -477,10 +484,10 @@ mod tests {
         let auth = Some(AuthConfig { credential: "key".into(), scheme: json!({}) });
         let spec = ToolSpec { auth, ..ToolSpec::new("t", "", json!({})) };
         for (scope, expected) in [
-            (CallScope::All, "\"user:"),
-            (CallScope::App, "\"user:"),
-            (CallScope::Tool, "\"user:"),
-            (CallScope::Session, "\"session:"),
+            (CallScope::All, "\"user\",\"app\",\"user\""),
+            (CallScope::App, "\"user\",\"app\",\"user\""),
+            (CallScope::Tool, "\"user\",\"app\",\"user\""),
+            (CallScope::Session, "\"session\","),
         ] {
             let text = text(&Caching::new().scope(scope), &spec, &json!({}));
             assert!(text.contains(expected), "{text}");

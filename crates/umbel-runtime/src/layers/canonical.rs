@@ -1,6 +1,5 @@
 //! JSON in one form only, in the manner of RFC 8785: what is equal is written equally.
 
-use std::cmp::Ordering;
 use std::fmt::Write;
 
 use serde_json::{Number, Value};
@@ -34,9 +33,18 @@ pub(super) fn write_value(out: &mut String, value: &Value) {
 
 /// Writes an object with those of its keys that `keep` says yes to.
 pub(super) fn write_object(out: &mut String, object: &Object, keep: impl Fn(&str) -> bool) {
-    let fields = object.iter().filter(|(key, _)| keep(key));
-    let mut fields: SmallVec<[(&str, &Value); 8]> = fields.map(|(key, value)| (&**key, value)).collect();
-    fields.sort_unstable_by(|(a, _), (b, _)| utf16_order(a, b));
+    let mut fields: SmallVec<[(&str, &Value); 8]> = SmallVec::new();
+    for (key, value) in object {
+        if keep(key) {
+            fields.push((key, value));
+        }
+    }
+    // By UTF-16 code units, as in JavaScript. Within ASCII that is the order of bytes.
+    if fields.iter().all(|(key, _)| key.is_ascii()) {
+        fields.sort_unstable_by_key(|(key, _)| *key);
+    } else {
+        fields.sort_unstable_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+    }
     out.push('{');
     for (index, (key, value)) in fields.into_iter().enumerate() {
         if index > 0 {
@@ -64,6 +72,9 @@ pub(super) fn write_text(out: &mut String, text: &str) {
 }
 
 fn write_number(out: &mut String, number: &Number) {
+    if let Some(number) = number.as_u64() {
+        return write_digits(out, number);
+    }
     // Whole numbers are one and the same however they were written. Others, and large ones, are written exactly:
     // the RFC would make floats of them, and two that differ could become one.
     let whole =
@@ -76,9 +87,13 @@ fn write_number(out: &mut String, number: &Number) {
     };
 }
 
-/// Keys are sorted by their UTF-16 code units, as in JavaScript.
-fn utf16_order(a: &str, b: &str) -> Ordering {
-    if a.is_ascii() && b.is_ascii() { a.cmp(b) } else { a.encode_utf16().cmp(b.encode_utf16()) }
+/// Most numbers are small, and formatting costs more than they are worth.
+fn write_digits(out: &mut String, number: u64) {
+    if number >= 10 {
+        write_digits(out, number / 10);
+    }
+    #[allow(clippy::cast_possible_truncation)]
+    out.push(char::from(b'0' + (number % 10) as u8));
 }
 
 #[cfg(test)]

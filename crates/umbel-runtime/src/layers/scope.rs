@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use smol_str::{SmolStr, format_smolstr};
+use smol_str::{SmolStr, SmolStrBuilder};
 use umbel_core::ToolCall;
 
 /// Which calls a layer takes together: those that share an answer, or a limit.
@@ -35,24 +35,31 @@ impl CallScope {
 
     /// A text that is the same for calls that are taken together. Two scopes never give the same.
     pub fn key(&self, call: &ToolCall<'_>) -> SmolStr {
+        let mut key = SmolStrBuilder::new();
+        // The parts of a session's key have no NUL in them, and what is custom is the last part.
+        self.parts(call, |part| {
+            key.push_str(part);
+            key.push('\0');
+        });
+        key.finish()
+    }
+
+    /// What the key is made of, part by part.
+    pub(super) fn parts(&self, call: &ToolCall<'_>, mut part: impl FnMut(&str)) {
         let session = call.run().session_key();
-        // The parts of a session's key have no NUL in them.
         match self {
-            Self::All => SmolStr::new_static("all"),
-            Self::App => format_smolstr!("app:{}", session.app()),
-            Self::User => format_smolstr!("user:{}\0{}", session.app(), session.user()),
+            Self::All => part("all"),
+            Self::App => ["app", session.app()].into_iter().for_each(part),
+            Self::User => ["user", session.app(), session.user()].into_iter().for_each(part),
             Self::Session => {
-                format_smolstr!("session:{}\0{}\0{}", session.app(), session.user(), session.id())
+                ["session", session.app(), session.user(), session.id()].into_iter().for_each(part);
             }
-            Self::Run => format_smolstr!(
-                "run:{}\0{}\0{}\0{}",
-                session.app(),
-                session.user(),
-                session.id(),
-                call.run().id()
-            ),
-            Self::Tool => format_smolstr!("tool:{}", call.name()),
-            Self::Custom(key) => format_smolstr!("custom:{}", key(call)),
+            Self::Run => {
+                let run = call.run().id().as_str();
+                ["run", session.app(), session.user(), session.id(), run].into_iter().for_each(part);
+            }
+            Self::Tool => ["tool", call.name()].into_iter().for_each(part),
+            Self::Custom(key) => ["custom", &key(call)].into_iter().for_each(part),
         }
     }
 }

@@ -212,7 +212,7 @@ async fn calls_can_be_counted_elsewhere_and_fail_if_they_cannot() {
         let result = call(&tool, json!({})).await;
         assert_eq!(result.err().map(|e| e.error().kind()), expected);
     }
-    assert_eq!(*store.asked.lock().unwrap(), ["tool:probe"; 4]);
+    assert_eq!(*store.asked.lock().unwrap(), ["tool\0probe\0"; 4]);
 }
 
 #[tokio::test]
