@@ -25,7 +25,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(entry: MemoryEntry) -> Result<Self> {
+    fn new(entry: &MemoryEntry) -> Result<Self> {
         let words = words(&entry.content.text()).into_iter().filter(|word| word.len() <= LONGEST);
         let (words, content) = (words.take(MOST).collect(), to_json(&*entry.content)?);
         // PostgreSQL takes no NUL, and no name needs one.
@@ -36,7 +36,7 @@ impl Row {
 impl MemoryStore for Postgres {
     fn add<'a>(&'a self, session: &'a Session) -> Work<'a, Result<()>> {
         Work::later(async move {
-            let rows = &said_in(session).map(Row::new).collect::<Result<Vec<_>>>()?;
+            let rows = &said_in(session).map(|entry| Row::new(&entry)).collect::<Result<Vec<_>>>()?;
             let key = &session.key;
             let added = self.write(move |change, _| {
                 Box::pin(async move {
