@@ -5,6 +5,7 @@
 //! - `sqlite` (feature, on by default): everything in one file
 //! - `postgres` (feature): a server that many processes share
 //! - [`Keys`]: what credentials are encrypted with
+//! - `adk`: google-adk's session databases as JSON lines, which stores import and export
 //! - `contract` (feature): tests that any store can be put through
 //!
 //! ```
@@ -21,6 +22,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+#[cfg(feature = "sqlite")]
+pub mod adk;
 #[cfg(feature = "contract")]
 #[allow(
     clippy::unwrap_used,
@@ -42,6 +45,8 @@ mod seal;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod stores;
+#[cfg(feature = "sealed")]
+mod transfer;
 
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, PostgresOptions};

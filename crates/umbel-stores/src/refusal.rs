@@ -25,3 +25,8 @@ pub(crate) fn stale(key: &SessionKey) -> Error {
     let message = format!("session {key} has changed since it was read: read it again");
     Error::new(ErrorKind::StaleSession, message)
 }
+
+pub(crate) fn artifact_exists(name: &str) -> Error {
+    let message = format!("artifact `{name}` has that version already: import into another database");
+    Error::new(ErrorKind::AlreadyExists, message)
+}

@@ -14,7 +14,7 @@ use crate::entries::{from_json, to_json};
 const CANDIDATES: i64 = 200;
 
 /// A memory as it is written.
-struct Row {
+pub(super) struct Row {
     author: String,
     time: f64,
     content: String,
@@ -22,7 +22,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(entry: MemoryEntry) -> Result<Self> {
+    pub(super) fn new(entry: MemoryEntry) -> Result<Self> {
         let words: Vec<String> = words(&entry.content.text()).into_iter().collect();
         let content = to_json(&*entry.content)?;
         Ok(Self { author: entry.author, time: entry.timestamp, content, words: words.join(" ") })
@@ -30,7 +30,11 @@ impl Row {
 }
 
 /// Puts rows in the place of what was remembered of a session.
-fn replace(connection: &Connection, [app, user, session]: &[String; 3], rows: &[Row]) -> Result<(), Trouble> {
+pub(super) fn replace(
+    connection: &Connection,
+    [app, user, session]: &[String; 3],
+    rows: &[Row],
+) -> Result<(), Trouble> {
     let of_session = "app = ?1 AND user = ?2 AND session = ?3";
     for sql in [
         format!("DELETE FROM memory_words WHERE rowid IN (SELECT id FROM memories WHERE {of_session})"),

@@ -12,6 +12,7 @@ mod memory;
 mod schema;
 mod sessions;
 mod threads;
+mod transfer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -15,6 +15,7 @@ use umbel_core::{
 use super::{Sqlite, Trouble, signed, unsigned};
 use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, to_json, together};
 use crate::refusal::{busy, exists, fenced, not_found, stale};
+use crate::transfer::SessionPiece;
 
 /// News that are read while the lease is taken. Whoever is further behind reads first, beside the writer.
 const SMALL_GAP: u64 = 64;
@@ -264,7 +265,7 @@ fn session_state(connection: &Connection, id: i64) -> Result<Arc<Object>, Troubl
 }
 
 /// The state of a user, or of an app where the user is empty.
-fn shared_state(connection: &Connection, app: &str, user: &str) -> Result<Arc<Object>, Trouble> {
+pub(super) fn shared_state(connection: &Connection, app: &str, user: &str) -> Result<Arc<Object>, Trouble> {
     let mut select = connection.prepare_cached(
         "SELECT key, value FROM shared_state
          WHERE scope = (SELECT id FROM scopes WHERE app = ?1 AND user = ?2) ORDER BY id",
@@ -289,7 +290,7 @@ fn set_session_state(connection: &Connection, id: i64, keys: &Object) -> Result<
 }
 
 /// Sets keys of a user, or of an app where the user is empty. Tells the new version if there was something to set.
-fn set_shared_state(
+pub(super) fn set_shared_state(
     connection: &Connection,
     app: &str,
     user: &str,
@@ -437,6 +438,34 @@ fn list(connection: &Connection, app: &str, user: &str) -> Result<Vec<Session>, 
         sessions.push(Session { key, state, events: List::new(), updated_at, versions });
     }
     Ok(sessions)
+}
+
+/// A session with its log, to be exported.
+pub(super) fn whole_session(
+    connection: &Connection,
+    key: SessionKey,
+    parent: Option<SessionKey>,
+    owner: Option<String>,
+) -> Result<SessionPiece, Trouble> {
+    let row = Row::get(connection, &key)?;
+    let news = row.news(connection, &key, Versions::default())?;
+    let state = news.session_state.map(Arc::unwrap_or_clone).unwrap_or_default();
+    Ok(SessionPiece { key, parent, state, updated_at: row.updated_at, owner, entries: news.entries })
+}
+
+/// Makes a session with its log. What the log sets of user and app is known from elsewhere.
+pub(super) fn import_session(connection: &Connection, session: &SessionPiece) -> Result<(), Trouble> {
+    let SessionPiece { key, parent, state, updated_at, owner, entries } = session;
+    let new = NewSession { key: key.clone(), state: Object::new(), parent: parent.clone() };
+    create(connection, &new, &Scoped { session: state.clone(), ..Scoped::default() })?;
+    let mut entries = Prepared::new(entries)?;
+    entries.state = Scoped { session: entries.state.session, ..Scoped::default() };
+    let mut row = Row::get(connection, key)?;
+    row.write(connection, key, &entries)?;
+    row.updated_at = *updated_at;
+    // A lease that ran out: the run was under way, and is to be recovered.
+    let lease = owner.as_ref().map(|_| 0);
+    row.save_with_lease(connection, owner.as_deref(), lease, lease)
 }
 
 impl SessionStore for Sqlite {

@@ -7,3 +7,5 @@ mod in_memory;
 mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "sqlite")]
+mod transfer;

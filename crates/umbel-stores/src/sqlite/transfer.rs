@@ -1,0 +1,144 @@
+//! A whole SQLite database as JSON lines, and back.
+
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+use umbel_core::memory::MemoryEntry;
+use umbel_core::{Result, SessionKey};
+
+use super::memory::{Row as MemoryRow, replace};
+use super::sessions::{import_session, set_shared_state, shared_state, whole_session};
+use super::{Sqlite, Trouble, signed, unsigned};
+use crate::entries::{from_json, join_part, split_part};
+use crate::refusal::artifact_exists;
+use crate::seal::{Owner, Sealed};
+use crate::transfer::{Lines, Piece, read_pieces};
+
+impl Sqlite {
+    /// Writes everything as JSON lines, as it was at one moment. Tells how many pieces there were.
+    pub async fn export(&self, out: impl Write + Send + 'static) -> Result<u64> {
+        let exported = self.read(move |connection| {
+            let mut lines = Lines::new(out)?;
+            export_state(connection, &mut lines)?;
+            export_sessions(connection, &mut lines)?;
+            export_artifacts(connection, &mut lines)?;
+            export_memories(connection, &mut lines)?;
+            export_credentials(connection, &mut lines)?;
+            Ok(lines.end()?)
+        });
+        exported.await
+    }
+
+    /// Takes in JSON lines, all or none. What is there already is refused. Tells how many pieces there were.
+    pub async fn import(&self, input: impl BufRead + Send + 'static) -> Result<u64> {
+        let path = self.inner.path.clone();
+        let imported = self.write(move |connection| {
+            let take = |piece| import(connection, piece).map_err(|trouble| trouble.at(&path));
+            Ok(read_pieces(input, take)?)
+        });
+        imported.await
+    }
+}
+
+fn export_state<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> Result<(), Trouble> {
+    let mut select = connection.prepare("SELECT app, user FROM scopes ORDER BY id")?;
+    let scopes = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    for (app, user) in scopes.collect::<rusqlite::Result<Vec<(String, String)>>>()? {
+        let state = Arc::unwrap_or_clone(shared_state(connection, &app, &user)?);
+        if !state.is_empty() {
+            lines.write(Piece::State { app, user: (!user.is_empty()).then_some(user), state })?;
+        }
+    }
+    Ok(())
+}
+
+fn export_sessions<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> Result<(), Trouble> {
+    // In the order they were made, so that a parent comes before its children.
+    let mut select = connection.prepare(
+        "SELECT s.app, s.user, s.name, p.user, p.name, s.owner
+         FROM sessions s LEFT JOIN sessions p ON p.id = s.parent ORDER BY s.id",
+    )?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let app: String = row.get(0)?;
+        let parent = match (row.get::<_, Option<String>>(3)?, row.get::<_, Option<String>>(4)?) {
+            (Some(user), Some(name)) => Some(SessionKey::new(&app, user, name)?),
+            _ => None,
+        };
+        let key = SessionKey::new(&app, row.get::<_, String>(1)?, row.get::<_, String>(2)?)?;
+        lines.write(Piece::Session(whole_session(connection, key, parent, row.get(5)?)?))?;
+    }
+    Ok(())
+}
+
+fn export_artifacts<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> Result<(), Trouble> {
+    let mut select = connection
+        .prepare("SELECT app, user, session, name, version, part, data FROM artifacts ORDER BY id")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let place = [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?];
+        let part = join_part(&row.get::<_, String>(5)?, row.get(6)?)?;
+        lines.write(Piece::Artifact { place, version: unsigned(row.get(4)?), part })?;
+    }
+    Ok(())
+}
+
+fn export_memories<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> Result<(), Trouble> {
+    let mut select = connection.prepare(
+        "SELECT app, user, session, author, time, content FROM memories ORDER BY app, user, session, id",
+    )?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let place: [String; 3] = [row.get(0)?, row.get(1)?, row.get(2)?];
+        let content = from_json("a memory", &row.get::<_, String>(5)?)?;
+        let session = row.get(2)?;
+        let entry = MemoryEntry { content, author: row.get(3)?, session, timestamp: row.get(4)? };
+        lines.write(Piece::Memories { place, entries: vec![entry] })?;
+    }
+    Ok(())
+}
+
+fn export_credentials<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> Result<(), Trouble> {
+    let mut select = connection
+        .prepare("SELECT app, user, name, key_id, sealed FROM credentials ORDER BY app, user, name")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let owner = Owner { app: row.get(0)?, user: row.get(1)?, name: row.get(2)? };
+        lines
+            .write(Piece::Credential { owner, sealed: Sealed { key_id: row.get(3)?, bytes: row.get(4)? } })?;
+    }
+    Ok(())
+}
+
+fn import(connection: &Connection, piece: Piece) -> Result<(), Trouble> {
+    match piece {
+        Piece::State { app, user, state } => {
+            set_shared_state(connection, &app, user.as_deref().unwrap_or_default(), &state)?;
+        }
+        Piece::Session(session) => import_session(connection, &session)?,
+        Piece::Artifact { place: [app, user, session, name], version, part } => {
+            let (part, data) = split_part(part)?;
+            let mut insert = connection.prepare_cached(
+                "INSERT INTO artifacts (app, user, session, name, version, part, data)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+            )?;
+            let version = signed(version);
+            if insert.execute(params![app, user, session, name, version, part, data])? == 0 {
+                return Err(artifact_exists(&name).into());
+            }
+        }
+        Piece::Memories { place, entries } => {
+            let rows = entries.into_iter().map(MemoryRow::new).collect::<Result<Vec<_>>>()?;
+            replace(connection, &place, &rows)?;
+        }
+        Piece::Credential { owner: Owner { app, user, name }, sealed } => {
+            let mut insert = connection.prepare_cached(
+                "INSERT INTO credentials (app, user, name, key_id, sealed) VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (app, user, name) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed",
+            )?;
+            insert.execute(params![app, user, name, sealed.key_id, sealed.bytes])?;
+        }
+    }
+    Ok(())
+}
