@@ -72,15 +72,7 @@ pub(super) async fn follow(
     let layers = &team.place(run.node_id())?.onion.wrap_tool;
     let layers = turn.layers.as_ref().unwrap_or(layers);
     let Some(mut event) = execute(run, layers, tools, batch).await? else { return Ok(None) };
-    let direct = batch
-        .calls
-        .iter()
-        .rev()
-        .filter(|call| !batch.is_answered(call))
-        .find(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly));
-    if direct.is_some() {
-        event.actions_mut().skip_summarization = Some(true);
-    }
+    mark_direct(tools, batch, &mut event);
     turn.answer.save(turn.agent, &mut event)?;
     let actions = event.actions.as_deref();
     let (answer, transfer) = actions.map_or((None, None), |actions| {
@@ -100,8 +92,20 @@ pub(super) async fn follow(
     Ok(Some(last))
 }
 
+/// Makes the results the agent's answer, if one of the tools that were called answers directly.
+pub(super) fn mark_direct(tools: &ToolSet, batch: &Batch, event: &mut Event) {
+    let mut made = batch.calls.iter().filter(|call| !batch.is_answered(call));
+    if made.any(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly)) {
+        event.actions_mut().skip_summarization = Some(true);
+    }
+}
+
 /// Emits the responses, and the questions to people that some of them raise.
-async fn emit_with_questions(run: &Run, calls: &[FunctionCall], mut event: Event) -> Result<Arc<Event>> {
+pub(super) async fn emit_with_questions(
+    run: &Run,
+    calls: &[FunctionCall],
+    mut event: Event,
+) -> Result<Arc<Event>> {
     let asked = event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.clone());
     let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return run.emit(event).await };
     let question = question(run, calls, &asked);

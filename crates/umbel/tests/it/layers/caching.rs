@@ -504,3 +504,15 @@ async fn a_layer_that_calls_twice_calls_twice_within_a_cache_and_once_around_it(
     }
     assert_eq!(tool.calls(), 3);
 }
+
+#[tokio::test]
+async fn a4_a_second_identical_call_does_not_reach_the_tool_and_says_so() {
+    let tool = Scripted::numbers();
+    let cached = tool.tool.clone().layered(Caching::new().all_tools());
+    let first = value(call(&cached, json!({"q": 1})).await);
+    let second = value(call(&cached, json!({"q": 1})).await);
+    assert_eq!((tool.calls(), first.value == second.value), (1, true));
+    assert_eq!(first.metadata.get("cache_hit"), Some(&json!(false)));
+    assert_eq!(first.metadata.get("cache_stored"), Some(&json!(true)));
+    assert_eq!(second.metadata.get("cache_hit"), Some(&json!(true)));
+}
