@@ -474,7 +474,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(
                 text(&caching, &spec, &json!({"b": 2, "a": 1, "__c": 3, "i": 4})),
-                format!(r#"["t","{digest}","user:app\u0000user",{{"a":1,"b":2}}]"#)
+                format!(r#"["t","{digest}","user","app","user",{{"a":1,"b":2}}]"#)
             );
         }
     }
