@@ -16,6 +16,7 @@ use umbel_core::{
 use super::cache_store::{CacheKey, CacheStore, CachedAnswer, MemoryCache, digest};
 use super::canonical::{write_object, write_text, write_value};
 use super::held::{Held, Holdings};
+use super::nested::{holding, is_held};
 use super::{CallScope, at_end, is_control, wait};
 
 const HIT: &str = "cache_hit";
@@ -286,12 +287,18 @@ impl Caching {
     }
 
     async fn miss(&self, call: ToolCall<'_>, next: NextTool<'_>, key: CacheKey) -> ToolResult {
-        let turn = match wait(call.run(), self.join(&key)).await? {
-            Joined::Answered(answer) => return Ok(self.hit(&answer)),
-            Joined::Leads(turn) => Some(turn),
-            Joined::Alone => None,
+        // A call that was made to answer the same call cannot wait for it.
+        let turn = if is_held(call.cx, &self.flights, &key.digest()) {
+            None
+        } else {
+            match wait(call.run(), self.join(&key)).await? {
+                Joined::Answered(answer) => return Ok(self.hit(&answer)),
+                Joined::Leads(turn) => Some(turn),
+                Joined::Alone => None,
+            }
         };
         self.counts.misses.fetch_add(1, Ordering::Relaxed);
+        let cx = holding(call.cx, &self.flights, key.digest());
         let end = End {
             turn,
             key,
@@ -301,7 +308,8 @@ impl Caching {
             ttl: self.ttl,
             counts: self.counts.clone(),
         };
-        at_end(next.call(call).await, move |result| end.finish(result)).await
+        let result = next.call(call.with_context(&cx)).await;
+        at_end(result, move |result| end.finish(result)).await
     }
 
     /// Waits for a call that is the same and on its way, if there is one.

@@ -242,6 +242,10 @@ impl Handler for CircuitBreaker {
     }
 
     fn wrap_tool<'a>(&'a self, call: ToolCall<'a>, next: NextTool<'a>) -> Work<'a, ToolResult> {
+        if call.tool.is_none() {
+            // What does not exist cannot break, and the model shall go on being told so.
+            return Work::later(next.call(call));
+        }
         Work::later(async move {
             let attempt = self.enter(&call)?;
             let (run, counts) = (call.run().clone(), self.counts.clone());

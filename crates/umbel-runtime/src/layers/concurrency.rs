@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use umbel_core::{
-    Error, ErrorKind, Handler, Hooks, NextTool, Result, ToolCall, ToolContext, ToolResult, Work,
-};
+use umbel_core::{Error, ErrorKind, Handler, Hooks, NextTool, Result, ToolCall, ToolResult, Work};
 
 use super::held::{Held, Holdings};
+use super::nested::{holding, is_held};
 use super::{CallScope, at_end, wait};
 use crate::text;
 
@@ -24,13 +23,6 @@ pub struct Concurrency {
     scope: CallScope,
     max_wait: Option<Duration>,
     running: Arc<Holdings<SmolStr, Arc<Semaphore>>>,
-}
-
-/// A call that counts, seen by those made on its behalf.
-struct Counted {
-    by: Arc<Holdings<SmolStr, Arc<Semaphore>>>,
-    key: SmolStr,
-    outer: Option<Arc<Counted>>,
 }
 
 /// The right to run.
@@ -62,18 +54,6 @@ impl Concurrency {
         self
     }
 
-    /// Whether a call is made on behalf of one that counts already.
-    fn counts_already(&self, cx: &ToolContext, key: &SmolStr) -> bool {
-        let mut counted = cx.extension::<Counted>();
-        while let Some(outer) = counted {
-            if Arc::ptr_eq(&outer.by, &self.running) && outer.key == *key {
-                return true;
-            }
-            counted = outer.outer.clone();
-        }
-        false
-    }
-
     async fn enter(&self, call: &ToolCall<'_>, key: SmolStr) -> Result<Permit> {
         let held = self.running.hold(key, || Arc::new(Semaphore::new(self.limit)));
         let acquire = Arc::clone(&held).acquire_owned();
@@ -98,13 +78,12 @@ impl Handler for Concurrency {
 
     fn wrap_tool<'a>(&'a self, call: ToolCall<'a>, next: NextTool<'a>) -> Work<'a, ToolResult> {
         let key = self.scope.key(&call);
-        if self.counts_already(call.cx, &key) {
+        if is_held(call.cx, &self.running, &key) {
             return Work::later(next.call(call));
         }
         Work::later(async move {
             let permit = wait(call.run(), self.enter(&call, key.clone())).await??;
-            let outer = call.cx.extension::<Counted>();
-            let cx = call.cx.with(Counted { by: self.running.clone(), key, outer });
+            let cx = holding(call.cx, &self.running, key);
             let result = next.call(call.with_context(&cx)).await;
             at_end(result, move |end| {
                 drop(permit);

@@ -54,7 +54,9 @@ pub trait Layered: Tool + Sized + 'static {
     fn layered_with<const N: usize>(self, layers: [Arc<dyn Handler>; N]) -> Arc<dyn Tool> {
         let shared = (&self as &dyn Any).downcast_ref::<Arc<dyn Tool>>().cloned();
         let tool = shared.unwrap_or_else(|| Arc::new(self));
-        for layer in layers.iter().filter(|layer| layer.hooks() != Hooks::WRAP_TOOL) {
+        // One that says nothing about its hooks may well have no other.
+        let has_others = |layer: &&Arc<dyn Handler>| ![Hooks::WRAP_TOOL, Hooks::ALL].contains(&layer.hooks());
+        for layer in layers.iter().filter(has_others) {
             let (layer, tool) = (layer.name(), tool.spec().name.as_str());
             tracing::warn!(layer, tool, "around one tool a handler has its `wrap_tool` only");
         }

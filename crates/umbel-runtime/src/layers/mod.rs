@@ -32,6 +32,7 @@ pub mod layered;
 pub mod limiter;
 pub mod logging;
 mod masked;
+mod nested;
 pub mod rate_limit;
 pub mod retry;
 pub mod scope;

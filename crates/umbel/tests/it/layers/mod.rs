@@ -7,6 +7,7 @@ mod hooks;
 mod limits;
 mod logging;
 mod retry;
+mod runs;
 mod tower;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
