@@ -9,6 +9,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::onion::{self, Figure};
 use crate::test::{Verdict, ensure, root};
 
 pub(crate) fn check() -> Verdict {
@@ -20,7 +21,7 @@ pub(crate) fn check() -> Verdict {
     }
 }
 
-enum Trouble {
+pub(crate) enum Trouble {
     /// A program is missing and cannot be had.
     Missing(String),
     /// The measuring itself went wrong.
@@ -52,7 +53,14 @@ fn measure_and_compare() -> Result<Vec<String>, Trouble> {
     let memory = json_of(&counting, "memory")?;
     let heap = memory.pointer("/result/live_heap_bytes_per_session").and_then(Value::as_u64);
     measured.insert("heap_bytes_per_session".to_owned(), heap.unwrap_or(u64::MAX));
-    Ok(compare(&budgets, &measured))
+    let mut problems = compare(&budgets, &measured);
+    for Figure { name, value, wanted } in onion::figures(&plain, &counting)? {
+        println!("   {name:<52} {value:>6}  of {wanted}");
+        if value > wanted {
+            problems.push(format!("{name}: {value}, and {wanted} are allowed"));
+        }
+    }
+    Ok(problems)
 }
 
 /// Prints each figure beside its budget, and gives those that are over.
@@ -79,7 +87,7 @@ fn read_budgets(bench: &Path) -> Result<BTreeMap<String, u64>, Trouble> {
 }
 
 /// Builds the benchmark and gives a copy of the binary.
-fn build(bench: &Path, counting: bool) -> Result<PathBuf, Trouble> {
+pub(crate) fn build(bench: &Path, counting: bool) -> Result<PathBuf, Trouble> {
     let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
     command.args(["build", "--release", "--quiet", "--locked", "-p", "bench-umbel"]).current_dir(bench);
     if counting {
@@ -110,13 +118,23 @@ fn per_turn(binary: &Path, scenario: &str, turns: u64) -> Result<u64, Trouble> {
     Ok(count(turns + MORE)?.saturating_sub(count(turns)?) / MORE)
 }
 
-fn instructions(binary: &Path, args: &[&str]) -> Result<u64, Trouble> {
+pub(crate) fn instructions(binary: &Path, args: &[&str]) -> Result<u64, Trouble> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(binary).args(args);
     let output = command.output().map_err(|e| Trouble::Broken(format!("valgrind cannot be started: {e}")))?;
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     let count = told.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
     count.ok_or_else(|| Trouble::Broken(format!("callgrind counted nothing: {told}")))
+}
+
+/// What the benchmark itself counted.
+pub(crate) fn counted(binary: &Path, args: &[&str]) -> Result<u64, Trouble> {
+    let output = Command::new(binary)
+        .args(args)
+        .output()
+        .map_err(|e| Trouble::Broken(format!("the benchmark cannot be started: {e}")))?;
+    let told = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    told.parse().map_err(|_| Trouble::Broken(format!("`{}` counted nothing: {told}", args.join(" "))))
 }
 
 fn json_of(binary: &Path, measure: &str) -> Result<Value, Trouble> {

@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 mod budgets;
+mod onion;
 mod postgres;
 mod style;
 mod test;
@@ -17,13 +18,33 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 commands:
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, lints, tests, postgres, docs, example, budgets
+      format, style, lints, tests, vectors, postgres, docs, example, budgets
+  bench onion
+      what handlers and tool layers cost, in instructions and allocations
   postgres COMMAND [ARGUMENT]...
       runs a command beside a PostgreSQL server, whose address is in $UMBEL_TEST_POSTGRES
   vectors DIR [--case NAME] [--verbose]
-      runs every vector file of a folder and says which cases fail
+      runs every vector file of a folder and says which cases fail; those on which Umbel is better on purpose
+      (vectors/handlers/better.json) are counted apart
       -c, --case NAME   only cases whose name contains NAME
       -v, --verbose     shows what was expected and what came of each failing case";
+
+/// The tables that are not part of the side-by-side benchmark.
+fn bench(name: Option<&str>) -> ExitCode {
+    let result = match name {
+        Some("onion") => onion::main(),
+        _ => {
+            Err("`cargo xtask bench onion` is what there is; `bench/run.sh` measures beside peers".to_owned())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -31,6 +52,7 @@ fn main() -> ExitCode {
         Some("test") => test::main(args),
         Some("postgres") => postgres::main(args),
         Some("vectors") => vectors::main(args),
+        Some("bench") => bench(args.next().as_deref()),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
             ExitCode::SUCCESS

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{budgets, postgres, style};
+use crate::{budgets, postgres, style, vectors};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -33,6 +33,7 @@ const CHECKS: &[Check] = &[
         run: || cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
     },
     Check { name: "tests", run: || cargo(&["test", "--workspace"], &[]) },
+    Check { name: "vectors", run: vectors::check_all },
     Check { name: "postgres", run: postgres::check },
     Check {
         name: "docs",

@@ -1,5 +1,7 @@
 //! Umbel in its default configuration: LlmAgent + Runner + in-memory sessions, with a fake model.
 
+mod onion;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -152,6 +154,7 @@ fn main() {
     let args: Vec<String> = std::env::args().collect();
     match args.get(1).map(String::as_str) {
         Some("team") => team(args[2].parse().expect("count")),
+        Some("onion") => onion::main(&args[2..]),
         _ => harness::main::<Umbel>(),
     }
 }

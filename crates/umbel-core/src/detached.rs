@@ -47,7 +47,6 @@ impl Run {
             cancel: CancelToken::new(),
             journal: Arc::new(Nowhere::default()),
             tree,
-            model_calls: Arc::default(),
             depth: 0,
             extensions: Arc::default(),
         };
@@ -101,6 +100,10 @@ impl Journal for Nowhere {
     }
 
     fn note(&self, _: RunStep) {}
+
+    fn count_model_call(&self) -> u32 {
+        0
+    }
 
     fn values(&self) -> &RunValues {
         &self.0

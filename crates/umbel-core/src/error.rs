@@ -272,6 +272,12 @@ impl Error {
         )
     }
 
+    /// Whether it comes from a panic that was caught, be it in a handler.
+    pub fn is_panic(&self) -> bool {
+        let source = self.0.source.as_ref().and_then(|source| source.downcast_ref::<Self>());
+        self.0.kind == ErrorKind::Panic || source.is_some_and(Self::is_panic)
+    }
+
     /// What a caught panic said, as an error.
     pub fn from_panic(what: &str, payload: &(dyn std::any::Any + Send)) -> Self {
         let words = payload

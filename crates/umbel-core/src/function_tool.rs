@@ -262,7 +262,7 @@ impl IntoToolOutput for ToolOutput {
 
 impl IntoToolOutput for ToolValue {
     fn into_output(self) -> Result<ToolOutput, ToolError> {
-        Ok(ToolOutput::Value(self))
+        Ok(ToolOutput::from(self))
     }
 }
 
@@ -379,7 +379,7 @@ mod tests {
     async fn call_with(tool: &FunctionTool, cx: &ToolContext, args: Value) -> Result<ToolValue, ToolError> {
         let Value::Object(args) = args else { panic!("arguments are an object") };
         match tool.call(cx, Arc::new(args)).await? {
-            ToolOutput::Value(value) => Ok(value),
+            ToolOutput::Value(value) => Ok(*value),
             ToolOutput::Stream(_) => panic!("not a value"),
         }
     }

@@ -91,15 +91,17 @@ pub use onion::{
 pub use part::{
     Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, PartialArg, Payload,
 };
-pub use plan::{AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, template};
+pub use plan::{
+    AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, provided, template,
+};
 pub use response::Response;
 pub use run::{Emit, Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
 pub use state::{State, StateScope};
 pub use store::{Abandoned, EventFilter, Lease, NewSession, SessionStore, Versions};
 pub use tool::{
-    AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolValue,
-    Toolset,
+    AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolStream,
+    ToolValue, Toolset,
 };
 pub use tool_context::ToolContext;
 pub use transcript::{Edit, Transcript};

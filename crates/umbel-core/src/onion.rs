@@ -98,10 +98,10 @@ impl<'a> NextTool<'a> {
     /// Makes the call.
     pub fn call(self, call: ToolCall<'a>) -> Guarded<'a, ToolResult> {
         let Some((layer, layers)) = self.layers.split_first() else {
-            return Guarded { work: self.end.call(call), hook: None };
+            return Guarded::bare(self.end.call(call));
         };
         let rest = Self { layers, ..self };
-        Guarded::new(&**layer, "wrap_tool", || layer.wrap_tool(call, rest))
+        Guarded::new(&**layer, WRAP_TOOL, || layer.wrap_tool(call, rest))
     }
 }
 
@@ -164,10 +164,10 @@ impl<'a> NextModel<'a> {
     /// Makes the call.
     pub fn call(self, call: ModelCall<'a>) -> Guarded<'a, Result<ChunkStream<'a>>> {
         let Some((layer, layers)) = self.layers.split_first() else {
-            return Guarded { work: self.end.call(call), hook: None };
+            return Guarded::bare(self.end.call(call));
         };
         let rest = Self { layers, ..self };
-        Guarded::new(&**layer, "wrap_model", || layer.wrap_model(call, rest))
+        Guarded::new(&**layer, WRAP_MODEL, || layer.wrap_model(call, rest))
     }
 }
 
@@ -182,10 +182,52 @@ impl fmt::Debug for NextModel<'_> {
 pub struct Guarded<'a, T> {
     work: Work<'a, T>,
     /// Who works; absent at the centre of an onion, where the runtime has a guard of its own.
-    hook: Option<(&'a dyn Handler, &'static str)>,
+    hook: Option<Hook<'a>>,
 }
 
-impl<'a, T, E: From<Error>> Guarded<'a, Result<T, E>> {
+/// A handler, and which of its hooks.
+type Hook<'a> = (&'a dyn Handler, &'static str);
+
+/// An error of a hook, with the names of handler and hook. Its kind stays, unless it is none in particular.
+pub fn named(handler: &dyn Handler, hook: &str, error: Error) -> Error {
+    // One that carries another of ours has its names: of a plugin, or of whoever panicked.
+    let is_named = error.kind() == ErrorKind::Handler
+        && std::error::Error::source(&error).is_some_and(|source| source.is::<Error>());
+    if error.is_control() || is_named {
+        return error;
+    }
+    let kind = if error.kind() == ErrorKind::Other { ErrorKind::Handler } else { error.kind() };
+    let message = format!("handler `{}` failed in {hook}: {}", handler.name(), error.message());
+    let wrapped = Error::new(kind, message);
+    let wrapped = match error.retry_after() {
+        Some(after) => wrapped.with_retry_after(after),
+        None => wrapped,
+    };
+    wrapped.with_source(error)
+}
+
+const WRAP_TOOL: &str = "wrap_tool";
+const WRAP_MODEL: &str = "wrap_model";
+
+/// An error of a layer with its names, if it can only be the layer's: any other may be the tool's or the model's. Other
+/// hooks are named by who calls them.
+fn own<E: From<Error> + Into<Error>>((handler, hook): Hook<'_>, error: E) -> E {
+    let error: Error = error.into();
+    let is_own = match hook {
+        WRAP_TOOL => error.kind() == ErrorKind::Handler,
+        WRAP_MODEL => matches!(error.kind(), ErrorKind::Handler | ErrorKind::Other),
+        _ => false,
+    };
+    if is_own { named(handler, hook, error).into() } else { error.into() }
+}
+
+impl<'a, T> Guarded<'a, T> {
+    fn bare(work: Work<'a, T>) -> Self {
+        Self { work, hook: None }
+    }
+}
+
+impl<'a, T, E: From<Error> + Into<Error>> Guarded<'a, Result<T, E>> {
     /// Calls a hook. It may panic before there is a future.
     pub fn new(
         handler: &'a dyn Handler,
@@ -194,17 +236,21 @@ impl<'a, T, E: From<Error>> Guarded<'a, Result<T, E>> {
     ) -> Self {
         let work = catch_unwind(AssertUnwindSafe(call))
             .unwrap_or_else(|panic| Work::done(Err(panicked(handler, hook, panic.as_ref()).into())));
-        Self { work, hook: Some((handler, hook)) }
+        Self { hook: Some((handler, hook)), ..Self::bare(work) }
     }
 
     /// The value, if it is there already.
     pub fn try_now(self) -> Result<Result<T, E>, Self> {
         let Self { work, hook } = self;
-        work.try_now().map_err(|work| Self { work, hook })
+        match (work.try_now(), hook) {
+            (Ok(Err(error)), Some(hook)) => Ok(Err(own(hook, error))),
+            (Ok(value), _) => Ok(value),
+            (Err(work), hook) => Err(Self { work, hook }),
+        }
     }
 }
 
-impl<T, E: From<Error>> Future for Guarded<'_, Result<T, E>> {
+impl<T, E: From<Error> + Into<Error>> Future for Guarded<'_, Result<T, E>> {
     type Output = Result<T, E>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
@@ -212,6 +258,7 @@ impl<T, E: From<Error>> Future for Guarded<'_, Result<T, E>> {
         let Some((handler, hook)) = *hook else { return Pin::new(work).poll(cx) };
         catch_unwind(AssertUnwindSafe(|| Pin::new(work).poll(cx)))
             .unwrap_or_else(|panic| Poll::Ready(Err(panicked(handler, hook, panic.as_ref()).into())))
+            .map_err(|error| own((handler, hook), error))
     }
 }
 

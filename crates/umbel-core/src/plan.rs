@@ -88,6 +88,18 @@ pub fn template(text: impl Into<Arc<str>>) -> Words {
     Words::Template(text.into())
 }
 
+/// Words that are made for each request.
+///
+/// ```
+/// let words = umbel_core::provided(|run| Box::pin(async move { Ok(format!("This is run {}.", run.id())) }));
+/// ```
+pub fn provided<F>(provider: F) -> Words
+where
+    F: for<'a> Fn(&'a Run) -> BoxFuture<'a, Result<String>> + Send + Sync + 'static,
+{
+    Words::Provided(Arc::new(provider))
+}
+
 impl<T: Into<Arc<str>>> From<T> for Words {
     fn from(text: T) -> Self {
         Self::Verbatim(text.into())

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context as TaskContext, Poll};
 
@@ -76,6 +76,9 @@ pub trait Journal: Send + Sync {
     /// What the run carries along.
     fn values(&self) -> &RunValues;
 
+    /// Counts a model call of the run, or rather of the one that all began with. Gives how many there were before.
+    fn count_model_call(&self) -> u32;
+
     /// The state now.
     fn state(&self) -> State;
 
@@ -120,8 +123,6 @@ pub struct RunParts {
     pub journal: Arc<dyn Journal>,
     /// Its agents.
     pub tree: Arc<AgentTree>,
-    /// Model calls used up, shared with the runs it starts.
-    pub model_calls: Arc<AtomicU32>,
     /// How many runs stand above it.
     pub depth: u32,
     /// Values of the runtime and of handlers, by type.
@@ -131,15 +132,22 @@ pub struct RunParts {
 /// A run, seen from the place of one agent. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Run {
-    parts: Arc<RunParts>,
-    scope: Arc<Scope>,
+    core: Arc<Core>,
+    /// Absent at the place where the run began: that one stands in the core, since many runs have no other.
+    scope: Option<Arc<Scope>>,
 }
 
+struct Core {
+    parts: RunParts,
+    first: Scope,
+}
+
+/// The place of one agent in a run.
 struct Scope {
     node: NodeId,
     source: Arc<Source>,
     depth: u32,
-    parent: Option<Arc<Scope>>,
+    above: Above,
     /// An event of this very agent asked to end what encloses it.
     escalates: AtomicBool,
     /// An event from here or below did.
@@ -151,20 +159,29 @@ struct Scope {
     turn: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
+/// What encloses an agent.
+#[derive(Clone)]
+enum Above {
+    Nothing,
+    /// The place where the run began.
+    First,
+    Scope(Arc<Scope>),
+}
+
 impl Scope {
-    fn new(node: NodeId, source: Arc<Source>, depth: u32, parent: Option<Arc<Self>>) -> Arc<Self> {
-        Arc::new(Self {
+    fn new(node: NodeId, source: Arc<Source>, depth: u32, above: Above) -> Self {
+        Self {
             node,
             source,
             depth,
-            parent,
+            above,
             escalates: AtomicBool::new(false),
             escalated: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             transfer: Mutex::new(None),
             turn: OnceLock::new(),
-        })
+        }
     }
 }
 
@@ -172,32 +189,44 @@ impl Run {
     /// A run at the place of one agent, on the trunk.
     pub fn new(parts: RunParts, node: NodeId) -> Result<Self> {
         let source = parts.tree.node(node)?.source.clone();
-        let depth = parts.depth;
-        Ok(Self { parts: Arc::new(parts), scope: Scope::new(node, source, depth, None) })
+        let first = Scope::new(node, source, parts.depth, Above::Nothing);
+        Ok(Self { core: Arc::new(Core { parts, first }), scope: None })
+    }
+
+    /// The same run at another place.
+    fn at(&self, node: NodeId, source: Arc<Source>, depth: u32, above: Above) -> Self {
+        Self { core: self.core.clone(), scope: Some(Arc::new(Scope::new(node, source, depth, above))) }
+    }
+
+    #[inline]
+    fn parts(&self) -> &RunParts {
+        &self.core.parts
+    }
+
+    #[inline]
+    fn scope(&self) -> &Scope {
+        self.scope.as_deref().unwrap_or(&self.core.first)
     }
 
     /// The same run for another agent on this branch, after a transfer: it takes the place of this one.
     pub fn hand_over(&self, node: NodeId) -> Result<Self> {
-        let source = self.source_of(node, self.scope.source.branch.clone())?;
-        let scope = Scope::new(node, source, self.scope.depth, self.scope.parent.clone());
-        Ok(Self { parts: self.parts.clone(), scope })
+        self.resume(node, self.scope().source.branch.clone())
     }
 
     /// The same run for an agent that goes on where it stopped, on the branch it was on.
     pub fn resume(&self, node: NodeId, branch: Option<SmolStr>) -> Result<Self> {
-        let scope =
-            Scope::new(node, self.source_of(node, branch)?, self.scope.depth, self.scope.parent.clone());
-        Ok(Self { parts: self.parts.clone(), scope })
+        let scope = self.scope();
+        Ok(self.at(node, self.source_of(node, branch)?, scope.depth, scope.above.clone()))
     }
 
     /// The same run for an agent one level below, on this branch.
     pub fn enter(&self, node: NodeId) -> Result<Self> {
-        self.below(node, self.scope.source.branch.clone())
+        self.below(node, self.scope().source.branch.clone())
     }
 
     /// The same run for an agent one level below, on a branch of its own.
     pub fn fork(&self, node: NodeId) -> Result<Self> {
-        let (parent, child) = (self.agent_name(), self.parts.tree.node(node)?.agent.name());
+        let (parent, child) = (self.agent_name(), self.parts().tree.node(node)?.agent.name());
         let branch = match self.branch() {
             Some(branch) => format_smolstr!("{branch}.{parent}.{child}"),
             None => format_smolstr!("{parent}.{child}"),
@@ -207,15 +236,15 @@ impl Run {
 
     /// The same run for an agent that works under a call, out of sight of the others.
     pub fn isolate(&self, node: NodeId, scope: impl Into<SmolStr>) -> Result<Self> {
-        let run = self.below(node, self.scope.source.branch.clone())?;
-        let source = Source { isolation_scope: Some(scope.into()), ..(*run.scope.source).clone() };
-        let scope = Scope::new(node, Arc::new(source), run.scope.depth, run.scope.parent.clone());
-        Ok(Self { scope, ..run })
+        let run = self.below(node, self.scope().source.branch.clone())?;
+        let below = run.scope();
+        let source = Source { isolation_scope: Some(scope.into()), ..(*below.source).clone() };
+        Ok(run.at(node, Arc::new(source), below.depth, below.above.clone()))
     }
 
     /// An error if nobody may work below this agent any more.
     pub fn check_depth(&self) -> Result<()> {
-        let (depth, limit) = (self.scope.depth + 1, self.parts.config.limits.depth);
+        let (depth, limit) = (self.scope().depth + 1, self.parts().config.limits.depth);
         if depth > limit {
             let message = format!(
                 "agents call agents {depth} levels deep, and {limit} are allowed: \
@@ -228,15 +257,13 @@ impl Run {
 
     fn below(&self, node: NodeId, branch: Option<SmolStr>) -> Result<Self> {
         self.check_depth()?;
-        let depth = self.scope.depth + 1;
-        let source = self.source_of(node, branch)?;
-        let scope = Scope::new(node, source, depth, Some(self.scope.clone()));
-        Ok(Self { parts: self.parts.clone(), scope })
+        let above = self.scope.as_ref().map_or(Above::First, |scope| Above::Scope(scope.clone()));
+        Ok(self.at(node, self.source_of(node, branch)?, self.scope().depth + 1, above))
     }
 
     fn source_of(&self, node: NodeId, branch: Option<SmolStr>) -> Result<Arc<Source>> {
-        let trunk = &self.parts.tree.node(node)?.source;
-        let isolation_scope = self.scope.source.isolation_scope.clone();
+        let trunk = &self.parts().tree.node(node)?.source;
+        let isolation_scope = self.scope().source.isolation_scope.clone();
         if branch.is_none() && isolation_scope.is_none() {
             return Ok(trunk.clone());
         }
@@ -245,49 +272,49 @@ impl Run {
 
     /// The run's id.
     pub fn id(&self) -> &RunId {
-        &self.parts.id
+        &self.parts().id
     }
 
     /// The session's address.
     pub fn session_key(&self) -> &SessionKey {
-        &self.parts.key
+        &self.parts().key
     }
 
     /// What the user said.
     pub fn input(&self) -> Option<&Arc<Content>> {
-        self.parts.input.as_ref()
+        self.parts().input.as_ref()
     }
 
     /// How it is to be done.
     pub fn config(&self) -> &Arc<RunConfig> {
-        &self.parts.config
+        &self.parts().config
     }
 
     /// What the runner lends.
     pub fn services(&self) -> &Arc<Services> {
-        &self.parts.services
+        &self.parts().services
     }
 
     /// The store for artifacts, or an error that says how to get one.
     pub fn artifacts(&self) -> Result<&Arc<dyn ArtifactStore>> {
         let hint = "no artifact store is configured: give the runner one with `.artifacts(…)`";
-        self.parts.services.artifacts.as_ref().ok_or_else(|| Error::new(ErrorKind::NoArtifactStore, hint))
+        self.parts().services.artifacts.as_ref().ok_or_else(|| Error::new(ErrorKind::NoArtifactStore, hint))
     }
 
     /// The store for memories, or an error that says how to get one.
     pub fn memory(&self) -> Result<&Arc<dyn MemoryStore>> {
         let hint = "no memory store is configured: give the runner one with `.memory(…)`";
-        self.parts.services.memory.as_ref().ok_or_else(|| Error::new(ErrorKind::Build, hint))
+        self.parts().services.memory.as_ref().ok_or_else(|| Error::new(ErrorKind::Build, hint))
     }
 
     /// Tells the run to stop.
     pub fn cancel_token(&self) -> &CancelToken {
-        &self.parts.cancel
+        &self.parts().cancel
     }
 
     /// A value of the runtime or of a handler, by type.
     pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.parts.extensions.get::<T>().or_else(|| self.values().extension::<T>())
+        self.parts().extensions.get::<T>().or_else(|| self.values().extension::<T>())
     }
 
     /// Puts a value in for the whole run: agents, model calls and tool calls find it by its type.
@@ -297,7 +324,7 @@ impl Run {
 
     /// What the run carries along.
     pub fn values(&self) -> &RunValues {
-        self.parts.journal.values()
+        self.parts().journal.values()
     }
 
     /// A value that was kept in the run's state. It is an error if it has another form.
@@ -319,99 +346,99 @@ impl Run {
             Error::new(ErrorKind::InvalidInput, message).with_source(e)
         })?;
         self.values().keep(key.clone(), value.clone());
-        self.parts.journal.note(RunStep::Kept { kept: Box::new(Kept { key, value }) });
+        self.parts().journal.note(RunStep::Kept { kept: Box::new(Kept { key, value }) });
         Ok(())
     }
 
     /// Notes what the run must remember, to be written with what is written next.
     pub fn note_step(&self, step: RunStep) {
-        self.parts.journal.note(step);
+        self.parts().journal.note(step);
     }
 
     /// What the runtime keeps for this turn of the agent, by type.
     pub fn turn_value<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.scope.turn.get().cloned().and_then(|value| value.downcast().ok())
+        self.scope().turn.get().cloned().and_then(|value| value.downcast().ok())
     }
 
     /// Sets that, once.
     pub fn set_turn_value<T: Send + Sync + 'static>(&self, value: Arc<T>) {
-        let _ = self.scope.turn.set(value);
+        let _ = self.scope().turn.set(value);
     }
 
     /// The run's agents.
     pub fn tree(&self) -> &Arc<AgentTree> {
-        &self.parts.tree
+        &self.parts().tree
     }
 
     /// The place of the agent that this handle belongs to.
     pub fn node_id(&self) -> NodeId {
-        self.scope.node
+        self.scope().node
     }
 
     /// The agent that this handle belongs to.
     pub fn node(&self) -> Result<&AgentNode> {
-        self.parts.tree.node(self.scope.node)
+        self.parts().tree.node(self.scope().node)
     }
 
     /// Its name.
     pub fn agent_name(&self) -> &SmolStr {
-        &self.scope.source.author
+        &self.scope().source.author
     }
 
     /// Its branch.
     pub fn branch(&self) -> Option<&SmolStr> {
-        self.scope.source.branch.as_ref()
+        self.scope().source.branch.as_ref()
     }
 
     /// The source of its events.
     pub fn source(&self) -> &Arc<Source> {
-        &self.scope.source
+        &self.scope().source
     }
 
     /// How deep it works below the user.
     pub fn depth(&self) -> u32 {
-        self.scope.depth
+        self.scope().depth
     }
 
     /// Whether nothing of this run stands above it.
     pub fn is_top(&self) -> bool {
-        self.scope.parent.is_none()
+        matches!(self.scope().above, Above::Nothing)
     }
 
     /// Counts a model call; an error if none is left.
     #[inline]
     pub fn count_model_call(&self) -> Result<()> {
-        let limit = self.parts.config.limits.model_calls;
-        let used = self.parts.model_calls.fetch_add(1, Ordering::Relaxed);
+        let limit = self.parts().config.limits.model_calls;
+        let used = self.parts().journal.count_model_call();
         if limit > 0 && used >= limit {
             return Err(Error::new(ErrorKind::ModelCallLimit, model_call_limit(limit)));
         }
         Ok(())
     }
 
-    /// The counter of model calls, to be shared with a run that this one starts.
-    pub fn model_calls(&self) -> &Arc<AtomicU32> {
-        &self.parts.model_calls
+    /// The run's way to its session.
+    pub fn journal(&self) -> &Arc<dyn Journal> {
+        &self.parts().journal
     }
 
     /// The session's state now.
     pub fn state(&self) -> State {
-        self.parts.journal.state()
+        self.parts().journal.state()
     }
 
     /// The session's events so far.
     pub fn events(&self) -> List<Arc<Event>> {
-        self.parts.journal.events()
+        self.parts().journal.events()
     }
 
     /// What a model is sent of them.
     pub fn contents(&self, view: &ContentsView) -> History {
-        self.parts.journal.contents(view, self.input())
+        self.parts().journal.contents(view, self.input())
     }
 
     /// An event of this agent, with nothing in it yet.
     pub fn event(&self) -> Event {
-        Event::new(self.parts.id.clone(), self.scope.source.clone())
+        Event::new(self.parts().id.clone(), self.scope().source.clone())
     }
 
     /// An event of this agent that says what a model answered.
@@ -419,8 +446,8 @@ impl Run {
     pub fn event_of(&self, id: EventId, response: Response) -> Event {
         Event {
             id,
-            run: self.parts.id.clone(),
-            source: self.scope.source.clone(),
+            run: self.parts().id.clone(),
+            source: self.scope().source.clone(),
             timestamp: 0.0,
             content: response.content,
             partial: response.partial,
@@ -441,7 +468,7 @@ impl Run {
     /// Emits an event together with what the run must remember.
     #[inline]
     pub fn emit_with(&self, event: Event, steps: Vec<RunStep>) -> Emit<'_> {
-        let stage = match self.parts.journal.emit(self, event, steps).try_now() {
+        let stage = match self.parts().journal.emit(self, event, steps).try_now() {
             Ok(emitted) => emitted.map_or_else(Stage::Failed, Stage::from),
             Err(work) => Stage::Written(work),
         };
@@ -450,12 +477,12 @@ impl Run {
 
     /// Writes what the run must remember, without an event.
     pub async fn record(&self, steps: Vec<RunStep>) -> Result<()> {
-        self.parts.journal.record(steps).await
+        self.parts().journal.record(steps).await
     }
 
     /// Writes and hands on an event that was held back to share the next write.
     pub async fn flush(&self) -> Result<()> {
-        self.parts.journal.flush().await
+        self.parts().journal.flush().await
     }
 
     /// Lets the agents above know what the event asks of them. Gives whether it asks to end what encloses its agent.
@@ -468,56 +495,59 @@ impl Run {
         // A task that another agent works on answers its call by itself.
         let waits = |call: &FunctionCall| {
             call.id.as_ref().is_some_and(|id| waiting.contains(id))
-                && self.parts.tree.find(&call.name).is_none()
+                && self.parts().tree.find(&call.name).is_none()
         };
         let pauses = !waiting.is_empty() && event.calls().any(waits);
         if !escalates && !pauses {
             return false;
         }
-        self.scope.escalates.fetch_or(escalates, Ordering::Relaxed);
-        let mut scope = Some(&self.scope);
-        while let Some(here) = scope {
+        let mut here = self.scope();
+        here.escalates.fetch_or(escalates, Ordering::Relaxed);
+        loop {
             here.escalated.fetch_or(escalates, Ordering::Relaxed);
             here.paused.fetch_or(pauses, Ordering::Relaxed);
-            scope = here.parent.as_ref();
+            here = match &here.above {
+                Above::Nothing => return escalates,
+                Above::First => &self.core.first,
+                Above::Scope(scope) => scope,
+            };
         }
-        escalates
     }
 
     /// Whether an event of this agent itself asked to end what encloses it.
     pub fn has_escalated(&self) -> bool {
-        self.scope.escalates.load(Ordering::Relaxed)
+        self.scope().escalates.load(Ordering::Relaxed)
     }
 
     /// Whether an event from here or below asked the enclosing loop to end.
     pub fn is_escalated(&self) -> bool {
-        self.scope.escalated.load(Ordering::Relaxed)
+        self.scope().escalated.load(Ordering::Relaxed)
     }
 
     /// Whether a call was made from here or below whose answer comes later: from a person, or from work elsewhere.
     pub fn is_paused(&self) -> bool {
-        self.scope.paused.load(Ordering::Relaxed)
+        self.scope().paused.load(Ordering::Relaxed)
     }
 
     /// Ends this agent's work after the present step.
     pub fn end(&self) {
-        self.scope.ended.store(true, Ordering::Relaxed);
+        self.scope().ended.store(true, Ordering::Relaxed);
     }
 
     /// Whether someone asked to end this agent's work.
     #[inline]
     pub fn is_ended(&self) -> bool {
-        self.scope.ended.load(Ordering::Relaxed)
+        self.scope().ended.load(Ordering::Relaxed)
     }
 
     /// Asks that another agent goes on once this one returns.
     pub fn transfer_to(&self, agent: impl Into<SmolStr>) {
-        *self.scope.transfer.lock().unwrap_or_else(PoisonError::into_inner) = Some(agent.into());
+        *self.scope().transfer.lock().unwrap_or_else(PoisonError::into_inner) = Some(agent.into());
     }
 
     /// The agent that is to go on, taken out.
     pub fn take_transfer(&self) -> Option<SmolStr> {
-        self.scope.transfer.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.scope().transfer.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -560,7 +590,7 @@ impl Future for Emit<'_> {
             this.stage = written.map_or_else(Stage::Failed, Stage::from);
         }
         if let Stage::Offered(_, ticket) = &this.stage
-            && this.run.parts.journal.poll_taken(*ticket, cx).is_pending()
+            && this.run.parts().journal.poll_taken(*ticket, cx).is_pending()
         {
             return Poll::Pending;
         }
@@ -593,7 +623,7 @@ pub fn model_call_limit(limit: u32) -> String {
 
 impl fmt::Debug for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Run({} of {}, agent {})", self.parts.id, self.parts.key, self.agent_name())
+        write!(f, "Run({} of {}, agent {})", self.parts().id, self.parts().key, self.agent_name())
     }
 }
 

@@ -163,11 +163,14 @@ impl ToolSpec {
 
 /// What a tool gives: a value, or a stream that ends in one.
 pub enum ToolOutput {
-    /// Done.
-    Value(ToolValue),
+    /// Done. Boxed, since it is handed through many layers.
+    Value(Box<ToolValue>),
     /// News while it works; the last item is the value.
-    Stream(BoxStream<'static, Result<ToolItem, ToolError>>),
+    Stream(ToolStream),
 }
+
+/// A result that comes piece by piece. An error ends it.
+pub type ToolStream = BoxStream<'static, Result<ToolItem, ToolError>>;
 
 impl fmt::Debug for ToolOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -209,13 +212,27 @@ impl ToolOutput {
 
 impl From<Value> for ToolOutput {
     fn from(value: Value) -> Self {
-        Self::Value(value.into())
+        ToolValue::from(value).into()
+    }
+}
+
+impl From<ToolValue> for ToolOutput {
+    fn from(value: ToolValue) -> Self {
+        Self::Value(Box::new(value))
     }
 }
 
 impl From<Value> for ToolValue {
     fn from(value: Value) -> Self {
         Self { value, ..Self::default() }
+    }
+}
+
+impl ToolValue {
+    /// A failure in words that the model can act on.
+    pub fn error(message: impl Into<Value>) -> Self {
+        let value = Value::Object(Object::from_iter([("error".to_owned(), message.into())]));
+        Self { value, is_error: true, ..Self::default() }
     }
 }
 
@@ -255,6 +272,12 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for ToolError {
             Ok(error) => Self(*error),
             Err(error) => Self(Error::new(ErrorKind::Tool, error.to_string()).with_source(error)),
         }
+    }
+}
+
+impl From<ToolError> for Error {
+    fn from(error: ToolError) -> Self {
+        error.0
     }
 }
 

@@ -136,6 +136,11 @@ impl Transcript {
         self.origin.is_some()
     }
 
+    /// How many changes there are since they were asked for last.
+    pub fn changes(&self) -> usize {
+        self.edits.len()
+    }
+
     /// Notes what the model is being sent.
     pub fn mark_sent(&mut self) {
         self.sent = Some(self.messages.clone());

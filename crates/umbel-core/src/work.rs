@@ -33,6 +33,11 @@ impl<'a, T> Work<'a, T> {
         Self(Inner::Later(Box::pin(future)))
     }
 
+    /// The same for a future that is boxed already.
+    pub fn boxed(future: BoxFuture<'a, T>) -> Self {
+        Self(Inner::Later(future))
+    }
+
     /// The value, if it is there already; otherwise the work itself.
     pub fn try_now(self) -> Result<T, Self> {
         match self.0 {

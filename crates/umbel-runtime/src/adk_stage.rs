@@ -83,12 +83,12 @@ impl Handler for AdkStage {
             let (cx, tool) = (call.cx, call.tool);
             if let Some(answer) = self.0.before_tool(cx, tool.map(|tool| &**tool), &mut call.args).await? {
                 let value = self.0.after_tool(cx, &call.args, Value::Object(answer).into()).await?;
-                return Ok(ToolOutput::Value(value));
+                return Ok(ToolOutput::from(value));
             }
             let args = call.args.clone();
             match next.call(call).await {
                 Ok(ToolOutput::Value(value)) => {
-                    Ok(ToolOutput::Value(self.0.after_tool(cx, &args, value).await?))
+                    Ok(ToolOutput::from(self.0.after_tool(cx, &args, *value).await?))
                 }
                 Ok(ToolOutput::Stream(items)) => Ok(ToolOutput::Stream(self.0.clone().last(cx, args, items))),
                 Err(error) => self.0.failed(cx, tool.is_some(), &args, error.into_error()).await,
@@ -135,7 +135,7 @@ impl Stage {
             }
         }
         for callback in &self.own.before_model {
-            if let Some(response) = callback(cx, request).await? {
+            if let Some(response) = callback(cx, request).await.map_err(of_callback)? {
                 return Ok(Some(response));
             }
         }
@@ -152,7 +152,7 @@ impl Stage {
             }
         }
         for callback in &self.own.after_model {
-            if let Some(given) = callback(cx, &response).await? {
+            if let Some(given) = callback(cx, &response).await.map_err(of_callback)? {
                 return Ok(inherit(given, &response));
             }
         }
@@ -172,7 +172,7 @@ impl Stage {
             }
         }
         for callback in &self.own.on_model_error {
-            if let Some(response) = callback(cx, request, &error).await? {
+            if let Some(response) = callback(cx, request, &error).await.map_err(of_callback)? {
                 return Ok(response);
             }
         }
@@ -239,13 +239,13 @@ impl Stage {
         if let Some(answer) = self.on_tool_error(cx, args, &error).await? {
             let value = Value::Object(answer).into();
             let value = if known { self.after_tool(cx, args, value).await? } else { value };
-            return Ok(ToolOutput::Value(value));
+            return Ok(ToolOutput::from(value));
         }
         if known && !fails_the_run(cx.run(), &error) {
             // The model will be told of the error; what it is told may be changed.
             let told = error_value(error.message());
             if let Some(answer) = self.replaced(cx, args, &told).await? {
-                return Ok(ToolOutput::Value(Value::Object(answer).into()));
+                return Ok(Value::Object(answer).into());
             }
         }
         Err(error.into())
@@ -284,7 +284,7 @@ impl Stage {
                         Ok(ToolItem::Done(stage.after_tool(&cx, &args, value).await?))
                     }
                     Err(error) => match stage.failed(&cx, true, &args, error.into_error()).await? {
-                        ToolOutput::Value(value) => Ok(ToolItem::Done(value)),
+                        ToolOutput::Value(value) => Ok(ToolItem::Done(*value)),
                         ToolOutput::Stream(_) => Err(ToolError::new(text::STREAM_IN_STREAM)),
                     },
                     progress => progress,
@@ -341,6 +341,11 @@ impl Reading<'_> {
     async fn whole(&mut self, response: Response) -> Result<Chunk> {
         Ok(Chunk::Complete(self.stage.after_model(self.cx, response).await?))
     }
+}
+
+/// An error of an agent's callback around a model. Its kind stays, unless it is none in particular.
+fn of_callback(error: Error) -> Error {
+    if error.kind() == ErrorKind::Other { own(error) } else { error }
 }
 
 /// An error of an agent's callback around a tool, which must not be taken for the tool's.

@@ -4,14 +4,12 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use futures::StreamExt;
 use umbel_core::{
-    Actions, CallId, Chunk, Compaction, Content, Event, Model, ModelRequest, Part, Response, Result, Role,
-    Run, Source,
+    Actions, CallId, Compaction, Content, Event, Model, ModelRequest, Part, Result, Role, Run, Source,
 };
 
-use crate::aggregator::Aggregator;
 use crate::contents::visible::apply_rewinds;
+use crate::models::ask;
 use crate::text;
 
 /// Writes summaries.
@@ -22,6 +20,55 @@ pub trait Summariser: Send + Sync {
         run: &'a Run,
         events: &'a [Arc<Event>],
     ) -> umbel_core::BoxFuture<'a, Result<Option<Content>>>;
+}
+
+/// An async function from what was said to its summary is one too; an empty text says nothing.
+impl<F, Fut> Summariser for F
+where
+    F: Fn(Vec<Arc<Event>>) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<String>> + Send + 'static,
+{
+    fn summarise<'a>(
+        &'a self,
+        _run: &'a Run,
+        events: &'a [Arc<Event>],
+    ) -> umbel_core::BoxFuture<'a, Result<Option<Content>>> {
+        let summary = self(events.to_vec());
+        Box::pin(async move {
+            let summary = Some(summary.await?).filter(|summary| !summary.trim().is_empty());
+            Ok(summary.map(|summary| Content::model(Part::text(summary))))
+        })
+    }
+}
+
+/// Has a model write summaries.
+#[derive(Clone, Debug)]
+pub struct ModelSummariser {
+    model: Arc<dyn Model>,
+    prompt: Arc<str>,
+}
+
+impl ModelSummariser {
+    /// Summaries by that model.
+    pub fn new(model: impl Model + 'static) -> Self {
+        Self { model: Arc::new(model), prompt: text::SUMMARISE.into() }
+    }
+
+    /// How the model is asked; the conversation follows.
+    pub fn prompt(mut self, prompt: impl Into<Arc<str>>) -> Self {
+        self.prompt = prompt.into();
+        self
+    }
+}
+
+impl Summariser for ModelSummariser {
+    fn summarise<'a>(
+        &'a self,
+        run: &'a Run,
+        events: &'a [Arc<Event>],
+    ) -> umbel_core::BoxFuture<'a, Result<Option<Content>>> {
+        Box::pin(summarise_with(self.model.as_ref(), &self.prompt, run, events))
+    }
 }
 
 /// Sums up old turns, so that what a model is sent does not grow without end.
@@ -82,15 +129,16 @@ impl Compactor {
         // The last answer was held back to share a write with the outcome: its reader shall not wait for the summary.
         run.flush().await?;
         let model = run.node()?.agent.model().cloned();
-        self.sum_up(run, model.as_ref(), None, &window).await
+        if let Some(summariser) = self.written_by(model.as_ref()) {
+            sum_up(run, summariser.as_ref(), None, &window).await?;
+        }
+        Ok(())
     }
 
     /// Before a request: sums up if the last prompt was too long.
     pub(crate) async fn compact_by_tokens(&self, run: &Run, model: &Arc<dyn Model>) -> Result<()> {
         let Some(tokens) = self.tokens else { return Ok(()) };
-        let scope = &run.source().isolation_scope;
-        let events: Vec<_> =
-            live(run).into_iter().filter(|event| event.source.isolation_scope == *scope).collect();
+        let events = in_scope(run);
         let used = events
             .iter()
             .rev()
@@ -98,60 +146,78 @@ impl Compactor {
         if used.is_none_or(|used| used < tokens.threshold) {
             return Ok(());
         }
-        let after = covered_until(&events);
-        let old: Vec<_> = events.iter().filter(|event| is_open_ended(event, after)).cloned().collect();
-        let cut = safe_cut(&old, tokens.keep);
-        let window = self_contained(old.get(..cut).unwrap_or_default());
-        if window.is_empty() {
-            return Ok(());
+        if let Some(summariser) = self.written_by(Some(model)) {
+            compact(run, summariser.as_ref(), &events, |old| safe_cut(old, tokens.keep)).await?;
         }
-        let earlier = events.iter().rev().find_map(|event| event.compaction().cloned());
-        self.sum_up(run, Some(model), earlier, &window).await
-    }
-
-    async fn sum_up(
-        &self,
-        run: &Run,
-        model: Option<&Arc<dyn Model>>,
-        earlier: Option<Compaction>,
-        window: &[Arc<Event>],
-    ) -> Result<()> {
-        let (Some(first), Some(last)) = (window.first(), window.last()) else { return Ok(()) };
-        let mut told: Vec<Arc<Event>> = Vec::new();
-        let mut start = first.timestamp;
-        if let Some(earlier) = earlier
-            && let (Some(content), Some(from)) = (earlier.compacted_content, earlier.start_timestamp)
-        {
-            // The new summary takes in the old one, so that it can take its place.
-            told.push(Arc::new(
-                Event::new(run.id().clone(), Arc::new(Source::new("model"))).with_content(content),
-            ));
-            start = from;
-        }
-        told.extend(window.iter().cloned());
-        let content = match (&self.summariser, model) {
-            (Some(summariser), _) => summariser.summarise(run, &told).await?,
-            (None, Some(model)) => summarise_with(model.as_ref(), run, &told).await?,
-            (None, None) => None,
-        };
-        let Some(mut content) = content else { return Ok(()) };
-        content.role = Some(Role::Model);
-        let compaction = Compaction {
-            start_timestamp: Some(start),
-            end_timestamp: Some(last.timestamp),
-            compacted_content: Some(Arc::new(content)),
-            ..Compaction::default()
-        };
-        let actions = Actions { compaction: Some(Box::new(compaction)), ..Actions::default() };
-        let source = Source { author: umbel_core::event::USER.into(), ..(**run.source()).clone() };
-        run.emit(Event::new(run.id().clone(), Arc::new(source)).with_actions(actions)).await?;
         Ok(())
     }
+
+    fn written_by(&self, model: Option<&Arc<dyn Model>>) -> Option<Arc<dyn Summariser>> {
+        let by_model = || Some(Arc::new(ModelSummariser::new(model?.clone())) as Arc<dyn Summariser>);
+        self.summariser.clone().or_else(by_model)
+    }
+}
+
+/// Sums up the oldest of these events behind the last summary, as far as `cut` says, so that the summary stands for them
+/// from now on. Gives whether there was anything to sum up.
+pub(crate) async fn compact(
+    run: &Run,
+    summariser: &dyn Summariser,
+    events: &[Arc<Event>],
+    cut: impl FnOnce(&[Arc<Event>]) -> usize,
+) -> Result<bool> {
+    let after = covered_until(events);
+    let old: Vec<_> = events.iter().filter(|event| is_open_ended(event, after)).cloned().collect();
+    let window = self_contained(&old, cut(&old));
+    if window.is_empty() {
+        return Ok(false);
+    }
+    let earlier = events.iter().rev().find_map(|event| event.compaction().cloned());
+    sum_up(run, summariser, earlier, &window).await
+}
+
+async fn sum_up(
+    run: &Run,
+    summariser: &dyn Summariser,
+    earlier: Option<Compaction>,
+    window: &[Arc<Event>],
+) -> Result<bool> {
+    let (Some(first), Some(last)) = (window.first(), window.last()) else { return Ok(false) };
+    let mut told: Vec<Arc<Event>> = Vec::new();
+    let mut start = first.timestamp;
+    if let Some(earlier) = earlier
+        && let (Some(content), Some(from)) = (earlier.compacted_content, earlier.start_timestamp)
+    {
+        // The new summary takes in the old one, so that it can take its place.
+        told.push(Arc::new(
+            Event::new(run.id().clone(), Arc::new(Source::new("model"))).with_content(content),
+        ));
+        start = from;
+    }
+    told.extend(window.iter().cloned());
+    let Some(mut content) = summariser.summarise(run, &told).await? else { return Ok(false) };
+    content.role = Some(Role::Model);
+    let compaction = Compaction {
+        start_timestamp: Some(start),
+        end_timestamp: Some(last.timestamp),
+        compacted_content: Some(Arc::new(content)),
+        ..Compaction::default()
+    };
+    let actions = Actions { compaction: Some(Box::new(compaction)), ..Actions::default() };
+    let source = Source { author: umbel_core::event::USER.into(), ..(**run.source()).clone() };
+    run.emit(Event::new(run.id().clone(), Arc::new(source)).with_actions(actions)).await?;
+    Ok(true)
 }
 
 fn live(run: &Run) -> Vec<Arc<Event>> {
     let events: Vec<Arc<Event>> = run.events().iter().cloned().collect();
     apply_rewinds(&events)
+}
+
+/// The events that stand under the same call as the agent's own.
+pub(crate) fn in_scope(run: &Run) -> Vec<Arc<Event>> {
+    let scope = &run.source().isolation_scope;
+    live(run).into_iter().filter(|event| event.source.isolation_scope == *scope).collect()
 }
 
 /// The last moment that a summary covers.
@@ -184,12 +250,12 @@ fn due(events: &[Arc<Event>], runs: Runs) -> Option<Vec<Arc<Event>>> {
     let first = ids.len().saturating_sub(new + runs.overlap);
     let wanted: HashSet<_> = ids.get(first..)?.iter().copied().collect();
     let window: Vec<_> = said.into_iter().filter(|event| wanted.contains(&event.run)).cloned().collect();
-    let window = self_contained(&window);
+    let window = self_contained(&window, window.len());
     (!window.is_empty()).then_some(window)
 }
 
 /// Where to cut so that the newest `keep` events stay, and no answer stays without its call.
-fn safe_cut(events: &[Arc<Event>], keep: usize) -> usize {
+pub(crate) fn safe_cut(events: &[Arc<Event>], keep: usize) -> usize {
     let wanted = events.len().saturating_sub(keep);
     let mut unmatched: HashSet<&CallId> = HashSet::new();
     for (index, event) in events.iter().enumerate().rev() {
@@ -204,26 +270,32 @@ fn safe_cut(events: &[Arc<Event>], keep: usize) -> usize {
     0
 }
 
-/// The longest beginning that leaves no call and no question unanswered.
-fn self_contained(events: &[Arc<Event>]) -> Vec<Arc<Event>> {
+/// The longest beginning, up to `end`, that leaves no call and no question unanswered. A summary covers a stretch of time,
+/// so it must end before the next event took place.
+fn self_contained(events: &[Arc<Event>], end: usize) -> Vec<Arc<Event>> {
     let mut open: HashSet<&CallId> = HashSet::new();
     let mut safe = 0;
-    for (index, event) in events.iter().enumerate() {
+    for (index, event) in events.iter().enumerate().take(end) {
         for id in event.responses().filter_map(|response| response.id.as_ref()) {
             open.remove(id);
         }
         open.extend(event.calls().filter_map(|call| call.id.as_ref()));
         let asked = event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.as_ref());
         open.extend(asked.into_iter().flat_map(|asked| asked.keys()));
-        if open.is_empty() {
+        let is_apart = events.get(index + 1).is_none_or(|next| next.timestamp > event.timestamp);
+        if open.is_empty() && is_apart {
             safe = index + 1;
         }
     }
     events.get(..safe).unwrap_or_default().to_vec()
 }
 
-/// Has a model write a summary.
-async fn summarise_with(model: &dyn Model, run: &Run, events: &[Arc<Event>]) -> Result<Option<Content>> {
+async fn summarise_with(
+    model: &dyn Model,
+    prompt: &str,
+    run: &Run,
+    events: &[Arc<Event>],
+) -> Result<Option<Content>> {
     let mut talk = String::new();
     for event in events {
         for part in
@@ -241,20 +313,8 @@ async fn summarise_with(model: &dyn Model, run: &Run, events: &[Arc<Event>]) -> 
         }
     }
     let mut request = ModelRequest::new(model.name());
-    request.contents.push(Content::user(Part::text(format!("{}\n\n{talk}", text::SUMMARISE))));
-    run.count_model_call()?;
-    let mut chunks = model.generate(&request);
-    let (mut fold, mut whole): (Aggregator, Option<Response>) = (Aggregator::new(), None);
-    while let Some(chunk) = run.cancel_token().guard(chunks.next()).await? {
-        match chunk? {
-            Chunk::Complete(response) => whole = Some(response),
-            Chunk::Restart => fold = Aggregator::new(),
-            piece => {
-                fold.fold_chunk(piece, run.services().ids.as_ref(), false);
-            }
-        }
-    }
-    let content = whole.or_else(|| fold.close()).and_then(|response| response.content);
+    request.contents.push(Content::user(Part::text(format!("{prompt}\n\n{talk}"))));
+    let content = ask(run, model, &request).await?.and_then(|response| response.content);
     Ok(content.map(Arc::unwrap_or_clone).filter(|content| !content.text().trim().is_empty()))
 }
 

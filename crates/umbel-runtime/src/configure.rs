@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use umbel_core::{Agent, AgentPlan, Error, ErrorKind, Guarded, Handler, Hooks, Result, ToolSet, Work};
-
-use crate::onion::named;
+use umbel_core::onion::named;
+use umbel_core::{Agent, AgentPlan, Error, ErrorKind, Guarded, Handler, Hooks, Result, Tool, ToolSet, Work};
 
 /// What a handler changed in a plan.
 #[derive(Clone, Debug, Default)]
@@ -44,34 +43,46 @@ pub(crate) fn configured(
             Error::new(ErrorKind::Build, format!("agent `{}`: {}", agent.name(), error.message()))
                 .with_source(error)
         })?;
-        let change = change(handler.name(), &before, &plan);
-        if let Some(tool) = change.tools_replaced.first().filter(|_| own.strict_tools) {
-            let message = format!(
-                "agent `{}`: handler `{}` adds a tool `{tool}`, but there is one of that name: \
-                 rename it, or do without `strict_tools`",
-                agent.name(),
-                handler.name()
-            );
-            return Err(Error::new(ErrorKind::Build, message));
+        if own.strict_tools {
+            refuse_doubles(&before.tools, &plan.tools).map_err(|error| {
+                let message =
+                    format!("agent `{}`: handler `{}` {}", agent.name(), handler.name(), error.message());
+                Error::new(ErrorKind::Build, message)
+            })?;
         }
-        changes.push(change);
+        changes.push(change(handler.name(), &before, &plan));
     }
     Ok(Some((plan, changes)))
+}
+
+/// An error if a handler added a tool whose name was taken.
+pub(crate) fn refuse_doubles(before: &ToolSet, after: &ToolSet) -> Result<()> {
+    let Some(tool) = replaced(before, after).next() else { return Ok(()) };
+    let message = format!(
+        "adds a tool `{tool}`, but there is one of that name: rename it, or do without `strict_tools`"
+    );
+    Err(Error::new(ErrorKind::Handler, message))
+}
+
+/// Names under which there is another tool than before.
+fn replaced<'a>(before: &'a ToolSet, after: &'a ToolSet) -> impl Iterator<Item = &'a SmolStr> {
+    let named = after.iter().map(|meta| (&meta.tool.spec().name, &meta.tool));
+    let is_other = |(name, tool): &(&SmolStr, &Arc<dyn Tool>)| {
+        before.get(name).is_some_and(|old| !Arc::ptr_eq(&old.tool, tool))
+    };
+    named.filter(is_other).map(|(name, _)| name)
 }
 
 fn change(handler: &str, before: &AgentPlan, after: &AgentPlan) -> Change {
     let name = |meta: &umbel_core::ToolMeta| meta.tool.spec().name.clone();
     let has = |tools: &ToolSet, meta: &umbel_core::ToolMeta| tools.get(&meta.tool.spec().name).is_some();
-    let same = |meta: &umbel_core::ToolMeta| {
-        before.tools.get(&meta.tool.spec().name).is_some_and(|old| Arc::ptr_eq(&old.tool, &meta.tool))
-    };
     let (tools, old) = (&after.tools, &before.tools);
     let kept = |source: &SmolStr| after.instruction.parts().iter().any(|part| part.source == *source);
     let sources = before.instruction.parts().iter().map(|part| part.source.clone());
     Change {
         handler: handler.into(),
         tools_added: tools.iter().filter(|meta| !has(old, meta)).map(name).collect(),
-        tools_replaced: tools.iter().filter(|meta| has(old, meta) && !same(meta)).map(name).collect(),
+        tools_replaced: replaced(old, tools).cloned().collect(),
         tools_removed: old.iter().filter(|meta| !has(tools, meta)).map(name).collect(),
         parts_dropped: sources.filter(|source| !kept(source)).collect(),
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::{
-    AgentPlan, BoxFuture, Handler, Hooks, ModelTurn, NextTool, Result, Step, Tool, ToolCall, ToolResult,
-    Words, Work,
+    AgentPlan, BoxFuture, Error, ErrorKind, Handler, Hooks, ModelTurn, NextTool, Result, Step, Tool,
+    ToolCall, ToolResult, Words, Work, template,
 };
 
 use crate::agents::OWN;
@@ -72,12 +72,10 @@ impl Handler for Legacy {
         let addition = &self.0.additional_instruction;
         if !addition.is_empty() {
             let separator = self.0.separator.as_deref().unwrap_or("\n");
-            let own = plan.instruction.parts_mut().iter_mut().find(|part| part.source == OWN);
-            match own.map(|part| &mut part.words) {
-                // Byte for byte what such agents were told, so it is one part.
-                Some(Words::Template(text)) => *text = format!("{text}{separator}{addition}").into(),
-                Some(Words::Verbatim(text)) => *text = format!("{text}{separator}{addition}").into(),
-                _ => plan.instruction.push(self.0.name.clone(), addition.as_str()),
+            // Byte for byte what such agents were told, so it is one part.
+            match plan.instruction.parts_mut().iter_mut().find(|part| part.source == OWN) {
+                Some(part) => part.words = extended(&part.words, separator, addition)?,
+                None => plan.instruction.push(OWN, template(addition.as_str())),
             }
         }
         for tool in &self.0.additional_tools {
@@ -100,6 +98,31 @@ impl Handler for Legacy {
             None => Work::later(next.call(call)),
         }
     }
+}
+
+/// Words with an addition behind them.
+fn extended(words: &Words, separator: &str, addition: &str) -> Result<Words> {
+    match words {
+        Words::Verbatim(text) => Ok(Words::Verbatim(joined(text, separator, addition).into())),
+        Words::Template(text) => Ok(Words::Template(joined(text, separator, addition).into())),
+        Words::Provided(provider) => {
+            let (provider, separator, addition) =
+                (provider.clone(), separator.to_owned(), addition.to_owned());
+            Ok(Words::Provided(Arc::new(move |run| {
+                let (made, separator, addition) = (provider(run), separator.clone(), addition.clone());
+                Box::pin(async move { Ok(joined(&made.await?, &separator, &addition)) })
+            })))
+        }
+        other => {
+            let message = format!("nothing can be added to an instruction part that is {other:?}");
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
+    }
+}
+
+/// Without a text there is nothing to separate.
+fn joined(text: &str, separator: &str, addition: &str) -> String {
+    if text.is_empty() { addition.to_owned() } else { format!("{text}{separator}{addition}") }
 }
 
 fn continued<'a>(hook: Option<&'a ChatModelHook>, turn: &'a mut ModelTurn<'_>) -> Work<'a, Result<Step>> {

@@ -7,8 +7,9 @@
 //! - [`contents`]: from the log to what a model is sent
 //! - [`aggregator`]: from chunks to a message
 //! - [`tools`]: agents as tools, and small tools that most agents can use
-//! - [`handlers`]: handlers that are ready to use
-//! - [`plugin`], [`legacy`], [`per_run`]: other forms of a handler; [`explain`]: what came of all of them
+//! - [`handlers`]: handlers that are ready to use; [`layers`]: those that go around tool calls; [`with`]: handlers from
+//!   closures
+//! - [`plugin`], [`legacy`], [`mod@per_run`]: other forms of a handler; [`explain`]: what came of all of them
 //! - [`backoff`], [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
 //! Of Umbel it knows `umbel-core`, and `#[handler]`.
@@ -25,6 +26,7 @@ pub mod contents;
 pub mod explain;
 pub mod flow;
 pub mod handlers;
+pub mod layers;
 pub mod legacy;
 pub mod models;
 mod onion;
@@ -38,12 +40,17 @@ pub mod team;
 pub mod template;
 pub mod text;
 pub mod tools;
+pub mod with;
 
 pub use agents::{
     AgentFn, IncludeContents, LlmAgent, LoopAgent, Parallel, Sequential, agent_fn, run_sub_agent,
 };
-pub use compaction::{Compactor, Summariser};
+pub use compaction::{Compactor, ModelSummariser, Summariser};
 pub use explain::Explanation;
+pub use layers::{
+    CacheStatus, Caching, CallScope, CircuitBreaker, Concurrency, Layered, Logging, Quota, RateLimit,
+    Timeout, ToolHooks, ToolRetry, layer_fn, tower_layer,
+};
 pub use models::{RecordingModel, ReplayModel, ScriptedModel};
 pub use per_run::{HandlerFactory, PerRun, per_run};
 pub use planner::{PlanAndAct, Planner, ThinkingPlanner};

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use umbel_core::onion::named;
 use umbel_core::{
     AfterOrder, AgentTurn, Content, Error, ErrorKind, Event, Extending, Guarded, Handler, Hooks, ModelTurn,
     Outcome, Result, Run, Step, Work,
 };
 
+use crate::configure::refuse_doubles;
 use crate::text;
 
 /// Handlers that have a hook, in the order in which they are asked.
@@ -105,54 +107,76 @@ async fn ask<'a, T>(
     result.map_err(|error| named(handler, hook, error))
 }
 
-/// An error of a hook, with the names of handler and hook. Its kind stays, unless it is none in particular.
-pub(crate) fn named(handler: &dyn Handler, hook: &str, error: Error) -> Error {
-    if error.is_control() || error.kind() == ErrorKind::Handler {
-        return error;
-    }
-    let kind = if error.kind() == ErrorKind::Other { ErrorKind::Handler } else { error.kind() };
-    let wrapped = Error::new(kind, text::handler_error(handler.name(), hook, error.message()));
-    let wrapped = match error.retry_after() {
-        Some(after) => wrapped.with_retry_after(after),
-        None => wrapped,
-    };
-    wrapped.with_source(error)
-}
-
-/// Asks each handler before a turn, until one does not simply go on.
-pub(crate) async fn before_agent(handlers: &HookList, turn: &mut AgentTurn<'_>) -> Result<Step> {
+/// Asks each handler before a turn, until one does not simply go on. With `strict_tools` none may add a tool whose name
+/// is taken.
+pub(crate) async fn before_agent(
+    handlers: &HookList,
+    turn: &mut AgentTurn<'_>,
+    strict_tools: bool,
+) -> Result<Step> {
     for handler in handlers {
-        let run = turn.run();
+        let (run, before) = (turn.run(), strict_tools.then(|| turn.plan.tools.clone()));
         let step = ask(run, &**handler, "before_agent", || handler.before_agent(turn)).await?;
+        if let Some(before) = before {
+            refuse_doubles(&before, &turn.plan.tools)
+                .map_err(|error| named(&**handler, "before_agent", error))?;
+        }
         if step != Step::Continue {
             return Ok(step);
         }
     }
     Ok(Step::Continue)
+}
+
+/// What came of the handlers before or after a model call.
+#[derive(Default)]
+pub(crate) struct Passed {
+    pub(crate) step: Step,
+    /// Who gave that step, if it is not simply to go on.
+    pub(crate) by: Option<Arc<dyn Handler>>,
+    /// Who made each change to the conversation.
+    pub(crate) changed_by: Vec<Arc<dyn Handler>>,
+}
+
+impl Passed {
+    /// Takes in what a handler did. Gives whether it does not simply go on.
+    fn take(&mut self, handler: &Arc<dyn Handler>, step: Step, changes: usize) -> bool {
+        if changes > self.changed_by.len() {
+            self.changed_by.resize(changes, handler.clone());
+        }
+        let special = step != Step::Continue;
+        if special {
+            self.by = Some(handler.clone());
+            self.step = step;
+        }
+        special
+    }
 }
 
 /// Asks each handler before a model call, until one does not simply go on.
-pub(crate) async fn before_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Step> {
+pub(crate) async fn before_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Passed> {
+    let (mut passed, before) = (Passed::default(), turn.history.changes());
     for handler in handlers {
         let run = turn.run();
         let step = ask(run, &**handler, "before_model", || handler.before_model(turn)).await?;
-        if step != Step::Continue {
-            return Ok(step);
+        if passed.take(handler, step, turn.history.changes() - before) {
+            break;
         }
     }
-    Ok(Step::Continue)
+    Ok(passed)
 }
 
 /// Asks each handler after a model call, until one does not simply go on.
-pub(crate) async fn after_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Step> {
+pub(crate) async fn after_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Passed> {
+    let (mut passed, before) = (Passed::default(), turn.history.changes());
     for handler in handlers {
         let run = turn.run();
         let step = ask(run, &**handler, "after_model", || handler.after_model(turn)).await?;
-        if step != Step::Continue {
-            return Ok(step);
+        if passed.take(handler, step, turn.history.changes() - before) {
+            break;
         }
     }
-    Ok(Step::Continue)
+    Ok(passed)
 }
 
 /// Lets each handler see what the user said.
@@ -194,6 +218,9 @@ pub(crate) async fn on_event(handlers: &HookList, run: &Run, mut event: Event) -
 /// What of an event must stay as it is: others have acted on it, or will.
 struct Fixed {
     id: umbel_core::EventId,
+    run: umbel_core::RunId,
+    is_partial: bool,
+    waiting: Vec<umbel_core::CallId>,
     content: Option<Arc<Content>>,
     control: Option<Box<umbel_core::Actions>>,
 }
@@ -202,7 +229,14 @@ impl Fixed {
     fn of(event: &Event) -> Self {
         let content = event.content.clone().filter(|content| content.has_calls() || content.has_responses());
         let control = event.actions.clone().filter(|actions| !actions.is_plain());
-        Self { id: event.id.clone(), content, control }
+        Self {
+            id: event.id.clone(),
+            run: event.run.clone(),
+            is_partial: event.is_partial(),
+            waiting: event.long_running().to_vec(),
+            content,
+            control,
+        }
     }
 
     fn holds(&self, event: &Event) -> bool {
@@ -226,7 +260,8 @@ impl Fixed {
             (Some(before), Some(now)) => before.steers_like(now),
             _ => false,
         };
-        self.id == event.id && calls && steers
+        let same = self.id == event.id && self.run == event.run && self.is_partial == event.is_partial();
+        same && self.waiting == event.long_running() && calls && steers
     }
 }
 

@@ -1,8 +1,10 @@
 //! Spans of a run: invocation, agent, model call, tool call. Field names are those of the GenAI conventions, and
 //! they stand here and nowhere else.
 
-use tracing::{Span, field};
-use umbel_core::{FunctionCall, ModelRequest, Response, Run};
+use tracing::{Level, Span, field};
+use umbel_core::{FunctionCall, ModelRequest, Response, Run, ToolCall};
+
+use crate::layers::{CallLog, Ending};
 
 /// A run.
 pub(crate) fn invocation(run: &Run) -> Span {
@@ -88,4 +90,44 @@ pub(crate) fn tool_call(call: &FunctionCall) -> Span {
 /// Notes a failure in the current span.
 pub(crate) fn record_error(code: &str) {
     Span::current().record("error.type", code);
+}
+
+/// A call that is logged: nothing of what it is about, only which it is.
+pub(crate) fn logged_call(call: &ToolCall<'_>) -> Span {
+    tracing::info_span!("tool", tool = call.name(), call_id = call.id().map_or("", |id| id.as_str()))
+}
+
+/// Whether anyone listens at that level.
+pub(crate) fn is_enabled(level: Level) -> bool {
+    match level {
+        Level::ERROR => tracing::enabled!(Level::ERROR),
+        Level::WARN => tracing::enabled!(Level::WARN),
+        Level::INFO => tracing::enabled!(Level::INFO),
+        Level::DEBUG => tracing::enabled!(Level::DEBUG),
+        Level::TRACE => tracing::enabled!(Level::TRACE),
+    }
+}
+
+/// The line of a call that is logged.
+pub(crate) fn log_call(level: Level, line: &CallLog<'_>) {
+    /// The level of an event is part of its place in the code, so there is one place for each.
+    macro_rules! log {
+        ($($level:ident),*) => {
+            match level {
+                $(Level::$level => tracing::event!(
+                    Level::$level,
+                    tool = line.tool,
+                    call_id = line.call_id.map(|id| id.as_str()),
+                    success = line.ending == Ending::Success,
+                    ending = line.ending.name(),
+                    duration_ms = u64::try_from(line.duration.as_millis()).unwrap_or(u64::MAX),
+                    args = line.args.as_deref(),
+                    result = line.result.as_deref(),
+                    error = line.error,
+                    "tool call ended"
+                ),)*
+            }
+        };
+    }
+    log!(ERROR, WARN, INFO, DEBUG, TRACE);
 }

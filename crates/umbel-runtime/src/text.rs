@@ -1,5 +1,7 @@
 //! Every sentence that Umbel itself says to a model or asks of a person, in one place.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use umbel_core::{Error, Object, json};
 
@@ -60,11 +62,10 @@ pub const LEGACY_MIXED: &str =
 
 /// What is said of handlers that left nothing to send.
 pub const EMPTY_HISTORY: &str =
-    "the handlers left no message for the model: keep at least one, or answer in its place";
+    "there is no message left for the model: keep at least one, or answer in its place";
 
 /// What is said of handlers that jump to the model again and again.
-pub const ENDLESS_JUMPS: &str =
-    "handlers jumped back to the model 100 times before it was asked: let one of them go on";
+pub const ENDLESS_JUMPS: &str = "handlers jumped 100 times and neither was the model asked nor a call made: let the turn go on, or end it";
 
 /// The error code of a preview that voids those of the same id before it: the attempt they came from was rejected.
 pub const ATTEMPT_REJECTED: &str = "ATTEMPT_REJECTED";
@@ -72,13 +73,8 @@ pub const ATTEMPT_REJECTED: &str = "ATTEMPT_REJECTED";
 /// What is said of a response whose call a handler took away.
 pub fn orphaned_response(name: &str) -> String {
     format!(
-        "the handlers left a response of `{name}` without its call: take both away, or neither, or add `RepairCalls`"
+        "it leaves a response of `{name}` without its call: take both away, or neither, or add `RepairCalls`"
     )
-}
-
-/// What is said of a handler that failed.
-pub fn handler_error(name: &str, hook: &str, message: &str) -> String {
-    format!("handler `{name}` failed in {hook}: {message}")
 }
 
 /// What an event says of a model that answered nothing.
@@ -98,12 +94,39 @@ pub const FINISH_TASK_NOTE: &str = "You work on a task for another agent and may
 pub const SUMMARISE: &str = "Summarise the conversation below for someone who has to continue it. Keep decisions, facts, \
     names, numbers, open questions and the results of tools. Leave out pleasantries. Answer with the summary only.";
 
+/// Opens a summary that stands for earlier messages.
+pub const SUMMARY: &str = "The earlier part of this conversation, summed up:";
+
+/// Stands where the result of a tool was taken out of a request.
+pub const CLEARED: &str = "[cleared]";
+
+/// What a call is answered that never got an answer.
+pub const NO_ANSWER: &str = "This call has no answer: it was cut short, or its answer is still to come.";
+
+/// What the tool does that reads stored results.
+pub const READ_ARTIFACT: &str = "Reads from a tool result that was too long to be shown and was stored instead. Gives \
+    `length` characters from `offset` on, and the offset at which to go on.";
+
 /// Tells the model to plan before it acts.
 pub const PLAN_AND_ACT: &str = "Work in this form. First write `/*PLANNING*/` and a numbered plan that uses only the tools \
     you have. Then carry it out: before each step write `/*ACTION*/` and call the tool, and after its result write \
     `/*REASONING*/` and what follows from it. If the plan fails, write `/*REPLANNING*/` and a new plan. At the end write \
     `/*FINAL_ANSWER*/` and the answer, complete and without the marks. If something essential is missing, ask the user for \
     it in the final answer.";
+
+/// Tells the model how to work with its list of tasks.
+pub const TODO_PROMPT: &str = "You have a list of tasks, which you keep with `write_todos`. Use it for work that takes \
+    several steps: write the steps down before you begin, mark a task as in progress when you take it up and as \
+    completed as soon as it is done, and change the list when you learn something new. Leave it out for what takes one or \
+    two steps. Call `write_todos` at most once per turn: each call writes the whole list.";
+
+/// What the tool for the list of tasks does.
+pub const TODO_TOOL: &str = "Writes your list of tasks, in the place of the one before. Give all tasks in order, each with \
+    what is to be done and with its status.";
+
+/// What a call is answered that wrote the list of tasks beside another one that did.
+pub const TODO_PARALLEL: &str = "The list was not written: `write_todos` was called more than once in this turn, and each \
+    call writes the whole list. Call it once, with all tasks.";
 
 fn elide(text: &str, marks: [&str; 2]) -> String {
     marks.iter().fold(text.to_owned(), |text, mark| text.replace(mark, ELIDED))
@@ -187,6 +210,75 @@ pub fn tool_not_found(tool: &str, known: &[&str]) -> String {
     )
 }
 
+/// What a call is answered that wrote the list of tasks.
+pub fn todos_written(pending: usize, in_progress: usize, completed: usize) -> String {
+    format!("The list is written: {pending} pending, {in_progress} in progress, {completed} completed.")
+}
+
+/// Asks a model to choose tools for a request: names with descriptions, and how many at most.
+pub fn select_tools(tools: &[(&str, &str)], max: Option<usize>) -> String {
+    let mut text = String::from(
+        "You choose tools for an assistant. Below you see the user's message; do not answer it. Name the tools that help \
+         to answer it, the most helpful first, as JSON: {\"tools\": [\"name\", …]}. An empty list is fine if none helps.",
+    );
+    if let Some(max) = max {
+        text.push_str(&format!(" Only the first {max} count."));
+    }
+    text.push_str("\n\nThe tools are:\n");
+    for (name, description) in tools {
+        text.push_str(&format!("- {name}: {description}\n"));
+    }
+    text
+}
+
+/// Says that tools are to be there always which are not there at all.
+pub fn select_missing(names: &[&str]) -> String {
+    format!(
+        "the tools to include always are not all there: {} are missing from the agent's tools",
+        quoted(names)
+    )
+}
+
+/// Says that a model chose tools that it was not offered.
+pub fn select_unknown(names: &[&str]) -> String {
+    format!("the model that selects tools chose {}, which it was not offered", quoted(names))
+}
+
+/// Says that a model's choice of tools cannot be read.
+pub fn select_malformed(attempts: u32) -> String {
+    format!(
+        "the model that selects tools did not answer with a list of names, asked {attempts} times: \
+         choose another model, or say what to do then with `on_parsing_failure`"
+    )
+}
+
+fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// What a model is told to do after a tool failed.
+pub fn reflect(tool: &str, attempt: u32, max: u32) -> String {
+    format!(
+        "The call of `{tool}` failed; this was failure {attempt} of at most {max} that are put up with. Do not make the \
+         same call again. Find out first what went wrong: Do the arguments have the right form, and do they fit the \
+         schema? Does what they refer to exist? Is a step missing that must come before? Is another tool the right one? \
+         Then make a better call, or another one."
+    )
+}
+
+/// What a model is told to do after a tool failed too often.
+pub fn reflect_exceeded(tool: &str, max: u32) -> String {
+    format!(
+        "The tool `{tool}` failed more often than the {max} times that are put up with. Do not call it again. Go on \
+         without it, or tell the user what could not be done and why."
+    )
+}
+
+/// Says that a tool failed too often.
+pub fn reflect_failed(tool: &str, failures: u32, message: &str) -> String {
+    format!("tool `{tool}` failed {failures} times in a row, the last time with: {message}")
+}
+
 /// What a person is asked before a tool runs.
 pub fn confirm_hint(tool: &str) -> String {
     format!("The agent wants to call `{tool}`. Approve or reject it.")
@@ -209,6 +301,25 @@ pub fn transfer_refused(from: &str, to: &str) -> String {
     format!(
         "`{from}` may not hand over to `{to}`: it is neither below it, nor its parent, nor a peer it may pass on to"
     )
+}
+
+/// A summary that stands for earlier messages.
+pub fn summary(words: &str) -> String {
+    format!("{SUMMARY}\n\n{words}")
+}
+
+/// Says how to get at the rest of a result that was too long.
+pub fn offloaded(tool: &str, name: &str, shown: usize, total: usize) -> String {
+    let missing = total.saturating_sub(shown);
+    format!(
+        "Only the first {shown} of {total} characters are shown, {missing} are missing. The whole result is stored: call \
+         `{tool}` with the name \"{name}\" and an offset to read on."
+    )
+}
+
+/// Says that a stored result does not exist.
+pub fn no_stored_result(name: &str) -> String {
+    format!("There is no stored result named \"{name}\". Use a name that a tool's result gave you.")
 }
 
 /// Says that a plugin failed.
@@ -265,4 +376,44 @@ pub fn tool_limit_end(tool: Option<&str>, used: &str) -> String {
         Some(tool) => format!("I have to stop here: `{tool}` was called more often than allowed ({used})."),
         None => format!("I have to stop here: more tools were called than allowed ({used})."),
     }
+}
+
+/// Says that a run was stopped for what was found, without saying it again.
+pub fn pii_blocked(kind: &str, count: usize) -> String {
+    let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+    format!("personal data of type `{kind}` was found {times}, and the policy is to stop there")
+}
+
+/// What a call is answered that came to no result.
+pub const NO_RESULT: &str = "the tool ended without a result";
+
+/// What a call is answered that a limit refused.
+pub fn rate_limited(tool: &str, wait: Duration) -> String {
+    format!("rate limit exceeded: `{tool}` can be called again in {}", about(wait))
+}
+
+/// What a call is answered that found too many others on their way.
+pub fn too_many_at_once(tool: &str, limit: usize) -> String {
+    format!("`{tool}` cannot be called now: {limit} calls are on their way, and no more are allowed at once")
+}
+
+/// What a call is answered that took too long.
+pub fn tool_timeout(tool: &str, limit: Duration) -> String {
+    format!("tool `{tool}` took longer than {} s and was stopped", limit.as_secs_f64())
+}
+
+/// What a call is answered of a tool that keeps failing.
+pub fn circuit_open(tool: &str, wait: Duration) -> String {
+    format!("`{tool}` failed too often and is not tried for a while: it may work again in {}", about(wait))
+}
+
+/// What a call is answered that failed and was tried again in vain.
+pub fn tool_failed(tool: &str, attempts: u32, kind: &str, message: &str) -> String {
+    let times = if attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
+    format!("Tool `{tool}` was tried {times} and failed. The last failure ({kind}) was: {message}")
+}
+
+/// A wait in words, rounded up.
+fn about(wait: Duration) -> String {
+    format!("{:.1} s", (wait.as_secs_f64() * 10.0).ceil() / 10.0)
 }

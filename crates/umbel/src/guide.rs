@@ -9,6 +9,8 @@
 //! | [`tool`] | What a model can have done: functions, methods, closures, agents |
 //! | [`model`] | The contract of a model, the scripted one, recording and replaying |
 //! | [`flow`] | What an agent with a model does, step by step, and how to change it |
+//! | [`handler`] | What extends agents and runs: hooks, order, conflicts, errors, and how to come from elsewhere |
+//! | [`layers`] | Layers around tools and prebuilt handlers, with all their defaults |
 
 #[doc = include_str!("../../../docs/agent.md")]
 pub mod agent {}
@@ -30,3 +32,9 @@ pub mod model {}
 
 #[doc = include_str!("../../../docs/flow.md")]
 pub mod flow {}
+
+#[doc = include_str!("../../../docs/handler.md")]
+pub mod handler {}
+
+#[doc = include_str!("../../../docs/layers.md")]
+pub mod layers {}

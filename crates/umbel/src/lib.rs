@@ -290,6 +290,8 @@
 //! | [`guide::tool`] | `#[tool]`, closures, context, errors, confirmation, toolsets, built-in tools |
 //! | [`guide::model`] | The contract of a model, chunks, scripting, recording |
 //! | [`guide::flow`] | Processors, callbacks, function calls, schemas, transfer, compaction |
+//! | [`guide::handler`] | Hooks, order, conflicts, errors, edits of the history, values, migration |
+//! | [`guide::layers`] | Layers around tools, prebuilt handlers, all defaults |
 //!
 //! Everything is re-exported here. [`core`] holds vocabulary and contracts, [`runtime`] what runs them.
 //!

@@ -35,7 +35,7 @@ impl Case {
 }
 
 /// What a kind makes of a case: two values to be compared, or nothing.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Checked {
     Compare { expected: Value, actual: Value, tokens: Tokens },
     Skipped,
@@ -45,6 +45,16 @@ impl Checked {
     /// Compares without anything that an input would have to say about tokens.
     pub(super) fn plain(expected: Value, actual: Value) -> Self {
         Self::Compare { expected, actual, tokens: Tokens::default() }
+    }
+
+    /// The case's settings were refused.
+    pub(super) fn refused(case: &Case) -> Self {
+        Self::plain(case.expect.clone(), serde_json::json!({"config_error": true}))
+    }
+
+    /// Whether the case fails.
+    pub(super) fn differs(&self) -> bool {
+        matches!(self.clone().verdict(), Verdict::Failed(_))
     }
 
     pub(super) fn verdict(self) -> Verdict {

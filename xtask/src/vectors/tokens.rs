@@ -1,9 +1,11 @@
 //! Tokens such as `⟦identity solo⟧`: vectors leave the wording to us, so a token stands for our own sentence.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use umbel::history::{BEGIN_TURN, CONTINUE_TURN};
 use umbel::run::model_call_limit;
 use umbel::text;
+
+use super::handlers::model_failure;
 
 const OPEN: char = '⟦';
 const CLOSE: char = '⟧';
@@ -12,7 +14,7 @@ const CLOSE: char = '⟧';
 const ANYTHING: &str = "\u{1}anything\u{1}";
 
 /// Turns tokens into words. Knows the agents of a case: some sentences name them, or say what they do.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Tokens {
     /// Name and description.
     agents: Vec<(String, String)>,
@@ -114,6 +116,25 @@ impl Tokens {
             "begin" => BEGIN_TURN.to_owned(),
             "continue" => CONTINUE_TURN.to_owned(),
             "single-turn-nudge" => text::SINGLE_TURN_NUDGE.to_owned(),
+            "todo-prompt" => text::TODO_PROMPT.to_owned(),
+            "todo-parallel-error" => text::TODO_PARALLEL.to_owned(),
+            "todo-updated" | "tool-args-invalid" => ANYTHING.to_owned(),
+            "redacted" => format!("[REDACTED_{}]", rest.to_uppercase()),
+            "hash" => format!("<{first}_hash:{second}>"),
+            "masked" => format!("[MASKED_{}]", rest.to_uppercase()),
+            "cleared" => text::CLEARED.to_owned(),
+            "summary-prefix" => text::summary(""),
+            "summary-impossible" => ANYTHING.to_owned(),
+            "model-limit" => text::model_limit(&used(rest)),
+            "tool-limit" => text::tool_limit(limited_tool(rest)),
+            "tool-limit-end" => text::tool_limit_end(limited_tool(rest), &used(rest)),
+            "tool-skipped" => text::CALL_SKIPPED.to_owned(),
+            "tool-failed" => {
+                let words = rest.split_once("text=").map_or("", |(_, words)| words);
+                let tool = limited_tool(rest).unwrap_or_default();
+                text::tool_failed(tool, attempts(rest), umbel::ErrorKind::Tool.code(), words)
+            }
+            "model-failed" => text::model_failed(attempts(rest), &failure(rest)),
             _ => format!("{OPEN}{token}{CLOSE}"),
         };
         vec![words]
@@ -172,6 +193,35 @@ fn tool_not_found(rest: &str) -> String {
     text::tool_not_found(tool, &known)
 }
 
+/// `tool=NAME`, or `tool=*` for all of them.
+fn limited_tool(rest: &str) -> Option<&str> {
+    rest.split(' ').find_map(|field| field.strip_prefix("tool=")).filter(|tool| *tool != "*")
+}
+
+/// `attempts=n`
+fn attempts(rest: &str) -> u32 {
+    let attempts = rest.split(' ').find_map(|field| field.strip_prefix("attempts="));
+    attempts.and_then(|attempts| attempts.parse().ok()).unwrap_or_default()
+}
+
+/// `kind=kind text=words`
+fn failure(rest: &str) -> umbel::Error {
+    let kind = rest.split(' ').find_map(|field| field.strip_prefix("kind="));
+    let words = rest.split_once("text=").map(|(_, words)| words);
+    model_failure(&json!({"kind": kind, "text": words}))
+}
+
+/// `thread=n/limit run=n/limit`
+fn used(rest: &str) -> String {
+    let scopes = rest.split(' ').filter_map(|field| {
+        let (scope, counts) = field.split_once('=')?;
+        let (calls, limit) = counts.split_once('/')?;
+        let scope = if scope == "thread" { "session" } else { scope };
+        Some(text::calls_of(calls.parse().ok()?, limit.parse().ok()?, scope))
+    });
+    scopes.collect::<Vec<_>>().join(", ")
+}
+
 /// Whether words fit a reading, which may leave some of them open.
 fn fits(reading: &str, actual: &str) -> bool {
     match reading.split_once(ANYTHING) {
@@ -185,7 +235,6 @@ fn fits(reading: &str, actual: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_quotation_reads_as_our_own_text_does() {

@@ -25,6 +25,7 @@ pub use self::parallel::Parallel;
 pub use self::sequential::Sequential;
 
 use crate::onion::{self, Onion};
+use crate::runner::caught;
 use crate::spans;
 use crate::team::{Team, resolve_transfer};
 
@@ -59,15 +60,21 @@ pub(crate) async fn run_agent(run: &Run) -> Result<(), (Error, Option<NodeId>)> 
 async fn turn(run: &Run) -> Result<Option<SmolStr>> {
     let team = Team::of(run)?;
     let onion = &team.place(run.node_id())?.onion;
-    let mut result = work(run, &team, onion).await;
-    if !onion.on_error.is_empty()
-        && let Err(error) = &result
-        && !error.is_control()
-        && !run.cancel_token().is_cancelled()
-        && let Some(content) = onion::on_error(&onion.on_error, run, error).await?
+    if onion.on_error.is_empty() && onion.after_agent.is_empty() {
+        return work(run, &team, onion).await;
+    }
+    // A panic is an error here already, so that whoever waits for the end of the turn is told of it.
+    let result = Box::pin(caught(work(run, &team, onion))).await;
+    // Boxed: most agents have no such handler.
+    Box::pin(wind_up(run, onion, result)).await
+}
+
+/// What comes after a turn, however it ended.
+async fn wind_up(run: &Run, onion: &Onion, mut result: Result<Option<SmolStr>>) -> Result<Option<SmolStr>> {
+    if let Err(error) = &result
+        && let Some(answered) = answer_error(run, onion, error).await
     {
-        run.emit(run.event().with_content(content)).await?;
-        result = Ok(None);
+        result = answered;
     }
     if !onion.after_agent.is_empty() {
         let outcome = match &result {
@@ -79,6 +86,18 @@ async fn turn(run: &Run) -> Result<Option<SmolStr>> {
         result = result.and_then(|next| told.map(|()| next));
     }
     result
+}
+
+/// What handlers make of a turn that failed; `None` if none of them answers in its place.
+async fn answer_error(run: &Run, onion: &Onion, error: &Error) -> Option<Result<Option<SmolStr>>> {
+    if onion.on_error.is_empty() || error.is_control() || run.cancel_token().is_cancelled() {
+        return None;
+    }
+    match onion::on_error(&onion.on_error, run, error).await {
+        Ok(None) => None,
+        Ok(Some(content)) => Some(run.emit(run.event().with_content(content)).await.map(|_| None)),
+        Err(failure) => Some(Err(failure)),
+    }
 }
 
 /// The turn itself, and what is called before and after it.
@@ -114,7 +133,8 @@ async fn prepare(run: &Run, team: &Team, onion: &Onion) -> Result<bool> {
     }
     let tools = plan.tools.clone();
     let mut turn = AgentTurn::new(&cx, plan);
-    let step = onion::before_agent(&onion.before_agent, &mut turn).await?;
+    let strict_tools = run.node()?.agent.handlers().strict_tools;
+    let step = onion::before_agent(&onion.before_agent, &mut turn, strict_tools).await?;
     let AgentTurn { plan, input, .. } = turn;
     let changes_input = |given: &Arc<Content>| run.input().is_none_or(|said| !Arc::ptr_eq(said, given));
     let input = input.filter(changes_input);

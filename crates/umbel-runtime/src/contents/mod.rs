@@ -7,7 +7,7 @@ mod compaction;
 mod current_turn;
 mod foreign;
 mod item;
-mod pairing;
+pub(crate) mod pairing;
 pub(crate) mod projection;
 mod request;
 #[cfg(test)]

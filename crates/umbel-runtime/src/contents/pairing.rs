@@ -30,7 +30,7 @@ pub(crate) fn drop_orphan_responses(items: Vec<Item>) -> Vec<Item> {
 }
 
 /// Whether a response belongs to a call: by id, or by name if neither has one.
-fn answers(response: &FunctionResponse, call: &FunctionCall) -> bool {
+pub(crate) fn answers(response: &FunctionResponse, call: &FunctionCall) -> bool {
     match (known(&response.id), known(&call.id)) {
         (Some(response), Some(call)) => response == call,
         (None, None) => !response.name.is_empty() && response.name == call.name,

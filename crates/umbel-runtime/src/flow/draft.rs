@@ -101,9 +101,15 @@ impl<'a> Draft<'a> {
     /// Emits an event before the model is asked. A final answer to calls ends the step.
     pub async fn emit(&mut self, event: Event) -> Result<()> {
         let event = self.run.emit(event).await?;
-        self.stopped |= event.is_final() && event.responses().next().is_some();
-        self.last = Some(event);
+        self.emitted(event);
         Ok(())
+    }
+
+    /// Takes in what was emitted before the model is asked. A final answer to calls, or a question, ends the step.
+    pub(crate) fn emitted(&mut self, event: Arc<Event>) {
+        let answers = event.responses().next().is_some() || !event.long_running().is_empty();
+        self.stopped |= event.is_final() && answers;
+        self.last = Some(event);
     }
 
     /// Ends the step without asking the model.

@@ -72,15 +72,7 @@ pub(super) async fn follow(
     let layers = &team.place(run.node_id())?.onion.wrap_tool;
     let layers = turn.layers.as_ref().unwrap_or(layers);
     let Some(mut event) = execute(run, layers, tools, batch).await? else { return Ok(None) };
-    let direct = batch
-        .calls
-        .iter()
-        .rev()
-        .filter(|call| !batch.is_answered(call))
-        .find(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly));
-    if direct.is_some() {
-        event.actions_mut().skip_summarization = Some(true);
-    }
+    mark_direct(tools, batch, &mut event);
     turn.answer.save(turn.agent, &mut event)?;
     let actions = event.actions.as_deref();
     let (answer, transfer) = actions.map_or((None, None), |actions| {
@@ -100,8 +92,20 @@ pub(super) async fn follow(
     Ok(Some(last))
 }
 
+/// Makes the results the agent's answer, if one of the tools that were called answers directly.
+pub(super) fn mark_direct(tools: &ToolSet, batch: &Batch, event: &mut Event) {
+    let mut made = batch.calls.iter().filter(|call| !batch.is_answered(call));
+    if made.any(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly)) {
+        event.actions_mut().skip_summarization = Some(true);
+    }
+}
+
 /// Emits the responses, and the questions to people that some of them raise.
-async fn emit_with_questions(run: &Run, calls: &[FunctionCall], mut event: Event) -> Result<Arc<Event>> {
+pub(super) async fn emit_with_questions(
+    run: &Run,
+    calls: &[FunctionCall],
+    mut event: Event,
+) -> Result<Arc<Event>> {
     let asked = event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.clone());
     let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return run.emit(event).await };
     let question = question(run, calls, &asked);
@@ -270,7 +274,7 @@ impl Caller<'_> {
         let actions = cx.take_actions();
         let skips = actions.as_ref().is_some_and(|actions| actions.skip_summarization == Some(true));
         let words = spec.filter(|spec| skips && spec.answers).and_then(|_| in_words(&value.value));
-        let part = (!(later && is_nothing(&value.value))).then(|| response_part(call, value));
+        let part = (!(later && is_nothing(&value.value))).then(|| response_part(call, *value));
         Ok(Done { part, words, actions })
     }
 
@@ -280,7 +284,7 @@ impl Caller<'_> {
         cx: &ToolContext,
         call: &FunctionCall,
         meta: Option<&ToolMeta>,
-    ) -> Result<ToolValue> {
+    ) -> Result<Box<ToolValue>> {
         let args = call.args.clone().unwrap_or_default();
         let _turn = match &self.turns {
             None => None,
@@ -305,7 +309,7 @@ impl Caller<'_> {
             // A layer or the tool asks a person; the call is made again with the answer.
             cx.request_confirmation(error.message(), None)?;
             cx.skip_summarization();
-            return Ok(error_value(text::NEEDS_CONFIRMATION));
+            return Ok(Box::new(error_value(text::NEEDS_CONFIRMATION)));
         }
         // A run that was told to stop stops, be it for its deadline: nobody may take that for a tool's failure.
         if let Some(reason) = self.run.cancel_token().reason().filter(|_| !error.is_control()) {
@@ -316,13 +320,13 @@ impl Caller<'_> {
         if error.is_control() || (!mistake && fails_the_run(self.run, &error)) {
             return Err(error);
         }
-        Ok(error_value(error.message()))
+        Ok(Box::new(error_value(error.message())))
     }
 
     /// A tool that nothing stands around.
-    async fn known(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<ToolValue> {
+    async fn known(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<Box<ToolValue>> {
         match self.gate(cx, meta, &args)? {
-            Some(answer) => Ok(answer),
+            Some(answer) => Ok(Box::new(answer)),
             None => self.guarded(cx, meta, args).await,
         }
     }
@@ -333,7 +337,7 @@ impl Caller<'_> {
         cx: &ToolContext,
         meta: Option<&ToolMeta>,
         args: Arc<Object>,
-    ) -> Result<ToolValue> {
+    ) -> Result<Box<ToolValue>> {
         let end = Centre { caller: self, meta };
         let call = ToolCall { cx, tool: meta.map(|meta| &meta.tool), args };
         let made = NextTool::new(self.layers, &end).call(call);
@@ -370,7 +374,7 @@ impl Caller<'_> {
     }
 
     /// Calls the tool so that neither a panic nor endless work does harm.
-    async fn guarded(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<ToolValue> {
+    async fn guarded(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<Box<ToolValue>> {
         let spec = meta.tool.spec();
         // Called inside the guard: a tool may panic before there is a future.
         let work = async { self.finish(cx, meta.tool.call(cx, args).await).await };
@@ -402,7 +406,7 @@ impl Caller<'_> {
         &self,
         cx: &ToolContext,
         output: Result<ToolOutput, umbel_core::ToolError>,
-    ) -> Result<ToolValue> {
+    ) -> Result<Box<ToolValue>> {
         match output.map_err(umbel_core::ToolError::into_error)? {
             ToolOutput::Value(value) => Ok(value),
             // Boxed: most tools answer at once.
@@ -415,10 +419,10 @@ impl Caller<'_> {
         &self,
         cx: &ToolContext,
         mut items: umbel_core::BoxStream<'static, Result<ToolItem, umbel_core::ToolError>>,
-    ) -> Result<ToolValue> {
+    ) -> Result<Box<ToolValue>> {
         while let Some(item) = items.next().await {
             match item.map_err(umbel_core::ToolError::into_error)? {
-                ToolItem::Done(value) => return Ok(value),
+                ToolItem::Done(value) => return Ok(Box::new(value)),
                 ToolItem::Progress(value) => {
                     let response =
                         FunctionResponse::new(cx.call_id().cloned(), cx.tool_name(), as_object(value));
@@ -446,7 +450,7 @@ impl ToolEnd for Centre<'_> {
         };
         Work::later(async move {
             if let Some(answer) = self.caller.gate(call.cx, meta, &call.args)? {
-                return Ok(ToolOutput::Value(answer));
+                return Ok(answer.into());
             }
             let spec = meta.tool.spec();
             let work = async { meta.tool.call(call.cx, call.args).await.map_err(ToolError::into_error) };

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use umbel_core::onion::named;
 use umbel_core::{
-    CallId, Content, Context, Edit, Edited, Error, ErrorKind, Event, FunctionCall, History, Jump, ModelTurn,
-    Response, Result, RunStep, Step, ToolSet, ToolValue, Transcript,
+    CallId, Content, Context, Edit, Edited, Error, ErrorKind, Event, FunctionCall, Handler, History, Jump,
+    ModelTurn, Part, Response, Result, Role, RunStep, Step, ToolSet, ToolValue, Transcript,
 };
 
 use super::draft::Draft;
@@ -26,13 +27,17 @@ pub(super) async fn before_model(
     if let Some(turn) = &draft.turn_plan {
         place_input(transcript, run.input(), turn.input.as_ref());
     }
+    let placed = transcript.changes();
     let mut model_turn = ModelTurn::new(cx, transcript, &draft.request.tools);
-    let step = onion::before_model(&onion.before_model, &mut model_turn).await?;
+    let passed = onion::before_model(&onion.before_model, &mut model_turn).await?;
     let edits = record(turn);
-    let Some(transcript) = &mut turn.transcript else { return Ok(None) };
-    match step {
+    blame(turn, edits.iter().skip(placed), passed.changed_by, "before_model");
+    match passed.step {
         Step::Continue => {
-            check(transcript, &edits)?;
+            turn.jumps = 0;
+            let Some(transcript) = &mut turn.transcript else { return Ok(None) };
+            check(transcript, &turn.changes)?;
+            turn.changes.clear();
             transcript.mark_sent();
             draft.request.contents = transcript.history().clone();
             Ok(None)
@@ -40,16 +45,50 @@ pub(super) async fn before_model(
         Step::Respond(content) => respond(turn, &draft.request.tools, cx, content).await.map(Some),
         step => {
             let last = leave_actions(turn, cx).await?;
-            Ok(Some(match step {
+            match step {
                 Step::Jump(Jump::Tools) => {
-                    let last = pending_calls(turn, &draft.request.tools).await?.or(last);
-                    Made { last, after: After::Again }
+                    if let Some(last) = pending_calls(turn, &draft.request.tools).await? {
+                        turn.jumps = 0;
+                        return Ok(Some(Made { last: Some(last), after: After::Event }));
+                    }
                 }
-                Step::Jump(Jump::Model) => Made { last: None, after: After::Again },
-                _ => Made { last, after: After::End },
-            }))
+                Step::Jump(Jump::Model) => {}
+                _ => return Ok(Some(Made { last, after: After::End })),
+            }
+            count_jump(turn, passed.by.as_deref())?;
+            Ok(Some(Made { last: None, after: After::Again }))
         }
     }
+}
+
+/// How often handlers may jump in a row before the model is asked or a call is made.
+const JUMPS: u32 = 100;
+
+/// An error if handlers jump for ever.
+fn count_jump(turn: &mut Turn<'_>, by: Option<&dyn Handler>) -> Result<()> {
+    turn.jumps += 1;
+    if turn.jumps < JUMPS {
+        return Ok(());
+    }
+    let error = Error::new(ErrorKind::Handler, text::ENDLESS_JUMPS);
+    Err(by.into_iter().fold(error, |error, handler| named(handler, "before_model", error)))
+}
+
+/// A change to the conversation, and who made it in which hook.
+pub(crate) struct Change {
+    edit: Edit,
+    by: Arc<dyn Handler>,
+    hook: &'static str,
+}
+
+/// Keeps in mind who changed what, until the model is asked.
+fn blame<'e>(
+    turn: &mut Turn<'_>,
+    edits: impl Iterator<Item = &'e Edit>,
+    by: Vec<Arc<dyn Handler>>,
+    hook: &'static str,
+) {
+    turn.changes.extend(edits.zip(by).map(|(edit, by)| Change { edit: edit.clone(), by, hook }));
 }
 
 /// What came of the handlers after a model call.
@@ -77,10 +116,12 @@ pub(super) async fn after_model(
     }
     let place = transcript.len().saturating_sub(1);
     let mut model_turn = ModelTurn::new(cx, transcript, tools).with_response(response);
-    let step = onion::after_model(&onion.after_model, &mut model_turn).await?;
+    let passed = onion::after_model(&onion.after_model, &mut model_turn).await?;
     let (response, mut answers) = model_turn.finish();
-    let mut response = response.unwrap_or_default();
-    record(turn);
+    let (mut response, step) = (response.unwrap_or_default(), passed.step);
+    let edits = record(turn);
+    blame(turn, edits.iter(), passed.changed_by, "after_model");
+    let place = moved(place, &edits);
     let Some(transcript) = &mut turn.transcript else { return Ok(Seen { response, answers, step }) };
     let same = |a: &Option<Arc<Content>>, b: Option<&Arc<Content>>| match (a, b) {
         (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -88,44 +129,72 @@ pub(super) async fn after_model(
     };
     if said.is_some() && same(&said, response.content.as_ref()) {
         // Whoever changed it as the last message of the conversation changed the response.
-        if let Some(content) =
-            transcript.get(place).filter(|content| content.role == Some(umbel_core::Role::Model))
-        {
+        let content = place.and_then(|place| transcript.get(place));
+        if let Some(content) = content.filter(|content| content.role == Some(Role::Model)) {
             response.content = Some(content.clone());
         }
     }
     take_answers(transcript, place, &response, &mut answers);
+    record(turn);
     Ok(Seen { response, answers, step })
 }
 
-/// Responses that a handler put behind the calls they answer are answers like any other.
+/// Where a message stands after some changes; `None` if it was taken out. One of the model's in its place is it.
+fn moved(place: usize, edits: &[Edit]) -> Option<usize> {
+    edits.iter().try_fold(place, |place, edit| {
+        if place < edit.at {
+            return Some(place);
+        }
+        if edit.at + edit.removed <= place {
+            return Some(place - edit.removed + edit.added.len());
+        }
+        let said = edit.added.iter().rposition(|content| content.role == Some(Role::Model))?;
+        Some(edit.at + said)
+    })
+}
+
+/// Responses that a handler put behind the calls they answer are answers like any other. They are taken out, since the
+/// log will have them.
 fn take_answers(
-    transcript: &Transcript,
-    place: usize,
+    transcript: &mut Transcript,
+    place: Option<usize>,
     response: &Response,
     answers: &mut Vec<(CallId, ToolValue)>,
 ) {
-    let Some(content) = &response.content else { return };
-    for behind in transcript.iter_from(place.saturating_add(1)) {
-        for given in behind.responses() {
-            let call = content.calls().find(|call| call.id.is_some() && call.id == given.id);
-            let Some(id) = call.and_then(|call| call.id.clone()) else { continue };
+    let (Some(content), Some(place)) = (&response.content, place) else { return };
+    let asked = |part: &Part| {
+        let given = part.as_response()?;
+        given.id.clone().filter(|_| content.calls().any(|call| call.id == given.id))
+    };
+    for index in (place.saturating_add(1)..transcript.len()).rev() {
+        let Some(message) = transcript.get(index).cloned() else { continue };
+        if message.parts.iter().all(|part| asked(part).is_none()) {
+            continue;
+        }
+        for part in &message.parts {
+            let (Some(id), Some(given)) = (asked(part), part.as_response()) else { continue };
             if answers.iter().all(|(answered, _)| *answered != id) {
                 let value = serde_json::Value::Object(given.response.clone().unwrap_or_default());
                 let is_error = value.get("error").is_some();
                 answers.push((id, ToolValue { value, is_error, ..ToolValue::default() }));
             }
         }
+        let mut rest = Arc::unwrap_or_clone(message);
+        rest.parts.retain(|part| asked(part).is_none());
+        let rest = (!rest.parts.is_empty()).then(|| Arc::new(rest));
+        transcript.splice(index..=index, rest);
     }
 }
 
 /// The conversation of this turn's agent, with what was changed in it earlier in this run.
 fn transcript<'t>(turn: &'t mut Turn<'_>, base: &History) -> &'t mut Transcript {
     let run = turn.run;
-    turn.transcript.get_or_insert_with(|| match run.values().take_transcript(run.source()) {
-        (Some(transcript), _) => transcript,
-        (None, edits) if edits.is_empty() => Transcript::new(base.clone()),
-        (None, edits) => Transcript::replay(base, &edits),
+    turn.transcript.get_or_insert_with(|| {
+        Box::new(match run.values().take_transcript(run.source()) {
+            (Some(transcript), _) => transcript,
+            (None, edits) if edits.is_empty() => Transcript::new(base.clone()),
+            (None, edits) => Transcript::replay(base, &edits),
+        })
     })
 }
 
@@ -152,22 +221,22 @@ fn place_input(transcript: &mut Transcript, said: Option<&Arc<Content>>, seen: O
 }
 
 /// An error if handlers left what no model can be sent. Looks only at where they changed something.
-fn check(transcript: &Transcript, edits: &[Edit]) -> Result<()> {
-    if edits.is_empty() {
-        return Ok(());
+fn check(transcript: &Transcript, changes: &[Change]) -> Result<()> {
+    let blamed = |change: &Change, message: String| {
+        Err(named(&*change.by, change.hook, Error::new(ErrorKind::Handler, message)))
+    };
+    if let Some(last) = changes.last().filter(|_| transcript.is_empty()) {
+        return blamed(last, text::EMPTY_HISTORY.to_owned());
     }
-    if transcript.is_empty() {
-        return Err(Error::new(ErrorKind::Handler, text::EMPTY_HISTORY));
-    }
-    for (index, edit) in edits.iter().enumerate() {
-        let mut place = edit.at + edit.added.len();
-        for later in edits.iter().skip(index + 1) {
+    for (index, change) in changes.iter().enumerate() {
+        let mut place = change.edit.at + change.edit.added.len();
+        for Change { edit: later, .. } in changes.iter().skip(index + 1) {
             if later.at < place {
                 place = (place + later.added.len()).saturating_sub(later.removed);
             }
         }
         if let Some(name) = orphan(transcript, place) {
-            return Err(Error::new(ErrorKind::Handler, text::orphaned_response(&name)));
+            return blamed(change, text::orphaned_response(&name));
         }
     }
     Ok(())
@@ -197,8 +266,13 @@ fn orphan(history: &History, place: usize) -> Option<smol_str::SmolStr> {
     responses.iter().find(|response| !known(response)).map(|response| response.name.clone())
 }
 
-/// Says an answer that a handler gave in the model's place.
-async fn respond(turn: &mut Turn<'_>, tools: &Arc<ToolSet>, cx: &Context, content: Content) -> Result<Made> {
+/// Says an answer that a handler gave in the model's place, and makes the calls in it.
+pub(super) async fn respond(
+    turn: &mut Turn<'_>,
+    tools: &Arc<ToolSet>,
+    cx: &Context,
+    content: Content,
+) -> Result<Made> {
     let run = turn.run;
     let mut event = run.event().with_content(content);
     event.actions = cx.take_actions();
@@ -228,8 +302,12 @@ pub(super) async fn pending_calls(turn: &mut Turn<'_>, tools: &Arc<ToolSet>) -> 
     let mut batch = Batch::default();
     for event in events.iter().rev() {
         answered.extend(event.responses().filter_map(|response| response.id.clone()));
-        if event.calls().next().is_some() {
-            let open = |call: &&FunctionCall| call.id.as_ref().is_none_or(|id| !answered.contains(id));
+        // Others see to their own calls.
+        if event.source == *turn.run.source() && event.calls().next().is_some() {
+            // What is answered later, by a person or by work elsewhere, is not made again.
+            let waits = |id: &CallId| event.long_running().contains(id);
+            let open =
+                |call: &&FunctionCall| call.id.as_ref().is_none_or(|id| !answered.contains(id) && !waits(id));
             batch.calls = event.calls().filter(open).cloned().collect();
             break;
         }

@@ -10,7 +10,7 @@ mod processors;
 
 use std::sync::Arc;
 
-use umbel_core::{Agent, Error, ErrorKind, Event, Result, Run, Transcript};
+use umbel_core::{Agent, Event, Result, Run, Transcript};
 
 pub use self::draft::Draft;
 pub use self::function_calls::Batch;
@@ -22,7 +22,6 @@ use crate::adk_stage::AdkStage;
 use crate::agents::{LlmAgent, TurnPlan};
 use crate::onion::{HookList, Onion};
 use crate::team::Team;
-use crate::text;
 use crate::tools::delegate::resume_task;
 
 /// What lasts over the steps of one agent's turn.
@@ -34,7 +33,18 @@ pub(crate) struct Turn<'a> {
     /// What stands around calls, if it is not what the run's agent has.
     pub(crate) layers: Option<HookList>,
     /// The conversation as handlers leave it, if any of them works on it.
-    pub(crate) transcript: Option<Transcript>,
+    pub(crate) transcript: Option<Box<Transcript>>,
+    /// Changes to it since the model was asked last, by whom.
+    changes: Vec<handlers::Change>,
+    /// How often handlers jumped in a row.
+    jumps: u32,
+}
+
+impl<'a> Turn<'a> {
+    fn new(agent: &'a LlmAgent, run: &'a Run, team: Arc<Team>, layers: Option<HookList>) -> Self {
+        let (answer, changes) = (Answer::default(), Vec::new());
+        Self { agent, run, team, answer, layers, transcript: None, changes, jumps: 0 }
+    }
 }
 
 /// What comes after a step.
@@ -54,30 +64,28 @@ pub(crate) struct Made {
     pub(crate) after: After,
 }
 
-/// How often handlers may jump back to the model in a row before it is asked.
-const JUMPS: u32 = 100;
-
 /// Runs an agent until it has said its last word.
 pub(crate) async fn run(agent: &LlmAgent, run: &Run) -> Result<()> {
-    let team = Team::of(run)?;
-    let mut turn = Turn { agent, run, team, answer: Answer::default(), layers: None, transcript: None };
+    let mut turn = Turn::new(agent, run, Team::of(run)?, None);
     if turn.team.has_tasks() && resume_task(run, &turn.team.place(run.node_id())?.delegates).await? {
         return Ok(());
     }
     let result = steps(&mut turn).await;
     if let Some(transcript) = turn.transcript.take() {
-        run.values().put_transcript(run.source().clone(), transcript);
+        run.values().put_transcript(run.source().clone(), *transcript);
     }
     result
 }
 
 async fn steps(turn: &mut Turn<'_>) -> Result<()> {
     let run = turn.run;
-    let mut jumps = 0;
     if run.turn_value::<TurnPlan>().is_some_and(|plan| plan.starts_with_calls) {
         let mut draft = Draft::new(turn.agent, run, turn.team.clone())?;
         draft.ask_toolsets().await?;
-        Box::pin(handlers::pending_calls(turn, &draft.tools)).await?;
+        let made = Box::pin(handlers::pending_calls(turn, &draft.tools)).await?;
+        if run.is_ended() || made.is_some_and(|event| event.is_final()) {
+            return Ok(());
+        }
     }
     loop {
         run.cancel_token().check()?;
@@ -86,12 +94,8 @@ async fn steps(turn: &mut Turn<'_>) -> Result<()> {
         if run.is_ended() {
             return Ok(());
         }
-        jumps = if after == After::Again && last.is_none() { jumps + 1 } else { 0 };
         match after {
             After::End => return Ok(()),
-            After::Again if jumps >= JUMPS => {
-                return Err(Error::new(ErrorKind::Handler, text::ENDLESS_JUMPS));
-            }
             After::Again => {}
             After::Event if last.is_none_or(|event| event.is_final() || event.is_partial()) => return Ok(()),
             After::Event => {}
@@ -107,9 +111,9 @@ pub(crate) fn save_answer(agent: &LlmAgent, event: &mut Event) -> Result<()> {
 /// Makes calls with an agent's tools and emits what follows from them: responses, questions to people, an answer. Gives
 /// the last event. For agents of your own.
 pub async fn make_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Option<Arc<Event>>> {
-    let (team, answer) = (Team::of(run)?, Answer::default());
+    let team = Team::of(run)?;
     let layers = Some(layers_of(agent, &team));
-    let mut turn = Turn { agent, run, team, answer, layers, transcript: None };
+    let mut turn = Turn::new(agent, run, team, layers);
     function_calls::follow(&mut turn, &agent.tools, &batch).await
 }
 
@@ -132,7 +136,11 @@ async fn one_step(turn: &mut Turn<'_>) -> Result<Made> {
     draft.ask_toolsets().await?;
     for processor in turn.agent.processors.request() {
         if processor.applies(turn.agent) {
-            processor.process(&mut draft).await?;
+            // Nearly all are done at once; then there is nothing to poll.
+            match processor.process(&mut draft).try_now() {
+                Ok(done) => done?,
+                Err(work) => work.await?,
+            }
         }
         if draft.is_stopped() || turn.run.is_ended() {
             return Ok(Made { last: draft.take_last(), after: After::Event });

@@ -1,13 +1,14 @@
 //! Asking the model, and what follows from its answer.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
     CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId, Extensions,
-    Guarded, Jump, ModelCall, ModelEnd, NextModel, Payload, Response, Result, RunStep, Step, ToolSet,
-    ToolValue, Work,
+    Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, RunStep,
+    Step, ToolSet, ToolValue, Work,
 };
 
 use super::draft::Draft;
@@ -78,7 +79,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
         _ => {
             run.count_model_call()?;
             let span = spans::model_call(run, &draft.request);
-            let chunks = draft.model.generate(&draft.request);
+            let chunks = generate(&*draft.model, &draft.request)?;
             let read = async {
                 call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code()))
             };
@@ -107,7 +108,10 @@ impl ModelEnd for AskModel {
         }
         let span = spans::model_call(call.run(), &call.request);
         *self.span.lock().unwrap_or_else(PoisonError::into_inner) = Some(span.clone());
-        let chunks = span.in_scope(|| call.model.generate(&call.request));
+        let chunks = match span.in_scope(|| generate(&*call.model, &call.request)) {
+            Ok(chunks) => chunks,
+            Err(error) => return Work::done(Err(error)),
+        };
         let chunks = chunks.inspect(move |chunk| {
             if let Err(error) = chunk {
                 span.in_scope(|| spans::record_error(error.kind().code()));
@@ -115,6 +119,12 @@ impl ModelEnd for AskModel {
         });
         Work::done(Ok(Box::pin(chunks)))
     }
+}
+
+/// Asks a model. One that panics has failed, and not whoever stands around it.
+fn generate(model: &dyn Model, request: &ModelRequest) -> Result<ChunkStream<'static>> {
+    catch_unwind(AssertUnwindSafe(|| model.generate(request)))
+        .map_err(|panic| Error::from_panic(&format!("model `{}`", model.name()), panic.as_ref()))
 }
 
 impl AskModel {
@@ -274,11 +284,9 @@ impl<'a> Call<'_, 'a> {
                 self.last = Some(last);
             }
         }
-        if let Some(content) = self.said.take() {
-            let mut event = self.turn.run.event().with_content(content);
-            self.turn.answer.save(self.turn.agent, &mut event)?;
-            self.last = Some(self.turn.run.emit(event).await?);
-            self.after = After::End;
+        if let (Some(content), Some(cx)) = (self.said.take(), self.cx) {
+            let made = Box::pin(handlers::respond(self.turn, &self.tools, cx, content)).await?;
+            (self.last, self.after) = (made.last, made.after);
         }
         Ok(())
     }

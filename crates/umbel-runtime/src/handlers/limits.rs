@@ -126,9 +126,20 @@ struct Calls {
     asking: Vec<(RunId, Arc<Source>)>,
 }
 
-/// The calls of a run by counter. The runs that it starts have it too.
+/// The calls of a run by counter.
 #[derive(Debug, Default)]
 struct RunCalls(Mutex<BTreeMap<SmolStr, Calls>>);
+
+impl RunCalls {
+    /// Those of a run. The runs that it starts share them.
+    fn of(run: &Run) -> Arc<Self> {
+        run.extension::<Self>().unwrap_or_else(|| {
+            let calls = run.values().get_or_insert_with(Self::default);
+            run.values().insert(calls.clone());
+            calls
+        })
+    }
+}
 
 impl Counter {
     fn new(name: SmolStr) -> Self {
@@ -158,7 +169,7 @@ impl Counter {
     /// Works on the calls so far. Nobody else does meanwhile, also not in another agent of the run.
     fn with<T>(&self, cx: &Context, work: impl FnOnce(&mut Calls) -> T) -> Result<T> {
         let (run, key) = (cx.run(), self.key());
-        let all = run.values().get_or_insert_with(RunCalls::default);
+        let all = RunCalls::of(run);
         let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
         let calls = match all.entry(key.clone()) {
             Entry::Occupied(known) => known.into_mut(),
@@ -178,9 +189,9 @@ impl Counter {
         Ok(result)
     }
 
-    /// The calls so far, of a run that has any.
+    /// The calls so far, if there are any.
     fn calls(&self, run: &Run) -> Option<Calls> {
-        let all = run.values().extension::<RunCalls>()?;
+        let all = RunCalls::of(run);
         let all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(&self.key()).cloned()
     }

@@ -4,7 +4,6 @@ use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -41,8 +40,6 @@ pub(crate) struct Task {
     pub(crate) input: Content,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) cancel: CancelToken,
-    /// Shared with the run that started this one, if one did.
-    pub(crate) model_calls: Arc<AtomicU32>,
     pub(crate) depth: u32,
 }
 
@@ -70,12 +67,14 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
 }
 
 /// The work's result. A panic in it, such as one of a callback, is an error like any other.
-fn caught<T>(work: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
-    AssertUnwindSafe(work).catch_unwind().map(|result| result.unwrap_or_else(panicked))
+pub(crate) fn caught<T>(work: impl Future<Output = Result<T>>) -> impl Future<Output = Result<T>> {
+    AssertUnwindSafe(work)
+        .catch_unwind()
+        .map(|result| result.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
 }
 
-fn panicked<T>(panic: Box<dyn std::any::Any + Send>) -> Result<T> {
-    Err(Error::from_panic("the run", panic.as_ref()))
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    Error::from_panic("the run", panic)
 }
 
 /// Takes the session and writes the user's message.
@@ -91,7 +90,7 @@ fn start(task: Task) -> Work<'static, Result<Run>> {
         return Work::later(caught(start_later(task)));
     }
     let started = std::panic::catch_unwind(AssertUnwindSafe(|| start_now(task)));
-    Work::done(started.unwrap_or_else(panicked))
+    Work::done(started.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
 }
 
 /// The start of a run that has nothing to wait for.
@@ -122,7 +121,9 @@ async fn start_later(task: Task) -> Result<Run> {
     }
     if !hooks.on_input.is_empty() {
         let early = Run::new(parts.clone(), shared.team.tree.root())?;
-        input = onion::on_input(&hooks.on_input, &early, input).await?;
+        let seen = pin!(onion::on_input(&hooks.on_input, &early, input));
+        let seen = tokio::time::timeout(parts.config.limits.run_time, seen).await;
+        input = seen.unwrap_or_else(|_| Err(CancelReason::Deadline.error()))?;
     }
     let mut artifacts = None;
     if parts.config.save_input_blobs {
@@ -153,7 +154,6 @@ fn prepare(task: Task) -> Result<(RunParts, Arc<Content>)> {
         services: shared.services.clone(),
         cancel: task.cancel,
         tree: shared.team.tree.clone(),
-        model_calls: task.model_calls,
         depth: task.depth,
         extensions: shared.extensions.clone(),
         journal: task.recorder,
@@ -406,7 +406,7 @@ async fn finish(run: &Run, recorder: &Recorder, result: Result<()>) -> Ended {
     let extras = &shared.team.extras;
     let quiet = shared.team.hooks.after_run.is_empty() && extras.compaction.is_none();
     if !quiet
-        && let Err(failure) = Box::pin(caught(wind_up(shared, run, &outcome))).await
+        && let Err(failure) = Box::pin(wound_up(run, recorder, &outcome)).await
         && error.is_none()
     {
         outcome = Outcome::from_error(&failure);
@@ -421,6 +421,12 @@ async fn finish(run: &Run, recorder: &Recorder, result: Result<()>) -> Ended {
         error = Some(failure);
     }
     Ended { outcome, error }
+}
+
+/// Winds a run up with an eye on the time: it may take as long as the run, or the grace if that was told to stop.
+async fn wound_up(run: &Run, recorder: &Recorder, outcome: &Outcome) -> Result<()> {
+    let work = pin!(caught(wind_up(&recorder.shared, run, outcome)));
+    watched(work, run, recorder).await
 }
 
 /// What comes after the last event: handlers, and a summary if one is due.

@@ -1,7 +1,7 @@
 //! A run's way to its session: events are made durable, then handed on.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -25,6 +25,9 @@ use crate::onion::{self, Onion};
 pub(crate) struct Recorder {
     pub(crate) shared: Arc<Shared>,
     pub(crate) config: Arc<RunConfig>,
+    /// That of the run that started this one, if one did: it counts the model calls.
+    above: Option<Arc<dyn Journal>>,
+    model_calls: AtomicU32,
     /// To the reader, who holds the recorder for its sake.
     pub(crate) outlet: Outlet,
     inner: Mutex<Inner>,
@@ -47,6 +50,8 @@ struct Inner {
     views: Vec<(EventId, Option<Arc<Event>>)>,
     interrupts: Vec<Interrupt>,
     writer: Turn,
+    /// Someone waits for the turn to write.
+    awaited: bool,
     /// A handler failed on an event: it would on the next one too.
     refused: bool,
 }
@@ -75,7 +80,7 @@ impl Inner {
 }
 
 impl Recorder {
-    pub(crate) fn new(shared: Arc<Shared>, config: Arc<RunConfig>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, config: Arc<RunConfig>, above: Option<Arc<dyn Journal>>) -> Self {
         let inner = Inner {
             hot: None,
             pending: Entries::new(),
@@ -83,11 +88,14 @@ impl Recorder {
             views: Vec::new(),
             interrupts: Vec::new(),
             writer: Turn::Nobody,
+            awaited: false,
             refused: false,
         };
         Self {
             shared,
             config,
+            above,
+            model_calls: AtomicU32::new(0),
             outlet: Outlet::default(),
             inner: Mutex::new(inner),
             values: RunValues::default(),
@@ -181,14 +189,22 @@ impl Recorder {
                 inner.writer = Turn::Nobody;
                 Some(None)
             }
-            Turn::Taken => None,
+            Turn::Taken => {
+                inner.awaited = true;
+                None
+            }
         }
     }
 
     /// Gives the turn back.
     fn pass(&self, writer: Turn) {
-        self.lock().writer = writer;
-        self.written.notify_waiters();
+        let mut inner = self.lock();
+        inner.writer = writer;
+        let awaited = std::mem::take(&mut inner.awaited);
+        drop(inner);
+        if awaited {
+            self.written.notify_waiters();
+        }
     }
 
     /// Ends the run: writes what is left and the outcome, gives the lease back and the session away.
@@ -336,11 +352,24 @@ impl Recorder {
                 None => Ok(event.into()),
             };
         }
+        let mut failure = None;
+        if !onion.on_output.is_empty() {
+            // Asked before the event is taken in, since whoever writes next hands on all that is there. If it fails,
+            // the event is stored and nobody sees it.
+            let whole = Arc::new(without_temp(event.clone()));
+            let seen = self.view(run, onion, &whole).await.inspect_err(refused);
+            let seen = seen.unwrap_or_else(|error| {
+                failure = Some(error);
+                None
+            });
+            if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &whole)) {
+                self.lock().views.push((event.id.clone(), seen));
+            }
+        }
         let holds = holds(run, &event, &steps);
         let event = self.take_in_event(event, steps);
-        let seen = self.view(run, onion, &event).await.inspect_err(refused)?;
-        if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &event)) {
-            self.lock().views.push((event.id.clone(), seen));
+        if let Some(error) = failure {
+            return Err(error);
         }
         if !holds {
             self.write().await?;
@@ -577,6 +606,13 @@ impl Journal for Recorder {
 
     fn values(&self) -> &RunValues {
         &self.values
+    }
+
+    fn count_model_call(&self) -> u32 {
+        match &self.above {
+            Some(above) => above.count_model_call(),
+            None => self.model_calls.fetch_add(1, Ordering::Relaxed),
+        }
     }
 
     fn state(&self) -> State {

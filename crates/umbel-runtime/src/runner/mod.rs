@@ -10,7 +10,6 @@ mod stream;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use futures::StreamExt;
 use smol_str::SmolStr;
@@ -20,6 +19,7 @@ use umbel_core::{
     RunStep, Services, Session, SessionKey, SessionStore, SystemClock,
 };
 
+pub(crate) use self::drive::caught;
 pub use self::stream::RunStream;
 
 use self::drive::Task;
@@ -150,9 +150,8 @@ impl Runner {
             key: key.clone(),
             id: self.shared.services.ids.run(),
             input: message.into(),
-            recorder: Arc::new(Recorder::new(self.shared.clone(), config.into())),
+            recorder: Arc::new(Recorder::new(self.shared.clone(), config.into(), None)),
             cancel: CancelToken::new(),
-            model_calls: Arc::new(AtomicU32::new(0)),
             depth: 0,
         })
     }
@@ -175,7 +174,7 @@ pub(crate) async fn run_child(
     let mut config = (**parent.config()).clone();
     config.streaming = false;
     config.state_delta = Object::new();
-    let recorder = Recorder::new(shared, Arc::new(config));
+    let recorder = Recorder::new(shared, Arc::new(config), Some(parent.journal().clone()));
     recorder.inherit(&parent.values().extensions());
     recorder.inherit(handed_down);
     // Should the caller be stopped, this run goes on in a task of its own until it has unwound and has its outcome.
@@ -185,7 +184,6 @@ pub(crate) async fn run_child(
         input,
         recorder: Arc::new(recorder),
         cancel: CancelToken::new(),
-        model_calls: parent.model_calls().clone(),
         depth: parent.depth() + 1,
     });
     while let Some(event) = stream.next().await {

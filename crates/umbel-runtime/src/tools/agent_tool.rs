@@ -172,7 +172,7 @@ impl Tool for AgentTool {
         cx: &'a ToolContext,
         args: Arc<Object>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move { Ok(ToolOutput::Value(self.ask(cx, &args).await?)) })
+        Box::pin(async move { Ok(ToolOutput::from(self.ask(cx, &args).await?)) })
     }
 }
 

@@ -72,7 +72,7 @@ impl Tool for Delegate {
             let Some(call) = cx.call_id() else {
                 return Err(ToolError::new("a task needs a call with an id"));
             };
-            Ok(ToolOutput::Value(self.work(cx.run(), call).await?))
+            Ok(ToolOutput::from(self.work(cx.run(), call).await?))
         })
     }
 }

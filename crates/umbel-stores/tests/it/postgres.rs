@@ -12,6 +12,8 @@ use umbel_core::{
 use umbel_stores::{Key, Keys, Postgres, contract};
 
 /// The address of the server, or a word that there is none.
+// Who runs the tests is told why these are not run.
+#[allow(clippy::print_stderr)]
 fn server() -> Option<String> {
     let url = std::env::var("UMBEL_TEST_POSTGRES").ok();
     if url.is_none() {

@@ -24,7 +24,7 @@ fn pay(notes: &Notes) -> FunctionTool {
 
 /// The id of the only question that a run ended with.
 fn question(seen: &Seen) -> CallId {
-    let Outcome::Interrupted { interrupts } = &seen.outcome else { panic!("{:?}", seen.outcome) };
+    let interrupts = seen.interrupts();
     assert_eq!(interrupts.len(), 1);
     interrupts[0].id.clone()
 }

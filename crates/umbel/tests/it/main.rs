@@ -3,14 +3,32 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod agents;
+mod attempts;
 mod bad_input;
+mod call_limits;
 mod calls;
+mod checklist;
 mod confirmations;
+mod context_edit;
+mod eino_bugs;
 mod flow;
+mod handler_bad_input;
 mod handler_macro;
+mod handler_steps;
+mod handler_support;
+mod hooks_matrix;
+mod layers;
+mod offload;
 mod options;
 mod outcome;
+mod pii;
+mod pii_vectors;
+mod repair;
 mod sessions;
+mod small_handlers;
+mod small_handlers_run;
 mod spans;
+mod summarise;
 mod support;
 mod tool_macro;
+mod with_helpers;

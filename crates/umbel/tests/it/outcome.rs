@@ -7,17 +7,14 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use umbel::{
     Agent, AgentTool, CancelReason, Confirm, Content, ErrorKind, EventFilter, FunctionTool, Handler,
-    LlmAgent, LogEntry, Outcome, Parallel, Plugin, Result, Run, RunConfig, RunLimits, RunStep, Runner,
-    ScriptedModel, Sequential, SessionKey, Work, agent_fn,
+    LlmAgent, LogEntry, Outcome, Parallel, Plugin, Result, Run, RunLimits, RunStep, Runner, ScriptedModel,
+    Sequential, SessionKey, Work, agent_fn,
 };
 
 use crate::support::{
-    Notes, Spy, begin, echo, fine, log, outcomes, quick, read, run_once, stored, stored_answers, with_session,
+    Notes, Spy, assert_free, begin, config, echo, fine, log, outcomes, quick, read, run_once, stored,
+    stored_answers, with_session,
 };
-
-fn config(limits: RunLimits) -> RunConfig {
-    RunConfig { limits, ..RunConfig::default() }
-}
 
 /// An agent that says something and then never ends, whoever asks it to.
 fn stubborn() -> impl Agent {
@@ -36,11 +33,6 @@ fn sleeper() -> FunctionTool {
         tokio::time::sleep(Duration::from_secs(60)).await;
         Ok(Value::Null)
     })
-}
-
-async fn assert_free(runner: &Runner, key: &SessionKey) {
-    let entries = Default::default();
-    runner.sessions().commit(key, None, entries).await.expect("the session is free");
 }
 
 /// The run's records in order, as words.

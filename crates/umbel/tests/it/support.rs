@@ -9,9 +9,9 @@ use serde_json::Value;
 use umbel::store::{Abandoned, Acquire, Acquired, Entries, News};
 use umbel::{
     Agent, Content, Error, ErrorKind, Event, EventFilter, FunctionCall, FunctionResponse, FunctionTool,
-    InMemorySessions, Lease, LogEntry, ModelRequest, NewSession, Object, Outcome, Part, Response, Result,
-    Role, RunLimits, RunStep, RunStream, Runner, ScriptedModel, Session, SessionKey, SessionStore, Versions,
-    Work,
+    InMemorySessions, Interrupt, Lease, LogEntry, ModelRequest, NewSession, Object, Outcome, Part, Response,
+    Result, Role, RunConfig, RunLimits, RunStep, RunStream, Runner, ScriptedModel, Session, SessionKey,
+    SessionStore, Versions, Work,
 };
 
 /// All that a run gave.
@@ -63,6 +63,19 @@ impl Seen {
         }
     }
 
+    /// What a failed run says.
+    pub(crate) fn message(&self) -> &str {
+        self.error.as_ref().expect("an error").message()
+    }
+
+    /// What an interrupted run asks.
+    pub(crate) fn interrupts(&self) -> &[Interrupt] {
+        match &self.outcome {
+            Outcome::Interrupted { interrupts } => interrupts,
+            other => panic!("not interrupted but {other:?}"),
+        }
+    }
+
     pub(crate) fn assert_finished(&self) -> &Self {
         assert_eq!((&self.outcome, self.error.as_ref().map(Error::message)), (&Outcome::Finished, None));
         self
@@ -102,6 +115,18 @@ pub(crate) async fn with_session(runner: Runner) -> (Runner, SessionKey) {
 pub(crate) async fn run_once(agent: impl Agent + 'static) -> Seen {
     let (runner, key) = begin(agent).await;
     read(runner.run(&key, "hi")).await
+}
+
+/// The session can be written to: no run holds it.
+pub(crate) async fn assert_free(runner: &Runner, key: &SessionKey) {
+    let entries = Default::default();
+    runner.sessions().commit(key, None, entries).await.expect("the session is free");
+}
+
+/// The log has one outcome, the one that the reader got, and the session is free.
+pub(crate) async fn assert_ended(runner: &Runner, key: &SessionKey, seen: &Seen) {
+    assert_eq!(outcomes(&log(runner, key).await), std::slice::from_ref(&seen.outcome));
+    assert_free(runner, key).await;
 }
 
 /// The whole log.
@@ -180,6 +205,14 @@ pub(crate) fn said(request: &ModelRequest) -> Vec<String> {
     request.contents.iter().map(|content| content.text()).collect()
 }
 
+pub(crate) fn config(limits: RunLimits) -> RunConfig {
+    RunConfig { limits, ..RunConfig::default() }
+}
+
+pub(crate) fn streaming() -> RunConfig {
+    RunConfig { streaming: true, ..RunConfig::default() }
+}
+
 pub(crate) fn quick() -> RunLimits {
     RunLimits { grace: Duration::from_millis(30), ..RunLimits::default() }
 }
@@ -195,6 +228,11 @@ impl Notes {
 
     pub(crate) fn all(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
+    }
+
+    /// The notes so far, taken out.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
     }
 }
 

@@ -21,7 +21,7 @@ fn context(tool: &dyn Tool, dependencies: Extensions) -> ToolContext {
 async fn call_with(tool: &dyn Tool, cx: &ToolContext, args: Value) -> Result<ToolValue, ToolError> {
     let Value::Object(args) = args else { panic!("arguments are an object") };
     match tool.call(cx, Arc::new(args)).await? {
-        ToolOutput::Value(value) => Ok(value),
+        ToolOutput::Value(value) => Ok(*value),
         ToolOutput::Stream(_) => panic!("not a value"),
     }
 }
@@ -263,7 +263,7 @@ async fn nothing_or_error() -> Result<()> {
 /// Answers with an output of its own.
 #[tool]
 async fn output() -> ToolOutput {
-    ToolOutput::Value(ToolValue { is_error: true, value: json!("broken"), ..ToolValue::default() })
+    ToolOutput::from(ToolValue { is_error: true, value: json!("broken"), ..ToolValue::default() })
 }
 
 /// Answers with a value or an error.

@@ -86,9 +86,12 @@ async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, mut given: Giv
     }
     let layers = &draft.team.place(draft.run.node_id())?.onion.wrap_tool;
     let made = function_calls::execute(draft.run, layers, &draft.tools, &batch).await?;
-    let Some(event) = made else { return Ok(()) };
+    let Some(mut event) = made else { return Ok(()) };
+    function_calls::mark_direct(&draft.tools, &batch, &mut event);
     let transfer = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone());
-    draft.emit(event).await?;
+    // A call may ask again.
+    let last = function_calls::emit_with_questions(draft.run, &batch.calls, event).await?;
+    draft.emitted(last);
     if let Some(name) = transfer {
         draft.run.transfer_to(name);
         draft.run.end();

@@ -1,0 +1,295 @@
+//! Finding personal data in a text.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::{Arc, LazyLock};
+
+use regex::Regex;
+use regex_automata::nfa::thompson::{NFA, WhichCaptures};
+use umbel_core::{BoxError, Error, ErrorKind, Result};
+
+/// A piece of personal data in a text. Offsets count characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PiiMatch {
+    /// Where it begins.
+    pub start: usize,
+    /// Where it ends.
+    pub end: usize,
+    /// What stands there.
+    pub value: String,
+}
+
+/// Finds personal data: gives the places in bytes.
+pub(super) type DetectFn = dyn Fn(&str) -> Vec<Range<usize>> + Send + Sync;
+
+/// How personal data are found.
+#[derive(Clone)]
+pub(super) enum Detector {
+    Pattern(Arc<Pattern>),
+    Function(Arc<DetectFn>),
+}
+
+impl Detector {
+    /// All places in a text, in order, none of them empty or inside another.
+    pub(super) fn find_all(&self, text: &str) -> Vec<Range<usize>> {
+        match self {
+            Self::Pattern(pattern) => pattern.find_all(text, 0),
+            Self::Function(detect) => in_order(text, detect(text)),
+        }
+    }
+}
+
+/// Makes what a function gave usable: places that are none are left out, those that overlap are one.
+fn in_order(text: &str, mut found: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    found.retain(|place| !place.is_empty() && text.get(place.clone()).is_some());
+    found.sort_by_key(|place| place.start);
+    let mut places: Vec<Range<usize>> = Vec::with_capacity(found.len());
+    for place in found {
+        match places.last_mut() {
+            Some(last) if place.start < last.end => last.end = last.end.max(place.end),
+            _ => places.push(place),
+        }
+    }
+    places
+}
+
+/// The places with offsets in characters.
+pub(super) fn in_chars(text: &str, places: &[Range<usize>]) -> Vec<PiiMatch> {
+    let (mut chars, mut bytes) = (0, 0);
+    let mut count_to = |place: usize| {
+        chars += text.get(bytes..place).map_or(0, |between| between.chars().count());
+        bytes = place;
+        chars
+    };
+    let matched = |place: &Range<usize>| PiiMatch {
+        start: count_to(place.start),
+        end: count_to(place.end),
+        value: text.get(place.clone()).unwrap_or_default().to_owned(),
+    };
+    places.iter().map(matched).collect()
+}
+
+/// A regular expression, and what a match of it must be besides.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    regex: Regex,
+    /// The same expression, to see what of a text that is still coming may become a match.
+    pub(super) nfa: NFA,
+    check: Option<fn(&str) -> bool>,
+}
+
+impl Pattern {
+    pub(super) fn new(pattern: &str) -> Result<Self> {
+        let failed = |error: BoxError| {
+            let message = format!("the pattern `{pattern}` cannot be used: {error}");
+            Error::new(ErrorKind::Build, message).with_source(error)
+        };
+        let regex = Regex::new(pattern).map_err(|error| failed(error.into()))?;
+        let config = NFA::config().which_captures(WhichCaptures::None);
+        let nfa = NFA::compiler().configure(config).build(pattern).map_err(|error| failed(error.into()))?;
+        Ok(Self { regex, nfa, check: None })
+    }
+
+    /// Whether any match of the expression counts.
+    pub(super) fn is_unchecked(&self) -> bool {
+        self.check.is_none()
+    }
+
+    /// The first match from `from` on.
+    ///
+    /// One that does not pass the check does not hide another that begins inside it. Empty ones do not count: there is
+    /// nothing to hide.
+    pub(super) fn find_at(&self, text: &str, from: usize) -> Option<Range<usize>> {
+        let mut from = from;
+        loop {
+            let found = self.regex.find_at(text, from)?;
+            if !found.is_empty() && self.check.is_none_or(|check| check(found.as_str())) {
+                return Some(found.range());
+            }
+            from = found.start() + text.get(found.start()..)?.chars().next()?.len_utf8();
+        }
+    }
+
+    /// All matches from `from` on.
+    pub(super) fn find_all(&self, text: &str, from: usize) -> Vec<Range<usize>> {
+        let next = |found: &Range<usize>| self.find_at(text, found.end);
+        std::iter::successors(self.find_at(text, from), next).collect()
+    }
+}
+
+/// Nothing that could be part of the word stands before. Only ASCII counts: letters of another script, with no space
+/// between, do not hide what comes behind them.
+const START: &str = r"(?-u:\b{start-half})";
+/// The same for what stands behind.
+const END: &str = r"(?-u:\b{end-half})";
+
+/// Finds email addresses. What follows the last label cannot make an address none.
+pub(super) fn email() -> Detector {
+    static EMAIL: LazyLock<Option<Arc<Pattern>>> = LazyLock::new(|| {
+        let name = "[A-Za-z0-9_][A-Za-z0-9._%+-]*";
+        let last_label = r"(?:[A-Za-z|]{2,}(?-u:\b)|[A-Za-z|]+[A-Za-z])";
+        built_in(&format!(r"{START}{name}@[A-Za-z0-9.-]+\.{last_label}"), None)
+    });
+    shared(&EMAIL)
+}
+
+/// Finds the numbers of cards: 16 digits, or 15 or 14 that begin as such cards do, and a check digit that fits.
+pub(super) fn credit_card() -> Detector {
+    static CARD: LazyLock<Option<Arc<Pattern>>> = LazyLock::new(|| {
+        let sixteen = r"\d{4}[\s-]?\d{4}[\s-]?\d{4}[\s-]?\d{4}";
+        let fifteen = r"3[47]\d{2}[\s-]?\d{6}[\s-]?\d{5}";
+        let fourteen = r"3(?:0[0-5]|[689]\d)\d[\s-]?\d{6}[\s-]?\d{4}";
+        built_in(&format!("{START}(?:{sixteen}|{fifteen}|{fourteen}){END}"), Some(passes_luhn))
+    });
+    shared(&CARD)
+}
+
+/// Finds IP addresses, of version 4 and of version 6.
+pub(super) fn ip() -> Detector {
+    static IP: LazyLock<Option<Arc<Pattern>>> = LazyLock::new(|| {
+        let four = r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}";
+        let group = "[0-9A-Fa-f]{1,4}";
+        let groups = format!("{group}(?::{group}){{0,6}}");
+        let whole = format!("(?:{group}:){{6}}(?:{four}|{group}:{group})");
+        let shortened = format!("(?:{groups})?::(?:(?:{group}:){{0,5}}{four}|{groups})?");
+        let is_address =
+            |text: &str| text.parse::<IpAddr>().is_ok_and(|ip| !ip.is_unspecified() || ip.is_ipv4());
+        built_in(&format!("{START}(?:{whole}|{shortened}|{four}){END}"), Some(is_address))
+    });
+    shared(&IP)
+}
+
+/// Finds the addresses of network cards.
+pub(super) fn mac_address() -> Detector {
+    static MAC: LazyLock<Option<Arc<Pattern>>> = LazyLock::new(|| {
+        built_in(&format!("{START}(?:[0-9A-Fa-f]{{2}}[:-]){{5}}[0-9A-Fa-f]{{2}}{END}"), None)
+    });
+    shared(&MAC)
+}
+
+/// Finds URLs: with a scheme, or else with `www` or a path.
+pub(super) fn url() -> Detector {
+    static URL: LazyLock<Option<Arc<Pattern>>> = LazyLock::new(|| {
+        let not = r#"\s<>"{}|\\^`\[\]"#;
+        let with_scheme = format!("https?://[^{not}/?#][^{not}]*");
+        let label = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?";
+        let bare = format!(r"www(?:\.{label})+(?:/\S*)?|{label}(?:\.{label})+/\S*");
+        built_in(&format!("{with_scheme}|{START}(?:{bare})"), None)
+    });
+    shared(&URL)
+}
+
+fn built_in(pattern: &str, check: Option<fn(&str) -> bool>) -> Option<Arc<Pattern>> {
+    Pattern::new(pattern).ok().map(|pattern| Arc::new(Pattern { check, ..pattern }))
+}
+
+/// A pattern of our own, which always compiles: were it otherwise, nothing would get through.
+fn shared(pattern: &LazyLock<Option<Arc<Pattern>>>) -> Detector {
+    match &**pattern {
+        Some(pattern) => Detector::Pattern(pattern.clone()),
+        None => Detector::Function(Arc::new(|text| std::iter::once(0..text.len()).collect())),
+    }
+}
+
+/// Whether the last digit is the check digit of the others.
+fn passes_luhn(number: &str) -> bool {
+    let mut digits: Vec<u32> = number.chars().filter_map(digit).collect();
+    digits.reverse();
+    let weigh = |(place, digit): (usize, &u32)| match digit * (1 + place as u32 % 2) {
+        large if large > 9 => large - 9,
+        small => small,
+    };
+    digits.iter().enumerate().map(weigh).sum::<u32>() % 10 == 0
+}
+
+/// The value of a decimal digit of any script. Digits of a script stand in a row, from zero to nine.
+fn digit(c: char) -> Option<u32> {
+    if c.is_ascii() || !c.is_numeric() {
+        return c.to_digit(10);
+    }
+    let before = (0..u32::from(c)).rev().map(char::from_u32);
+    let row = before.take_while(|before| before.is_some_and(char::is_numeric)).count();
+    u32::try_from(row % 10).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(detector: &Detector, text: &str) -> Vec<String> {
+        in_chars(text, &detector.find_all(text)).into_iter().map(|found| found.value).collect()
+    }
+
+    #[test]
+    fn every_built_in_pattern_compiles() {
+        for detector in [email(), credit_card(), ip(), mac_address(), url()] {
+            assert!(matches!(detector, Detector::Pattern(_)));
+        }
+    }
+
+    #[test]
+    fn letters_of_another_script_hide_nothing() {
+        assert_eq!(found(&email(), "почтаivan@mail.com u@site.comé"), ["ivan@mail.com", "u@site.com"]);
+        assert_eq!(found(&ip(), "адрес10.0.0.7"), ["10.0.0.7"]);
+        assert_eq!(found(&credit_card(), "№4111111111111111号"), ["4111111111111111"]);
+        assert_eq!(found(&url(), "см.example.org/x"), ["example.org/x"]);
+    }
+
+    #[test]
+    fn an_address_ends_where_its_last_label_ends() {
+        assert_eq!(found(&email(), "|a@b.com| u@x.org2 c@d.ab|1"), ["a@b.com", "u@x.org", "c@d.ab|"]);
+        assert_eq!(found(&email(), "+x@y.zz .q@r.st %@u.vw"), ["x@y.zz", "q@r.st"]);
+    }
+
+    #[test]
+    fn cards_of_14_and_15_digits_are_found_if_they_begin_as_such_cards_do() {
+        let text = "378282246310005, 3782 822463 10005, 30569309025904, 3056-930902-5904, 123456789012347";
+        let cards = ["378282246310005", "3782 822463 10005", "30569309025904", "3056-930902-5904"];
+        assert_eq!(found(&credit_card(), text), cards);
+    }
+
+    #[test]
+    fn a_number_that_fails_its_check_does_not_hide_the_next() {
+        assert_eq!(found(&credit_card(), "1234 4111 1111 1111 1111"), ["4111 1111 1111 1111"]);
+        assert_eq!(found(&ip(), "999.10.0.0.7"), ["10.0.0.7"]);
+    }
+
+    #[test]
+    fn digits_of_any_script_are_digits() {
+        assert_eq!("0٣９𝟘𝟡𝟙".chars().filter_map(digit).collect::<Vec<_>>(), [0, 3, 9, 0, 9, 1]);
+        assert_eq!(
+            found(&credit_card(), "カード ４１１１ １１１１ １１１１ １１１１"),
+            ["４１１１ １１１１ １１１１ １１１１"]
+        );
+        assert!(found(&credit_card(), "４１１１ １１１１ １１１１ １１１２").is_empty());
+    }
+
+    #[test]
+    fn addresses_of_version_6_are_found() {
+        let text =
+            "2001:db8::1, (::1) fe80::1%eth0 1:2:3:4:5:6:7:8. ::ffff:10.0.0.7 2001:db8::: and 64:ff9b::";
+        let addresses = ["2001:db8::1", "::1", "fe80::1", "1:2:3:4:5:6:7:8", "::ffff:10.0.0.7"];
+        assert_eq!(found(&ip(), text), [&addresses[..], &["2001:db8::", "64:ff9b::"]].concat());
+        assert!(found(&ip(), "12:30:45 std::vec ::new() a:b :: 00:11:22:33:44:55").is_empty());
+    }
+
+    #[test]
+    fn a_url_in_a_url_is_part_of_it() {
+        assert_eq!(found(&url(), "x.io/r?u=https://y.io/p end"), ["x.io/r?u=https://y.io/p"]);
+        assert_eq!(found(&url(), "https://x.io/a|b.c/d https:///z"), ["https://x.io/a", "b.c/d"]);
+    }
+
+    #[test]
+    fn what_a_function_gives_is_put_in_order() {
+        let detect = |_: &str| vec![4..6, 0..2, 1..3, 5..5, 7..99, 8..9];
+        let detector = Detector::Function(Arc::new(detect));
+        assert_eq!(detector.find_all("abcdefgé"), [0..3, 4..6]);
+    }
+
+    #[test]
+    fn a_pattern_that_cannot_be_read_says_so() {
+        let error = Pattern::new("(").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Build);
+        assert!(error.message().contains("`(`"), "{error}");
+    }
+}
