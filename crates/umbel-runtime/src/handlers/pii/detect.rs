@@ -75,7 +75,25 @@ pub(super) struct Pattern {
     regex: Regex,
     /// The same expression, to see what of a text that is still coming may become a match.
     pub(super) nfa: NFA,
-    check: Option<fn(&str) -> bool>,
+    check: Check,
+}
+
+#[derive(Debug)]
+enum Check {
+    /// Any match counts.
+    No,
+    /// It counts if this says so of its text.
+    Text(fn(&str) -> bool),
+    /// It counts if no match of this begins further inside it.
+    Undivided(Regex),
+}
+
+/// A match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) place: Range<usize>,
+    /// The last place that has to do with it: it is sure once nothing that begins there or before can change any more.
+    pub(super) depends_on: usize,
 }
 
 impl Pattern {
@@ -87,34 +105,89 @@ impl Pattern {
         let regex = Regex::new(pattern).map_err(|error| failed(error.into()))?;
         let config = NFA::config().which_captures(WhichCaptures::None);
         let nfa = NFA::compiler().configure(config).build(pattern).map_err(|error| failed(error.into()))?;
-        Ok(Self { regex, nfa, check: None })
+        Ok(Self { regex, nfa, check: Check::No })
     }
 
-    /// Whether any match of the expression counts.
-    pub(super) fn is_unchecked(&self) -> bool {
-        self.check.is_none()
+    /// Whether there is a match wherever the expression has one, be it another.
+    pub(super) fn keeps_matches(&self) -> bool {
+        matches!(self.check, Check::No | Check::Undivided(_))
     }
 
-    /// The first match from `from` on.
-    ///
-    /// One that does not pass the check does not hide another that begins inside it. Empty ones do not count: there is
-    /// nothing to hide.
-    pub(super) fn find_at(&self, text: &str, from: usize) -> Option<Range<usize>> {
+    /// The first match from `from` on. Empty ones do not count: there is nothing to hide.
+    pub(super) fn find_at(&self, text: &str, from: usize) -> Option<Found> {
         let mut from = from;
         loop {
-            let found = self.regex.find_at(text, from)?;
-            if !found.is_empty() && self.check.is_none_or(|check| check(found.as_str())) {
-                return Some(found.range());
-            }
-            from = found.start() + text.get(found.start()..)?.chars().next()?.len_utf8();
+            let place = self.regex.find_at(text, from)?.range();
+            let alone = Some(Found { depends_on: place.start, place: place.clone() });
+            from = match &self.check {
+                Check::No if !place.is_empty() => return alone,
+                Check::Text(check) if passes(text, &place, *check) => return alone,
+                Check::Text(check) => match self.find_inside(text, &place, *check) {
+                    Some(place) => return Some(Found { depends_on: place.end - 1, place }),
+                    None => place.end,
+                },
+                Check::Undivided(divides) => match divides.find_at(text, place.start) {
+                    Some(found) if found.start() == place.start => return alone,
+                    Some(found) if found.start() < place.end => behind(text, place.start)?,
+                    _ => return Some(Found { depends_on: place.end - 1, place }),
+                },
+                Check::No => behind(text, place.start)?,
+            };
         }
     }
 
-    /// All matches from `from` on.
-    pub(super) fn find_all(&self, text: &str, from: usize) -> Vec<Range<usize>> {
-        let next = |found: &Range<usize>| self.find_at(text, found.end);
-        std::iter::successors(self.find_at(text, from), next).collect()
+    /// A match that passes the check and begins inside one that failed it, unless it reaches into the next that passes.
+    fn find_inside(
+        &self,
+        text: &str,
+        failed: &Range<usize>,
+        check: fn(&str) -> bool,
+    ) -> Option<Range<usize>> {
+        let begins_before = |from: usize, end: usize| {
+            self.regex.find_at(text, from).map(|found| found.range()).filter(|place| place.start < end)
+        };
+        let mut inner = begins_before(behind(text, failed.start)?, failed.end)?;
+        while !passes(text, &inner, check) {
+            inner = begins_before(behind(text, inner.start)?, failed.end)?;
+        }
+        let mut next = begins_before(failed.end, inner.end);
+        while let Some(place) = next {
+            if passes(text, &place, check) {
+                return None;
+            }
+            next = begins_before(place.end, inner.end);
+        }
+        Some(inner)
     }
+
+    /// Where a text can be cut that is settled up to `place` and has no match before it: not inside one that failed its
+    /// check, since what begins in there counts less than what begins behind it.
+    pub(super) fn cut(&self, text: &str, from: usize, place: usize) -> usize {
+        let Check::Text(_) = self.check else { return place };
+        let mut from = from;
+        while let Some(failed) = self.regex.find_at(text, from).filter(|failed| failed.start() < place) {
+            if failed.end() > place {
+                return failed.start();
+            }
+            from = failed.end();
+        }
+        place
+    }
+
+    /// The places of all matches from `from` on.
+    pub(super) fn find_all(&self, text: &str, from: usize) -> Vec<Range<usize>> {
+        let next = |found: &Found| self.find_at(text, found.place.end);
+        std::iter::successors(self.find_at(text, from), next).map(|found| found.place).collect()
+    }
+}
+
+fn passes(text: &str, place: &Range<usize>, check: fn(&str) -> bool) -> bool {
+    text.get(place.clone()).is_some_and(check)
+}
+
+/// The place behind the character at `place`.
+fn behind(text: &str, place: usize) -> Option<usize> {
+    Some(place + text.get(place..)?.chars().next()?.len_utf8())
 }
 
 /// Nothing that could be part of the word stands before. Only ASCII counts: letters of another script, with no space
@@ -126,9 +199,9 @@ const END: &str = r"(?-u:\b{end-half})";
 /// Finds email addresses. What follows the last label cannot make an address none.
 pub(super) fn email() -> Detector {
     static EMAIL: LazyLock<Option<Arc<Pattern>>> = LazyLock::new(|| {
-        let name = "[A-Za-z0-9_][A-Za-z0-9._%+-]*";
+        let name = r"(?-u:\b)[A-Za-z0-9._%+-]+";
         let last_label = r"(?:[A-Za-z|]{2,}(?-u:\b)|[A-Za-z|]+[A-Za-z])";
-        built_in(&format!(r"{START}{name}@[A-Za-z0-9.-]+\.{last_label}"), None)
+        built_in(&format!(r"{name}@[A-Za-z0-9.-]+\.{last_label}"), Check::No)
     });
     shared(&EMAIL)
 }
@@ -139,7 +212,7 @@ pub(super) fn credit_card() -> Detector {
         let sixteen = r"\d{4}[\s-]?\d{4}[\s-]?\d{4}[\s-]?\d{4}";
         let fifteen = r"3[47]\d{2}[\s-]?\d{6}[\s-]?\d{5}";
         let fourteen = r"3(?:0[0-5]|[689]\d)\d[\s-]?\d{6}[\s-]?\d{4}";
-        built_in(&format!("{START}(?:{sixteen}|{fifteen}|{fourteen}){END}"), Some(passes_luhn))
+        built_in(&format!("{START}(?:{sixteen}|{fifteen}|{fourteen}){END}"), Check::Text(passes_luhn))
     });
     shared(&CARD)
 }
@@ -154,7 +227,7 @@ pub(super) fn ip() -> Detector {
         let shortened = format!("(?:{groups})?::(?:(?:{group}:){{0,5}}{four}|{groups})?");
         let is_address =
             |text: &str| text.parse::<IpAddr>().is_ok_and(|ip| !ip.is_unspecified() || ip.is_ipv4());
-        built_in(&format!("{START}(?:{whole}|{shortened}|{four}){END}"), Some(is_address))
+        built_in(&format!("{START}(?:{whole}|{shortened}|{four}){END}"), Check::Text(is_address))
     });
     shared(&IP)
 }
@@ -162,24 +235,26 @@ pub(super) fn ip() -> Detector {
 /// Finds the addresses of network cards.
 pub(super) fn mac_address() -> Detector {
     static MAC: LazyLock<Option<Arc<Pattern>>> = LazyLock::new(|| {
-        built_in(&format!("{START}(?:[0-9A-Fa-f]{{2}}[:-]){{5}}[0-9A-Fa-f]{{2}}{END}"), None)
+        built_in(&format!("{START}(?:[0-9A-Fa-f]{{2}}[:-]){{5}}[0-9A-Fa-f]{{2}}{END}"), Check::No)
     });
     shared(&MAC)
 }
 
-/// Finds URLs: with a scheme, or else with `www` or a path.
+/// Finds URLs: with a scheme, or else with `www` or a path. Where one with a scheme begins inside another, only that one
+/// counts.
 pub(super) fn url() -> Detector {
     static URL: LazyLock<Option<Arc<Pattern>>> = LazyLock::new(|| {
         let not = r#"\s<>"{}|\\^`\[\]"#;
         let with_scheme = format!("https?://[^{not}/?#][^{not}]*");
         let label = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?";
         let bare = format!(r"www(?:\.{label})+(?:/\S*)?|{label}(?:\.{label})+/\S*");
-        built_in(&format!("{with_scheme}|{START}(?:{bare})"), None)
+        let check = Regex::new(&with_scheme).map_or(Check::No, Check::Undivided);
+        built_in(&format!("{with_scheme}|{START}(?:{bare})"), check)
     });
     shared(&URL)
 }
 
-fn built_in(pattern: &str, check: Option<fn(&str) -> bool>) -> Option<Arc<Pattern>> {
+fn built_in(pattern: &str, check: Check) -> Option<Arc<Pattern>> {
     Pattern::new(pattern).ok().map(|pattern| Arc::new(Pattern { check, ..pattern }))
 }
 
@@ -252,6 +327,9 @@ mod tests {
     fn a_number_that_fails_its_check_does_not_hide_the_next() {
         assert_eq!(found(&credit_card(), "1234 4111 1111 1111 1111"), ["4111 1111 1111 1111"]);
         assert_eq!(found(&ip(), "999.10.0.0.7"), ["10.0.0.7"]);
+        let cut_short = "1234 5678 1234 5678 5500-0000-0000-0004";
+        assert!(passes_luhn("5678 1234 5678 5500"), "it begins earlier");
+        assert_eq!(found(&credit_card(), cut_short), ["5500-0000-0000-0004"]);
     }
 
     #[test]
@@ -274,8 +352,15 @@ mod tests {
     }
 
     #[test]
-    fn a_url_in_a_url_is_part_of_it() {
-        assert_eq!(found(&url(), "x.io/r?u=https://y.io/p end"), ["x.io/r?u=https://y.io/p"]);
+    fn a_url_with_a_scheme_counts_before_one_without() {
+        assert_eq!(
+            found(&url(), "x.io/r?u=https://y.io/p www.z.iohttps://u:p@h.io"),
+            ["https://y.io/p", "https://u:p@h.io"]
+        );
+        assert_eq!(
+            found(&url(), "https://x.io/r?u=https://y.io/p x.io/http://"),
+            ["https://x.io/r?u=https://y.io/p", "x.io/http://"]
+        );
         assert_eq!(found(&url(), "https://x.io/a|b.c/d https:///z"), ["https://x.io/a", "b.c/d"]);
     }
 

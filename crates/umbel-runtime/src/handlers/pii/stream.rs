@@ -7,9 +7,12 @@ use std::ops::Range;
 
 use umbel_core::Result;
 
-use super::detect::Detector;
+use super::detect::{Detector, Found};
 use super::redact::{PiiBlocked, PiiRule};
 use super::trace::{Known, Trace};
+
+/// From how many bytes on it is not worth while to know how long exactly a text is that waits.
+const LONG_WAIT: usize = 4096;
 
 /// Redacts a text that comes piece by piece. What it gives, put together, is what its rules make of the whole text.
 #[derive(Debug)]
@@ -84,9 +87,25 @@ impl RuleStream {
         Self { rule, text: String::new(), from: 0, trace, marked: false }
     }
 
-    /// How many characters wait, up to a limit: all that wait may be long.
+    /// How many characters wait, redacted as if nothing followed. If they are many, `limit` is near enough.
     fn waiting(&self, limit: usize) -> usize {
-        if self.marked { 0 } else { self.unsettled().chars().take(limit).count() }
+        if self.marked || limit == 0 {
+            return 0;
+        }
+        let Detector::Pattern(pattern) = &self.rule.detector else {
+            return self.unsettled().chars().take(limit).count();
+        };
+        if self.unsettled().len() > LONG_WAIT {
+            return limit;
+        }
+        let chars = |text: Option<&str>| text.map_or(0, |text| text.chars().count());
+        let (mut count, mut done) = (0, self.from);
+        for place in pattern.find_all(&self.text, self.from) {
+            count += chars(self.text.get(done..place.start));
+            count += chars(self.text.get(place.clone()).map(|value| self.rule.replacement(value)).as_deref());
+            done = place.end;
+        }
+        count + chars(self.text.get(done..))
     }
 
     fn unsettled(&self) -> &str {
@@ -128,18 +147,18 @@ impl RuleStream {
                 out.push_str(self.unsettled());
                 self.from = self.text.len();
             }
-            return Ok(found);
+            return Ok(found.map(|found| found.place));
         }
         // While a match that begins right here may change, there is no need to look for another.
         if trace.settles(&self.text, self.from) {
             let found = pattern.find_at(&self.text, self.from);
-            if let Some(place) = found.filter(|place| trace.settles(&self.text, place.start)) {
-                return Ok(Some(place));
+            if let Some(found) = found.filter(|found| trace.settles(&self.text, found.depends_on)) {
+                return Ok(Some(found.place));
             }
         }
         let known = trace.read(&self.text);
+        let open = pattern.cut(&self.text, self.from, known.open.unwrap_or(self.text.len()));
         self.stop_if_certain(known)?;
-        let open = known.open.unwrap_or(self.text.len());
         out.push_str(self.text.get(self.from..open).unwrap_or_default());
         self.from = open;
         self.mark_if_certain(known, out);
@@ -149,8 +168,9 @@ impl RuleStream {
     /// Stops as soon as there is a match, though it may still grow.
     fn stop_if_certain(&self, known: Known) -> Result<(), PiiBlocked> {
         let Detector::Pattern(pattern) = &self.rule.detector else { return Ok(()) };
-        let begins_at = |start: usize| pattern.find_at(&self.text, start).is_some_and(|at| at.start == start);
-        if self.rule.blocks() && pattern.is_unchecked() && known.certain.is_some_and(begins_at) {
+        let begins_at =
+            |start: usize| pattern.find_at(&self.text, start).is_some_and(|found| found.place.start == start);
+        if self.rule.blocks() && pattern.keeps_matches() && known.certain.is_some_and(begins_at) {
             return Err(self.rule.blocked(pattern.find_all(&self.text, self.from).len()));
         }
         Ok(())
@@ -159,11 +179,11 @@ impl RuleStream {
     /// Lets a marker through as soon as there is a match, if it is the same wherever the match ends.
     fn mark_if_certain(&mut self, known: Known, out: &mut String) {
         let Detector::Pattern(pattern) = &self.rule.detector else { return };
-        if self.marked || known.certain != Some(self.from) || !pattern.is_unchecked() {
+        if self.marked || known.certain != Some(self.from) || !pattern.keeps_matches() {
             return;
         }
-        let begins_here =
-            || pattern.find_at(&self.text, self.from).is_some_and(|place| place.start == self.from);
+        let here = |found: Found| found.place.start == self.from && found.depends_on == self.from;
+        let begins_here = || pattern.find_at(&self.text, self.from).is_some_and(here);
         if let Some(marker) = self.rule.marker().filter(|_| begins_here()) {
             out.push_str(&marker);
             self.marked = true;
