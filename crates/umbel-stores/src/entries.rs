@@ -6,7 +6,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use umbel_core::session::without_temp;
-use umbel_core::store::{News, refuse_nul, refuse_nul_keys};
+#[cfg(feature = "sqlite")]
+use umbel_core::store::News;
+use umbel_core::store::{refuse_nul, refuse_nul_keys};
 use umbel_core::{Error, ErrorKind, Event, LogEntry, Object, Part, Payload, Result, SessionKey, StateScope};
 
 /// Entries as they are written.
@@ -98,6 +100,7 @@ pub(crate) fn decode(key: &SessionKey, version: u64, time: Option<f64>, body: &s
 }
 
 /// What came first, and what came after that.
+#[cfg(feature = "sqlite")]
 pub(crate) fn together(first: Option<News>, then: News) -> News {
     let Some(first) = first.filter(|_| !then.whole) else { return then };
     let mut entries = first.entries;

@@ -1,6 +1,6 @@
 //! What PostgreSQL says went wrong, as errors of Umbel.
 
-use deadpool_postgres::PoolError;
+use deadpool_postgres::{PoolError, TimeoutType};
 use tokio_postgres::error::SqlState;
 use umbel_core::{Error, ErrorKind};
 
@@ -69,9 +69,13 @@ impl From<Trouble> for Error {
             Trouble::Refused(error) => error,
             Trouble::Postgres(error) => fault(error),
             Trouble::Pool(PoolError::Backend(error)) => fault(error),
-            Trouble::Pool(PoolError::Timeout(_)) => {
+            Trouble::Pool(PoolError::Timeout(TimeoutType::Wait)) => {
                 let message =
                     "all connections to PostgreSQL are in use: allow more of them, or ask less at once";
+                Error::new(ErrorKind::Store, message)
+            }
+            Trouble::Pool(PoolError::Timeout(_)) => {
+                let message = "PostgreSQL does not answer in time: check that it runs and is not overloaded";
                 Error::new(ErrorKind::Store, message)
             }
             Trouble::Pool(error) => {

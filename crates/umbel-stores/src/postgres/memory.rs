@@ -1,5 +1,6 @@
 //! Memories in PostgreSQL, found by its text search.
 
+use deadpool_postgres::Transaction;
 use umbel_core::memory::{MemoryEntry, best, said_in, words};
 use umbel_core::{MemoryStore, Result, Session, Work};
 
@@ -17,7 +18,7 @@ const LONGEST: usize = 1_000;
 const MOST: usize = 10_000;
 
 /// A memory as it is written.
-struct Row {
+pub(super) struct Row {
     author: String,
     time: f64,
     content: String,
@@ -25,7 +26,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(entry: &MemoryEntry) -> Result<Self> {
+    pub(super) fn new(entry: &MemoryEntry) -> Result<Self> {
         let words = words(&entry.content.text()).into_iter().filter(|word| word.len() <= LONGEST);
         let (words, content) = (words.take(MOST).collect(), to_json(&*entry.content)?);
         // PostgreSQL takes no NUL, and no name needs one.
@@ -33,29 +34,28 @@ impl Row {
     }
 }
 
+/// Puts rows in the place of what was remembered of a session.
+pub(super) async fn replace(
+    change: &Transaction<'_>,
+    [app, user, session]: &[String; 3],
+    rows: &[Row],
+) -> Result<(), Trouble> {
+    let delete = "DELETE FROM umbel_memories WHERE app = $1 AND user_id = $2 AND session = $3";
+    query(change, delete, &[app, user, session]).await?;
+    let insert = "INSERT INTO umbel_memories (app, user_id, session, author, time, content, words)
+        VALUES ($1, $2, $3, $4, $5, $6, array_to_tsvector($7::text[]))";
+    for Row { author, time, content, words } in rows {
+        query(change, insert, &[app, user, session, author, time, content, words]).await?;
+    }
+    Ok(())
+}
+
 impl MemoryStore for Postgres {
     fn add<'a>(&'a self, session: &'a Session) -> Work<'a, Result<()>> {
         Work::later(async move {
             let rows = &said_in(session).map(|entry| Row::new(&entry)).collect::<Result<Vec<_>>>()?;
-            let key = &session.key;
-            let added = self.write(move |change, _| {
-                Box::pin(async move {
-                    let place: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
-                        [&key.app(), &key.user(), &key.id()];
-                    let delete =
-                        "DELETE FROM umbel_memories WHERE app = $1 AND user_id = $2 AND session = $3";
-                    query(change, delete, &place).await?;
-                    let insert =
-                        "INSERT INTO umbel_memories (app, user_id, session, author, time, content, words)
-                        VALUES ($1, $2, $3, $4, $5, $6, array_to_tsvector($7::text[]))";
-                    for Row { author, time, content, words } in rows {
-                        let [app, user, session] = place;
-                        query(change, insert, &[app, user, session, author, time, content, words]).await?;
-                    }
-                    Ok(())
-                })
-            });
-            added.await
+            let place = &[session.key.app(), session.key.user(), session.key.id()].map(str::to_owned);
+            self.write(move |change, _| Box::pin(replace(change, place, rows))).await
         })
     }
 

@@ -11,6 +11,7 @@ mod fault;
 mod memory;
 mod schema;
 mod sessions;
+mod transfer;
 
 use std::fmt;
 use std::future::Future;

@@ -20,6 +20,7 @@ use super::fault::Trouble;
 use super::{Postgres, query, signed, unsigned};
 use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, to_json};
 use crate::refusal::{busy, exists, fenced, not_found, stale};
+use crate::transfer::SessionPiece;
 
 /// The columns of a [`Row`], with the versions of its user and its app, and the server's clock.
 const ROW: &str = "SELECT s.id, s.version, s.epoch, s.lease_until, s.lease_ttl, s.updated_at,
@@ -211,7 +212,11 @@ fn object(rows: &[tokio_postgres::Row]) -> Result<Arc<Object>, Trouble> {
 }
 
 /// The state of a user, or of an app where the user is empty.
-async fn shared_state(client: &impl GenericClient, app: &str, user: &str) -> Result<Arc<Object>, Trouble> {
+pub(super) async fn shared_state(
+    client: &impl GenericClient,
+    app: &str,
+    user: &str,
+) -> Result<Arc<Object>, Trouble> {
     let select = "SELECT t.key, t.value FROM umbel_shared_state t JOIN umbel_scopes s ON s.id = t.scope
         WHERE s.app = $1 AND s.user_id = $2 ORDER BY t.id";
     object(&query(client, select, &[&app, &user]).await?)
@@ -236,7 +241,7 @@ async fn set_session_state(change: &Transaction<'_>, id: i64, keys: &Object) -> 
 }
 
 /// Sets keys of a user, or of an app where the user is empty. Tells the new version if there was something to set.
-async fn set_shared_state(
+pub(super) async fn set_shared_state(
     change: &Transaction<'_>,
     app: &str,
     user: &str,
@@ -372,6 +377,36 @@ async fn get(
         }
     }
     Ok(Some(row.session(moment, key, events.into_iter().collect()).await?))
+}
+
+/// A session with its log, to be exported.
+pub(super) async fn whole_session(
+    moment: &Transaction<'_>,
+    key: SessionKey,
+    parent: Option<SessionKey>,
+    owner: Option<String>,
+) -> Result<SessionPiece, Trouble> {
+    let row = Row::find(moment, &key).await?.ok_or_else(|| not_found(&key))?;
+    let news = row.news(moment, &key, Versions::default()).await?;
+    let state = news.session_state.map(Arc::unwrap_or_clone).unwrap_or_default();
+    Ok(SessionPiece { key, parent, state, updated_at: row.updated_at, owner, entries: news.entries })
+}
+
+/// Makes a session with its log. What the log sets of user and app is known from elsewhere.
+pub(super) async fn import_session(change: &Transaction<'_>, session: &SessionPiece) -> Result<(), Trouble> {
+    let SessionPiece { key, parent, state, updated_at, owner, entries } = session;
+    let new = NewSession { key: key.clone(), state: Object::new(), parent: parent.clone() };
+    create(change, &new, &Scoped { session: state.clone(), ..Scoped::default() }).await?;
+    let mut entries = Prepared::new(entries)?;
+    entries.state = Scoped { session: entries.state.session, ..Scoped::default() };
+    entries.updated_at = Some(*updated_at);
+    let mut row = Row::lock(change, key).await?;
+    row.write(change, key, &entries).await?;
+    if let Some(owner) = owner {
+        // A lease that ran out: the run was under way, and is to be recovered.
+        row.set_lease(change, Some(owner), Some(0)).await?;
+    }
+    Ok(())
 }
 
 fn millis(duration: Duration) -> i64 {

@@ -73,8 +73,10 @@ fn export_sessions<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> R
 }
 
 fn export_artifacts<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> Result<(), Trouble> {
-    let mut select = connection
-        .prepare("SELECT app, user, session, name, version, part, data FROM artifacts ORDER BY id")?;
+    let mut select = connection.prepare(
+        "SELECT app, user, session, name, version, part, data FROM artifacts
+         ORDER BY app, user, session, name, version",
+    )?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         let place = [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?];

@@ -1,9 +1,15 @@
 //! Stores put through the contract, and what is special to each.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr
+)]
 
 mod in_memory;
-#[cfg(feature = "postgres")]
+#[cfg(all(feature = "postgres", feature = "sqlite"))]
 mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;

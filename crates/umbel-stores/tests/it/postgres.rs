@@ -145,8 +145,7 @@ async fn postgres_an_append_that_was_cut_off_is_written_once() {
 async fn postgres_says_when_all_connections_are_in_use() {
     let Some(url) = server() else { return };
     let url = new_database(&url).await;
-    let store =
-        Postgres::options(&url).connections(1).patience(Duration::from_millis(300)).open().await.unwrap();
+    let store = Postgres::options(&url).connections(1).patience(Duration::from_secs(2)).open().await.unwrap();
     let s1 = new_session(&store).await;
     let mut other = connect(&url).await;
     let lock = other.transaction().await.unwrap();
@@ -236,4 +235,26 @@ async fn postgres_credentials_change_their_key() {
     let store = with(&new).open().await.unwrap();
     let secret = CredentialStore::load(&store, "app", "ann", "mail").await.unwrap();
     assert_eq!(secret, Some(Credential::new("s3cret")));
+}
+
+#[tokio::test]
+async fn postgres_takes_in_what_another_store_exported_and_gives_it_back() {
+    let Some(url) = server() else { return };
+    let keys = Keys::parse(&Key::generate("k1").unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = umbel_stores::Sqlite::options(folder.path().join("umbel.db"))
+        .keys(keys.clone())
+        .open()
+        .await
+        .unwrap();
+    crate::transfer::fill(&file).await;
+    let lines = crate::transfer::exported(&file).await;
+    let store = Postgres::options(&new_database(&url).await).keys(keys).open().await.unwrap();
+    let pieces = store.import(lines.as_bytes()).await.unwrap();
+    let mut back = Vec::new();
+    assert!(store.export(&mut back).await.unwrap() >= pieces);
+    assert_eq!(String::from_utf8(back).unwrap(), lines);
+    assert_eq!(store.abandoned("app").await.unwrap().len(), 1);
+    let again = store.import(lines.as_bytes()).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::AlreadyExists);
 }

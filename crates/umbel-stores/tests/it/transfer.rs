@@ -27,7 +27,7 @@ impl Write for Shared {
     }
 }
 
-async fn exported(store: &Sqlite) -> String {
+pub(crate) async fn exported(store: &Sqlite) -> String {
     let out = Shared::default();
     store.export(out.clone()).await.unwrap();
     let bytes = out.0.lock().unwrap().clone();
@@ -83,7 +83,7 @@ fn what_google_adk_never_wrote_is_refused() {
 }
 
 /// Everything a store can hold.
-async fn fill(store: &Sqlite) {
+pub(crate) async fn fill(store: &Sqlite) {
     let key = |id: &str| SessionKey::new("app", "bö\"b", id).unwrap();
     let mut lines = Vec::new();
     adk::export(data("adk-sessions.db"), &mut lines).unwrap();

@@ -1,0 +1,156 @@
+//! What is in PostgreSQL as JSON lines, and back.
+
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+
+use deadpool_postgres::Transaction;
+use tokio_postgres::IsolationLevel;
+use umbel_core::memory::MemoryEntry;
+use umbel_core::{Result, SessionKey};
+
+use super::fault::Trouble;
+use super::memory::{Row as MemoryRow, replace};
+use super::sessions::{import_session, set_shared_state, shared_state, whole_session};
+use super::{Postgres, query, signed, unsigned};
+use crate::entries::{from_json, join_part, split_part};
+use crate::refusal::artifact_exists;
+use crate::seal::{Owner, Sealed};
+use crate::transfer::{Lines, Piece, read_pieces};
+
+impl Postgres {
+    /// Writes everything as JSON lines, as it was at one moment. Tells how many pieces there were.
+    pub async fn export(&self, out: impl Write + Send) -> Result<u64> {
+        let mut lines = Lines::new(out)?;
+        // Not tried again if the connection breaks: some lines are written already.
+        self.export_to(&mut lines).await?;
+        lines.end()
+    }
+
+    async fn export_to<W: Write + Send>(&self, lines: &mut Lines<W>) -> Result<(), Trouble> {
+        let mut client = self.client().await?;
+        let moment = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
+        let moment = moment.read_only(true).start().await?;
+        export_state(&moment, lines).await?;
+        export_sessions(&moment, lines).await?;
+        export_artifacts(&moment, lines).await?;
+        export_memories(&moment, lines).await?;
+        export_credentials(&moment, lines).await
+    }
+
+    /// Takes in JSON lines, all or none. What is there already is refused. Tells how many pieces there were.
+    pub async fn import(&self, input: impl BufRead) -> Result<u64> {
+        let mut pieces = Vec::new();
+        let count = read_pieces(input, |piece| {
+            pieces.push(piece);
+            Ok(())
+        })?;
+        let pieces = &pieces;
+        let imported = self.write(move |change, _| {
+            Box::pin(async move {
+                for piece in pieces {
+                    import(change, piece).await?;
+                }
+                Ok(())
+            })
+        });
+        imported.await?;
+        Ok(count)
+    }
+}
+
+async fn export_state<W: Write>(moment: &Transaction<'_>, lines: &mut Lines<W>) -> Result<(), Trouble> {
+    for row in query(moment, "SELECT app, user_id FROM umbel_scopes ORDER BY id", &[]).await? {
+        let (app, user): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        let state = Arc::unwrap_or_clone(shared_state(moment, &app, &user).await?);
+        if !state.is_empty() {
+            lines.write(Piece::State { app, user: (!user.is_empty()).then_some(user), state })?;
+        }
+    }
+    Ok(())
+}
+
+async fn export_sessions<W: Write>(moment: &Transaction<'_>, lines: &mut Lines<W>) -> Result<(), Trouble> {
+    // In the order they were made, so that a parent comes before its children.
+    let select = "SELECT s.app, s.user_id, s.name, p.user_id, p.name, s.owner
+        FROM umbel_sessions s LEFT JOIN umbel_sessions p ON p.id = s.parent ORDER BY s.id";
+    for row in query(moment, select, &[]).await? {
+        let app: &str = row.try_get(0)?;
+        let parent = match (row.try_get::<_, Option<&str>>(3)?, row.try_get::<_, Option<&str>>(4)?) {
+            (Some(user), Some(name)) => Some(SessionKey::new(app, user, name)?),
+            _ => None,
+        };
+        let key = SessionKey::new(app, row.try_get::<_, &str>(1)?, row.try_get::<_, &str>(2)?)?;
+        lines.write(Piece::Session(whole_session(moment, key, parent, row.try_get(5)?).await?))?;
+    }
+    Ok(())
+}
+
+async fn export_artifacts<W: Write>(moment: &Transaction<'_>, lines: &mut Lines<W>) -> Result<(), Trouble> {
+    let keys = "SELECT app, user_id, session, name, version FROM umbel_artifacts ORDER BY 1, 2, 3, 4, 5";
+    // One by one: all of them together may be more than fits into memory.
+    for row in query(moment, keys, &[]).await? {
+        let place: [String; 4] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?];
+        let version: i64 = row.try_get(4)?;
+        let select = "SELECT part, data FROM umbel_artifacts
+            WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4 AND version = $5";
+        let [app, user, session, name] = &place;
+        let found = query(moment, select, &[app, user, session, name, &version]).await?;
+        let Some(found) = found.first() else { continue };
+        let part = join_part(found.try_get(0)?, found.try_get(1)?)?;
+        lines.write(Piece::Artifact { place, version: unsigned(version), part })?;
+    }
+    Ok(())
+}
+
+async fn export_memories<W: Write>(moment: &Transaction<'_>, lines: &mut Lines<W>) -> Result<(), Trouble> {
+    let select = "SELECT app, user_id, session, author, time, content FROM umbel_memories
+        ORDER BY app, user_id, session, id";
+    for row in query(moment, select, &[]).await? {
+        let place: [String; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
+        let (content, session) = (from_json("a memory", row.try_get(5)?)?, row.try_get(2)?);
+        let entry = MemoryEntry { content, author: row.try_get(3)?, session, timestamp: row.try_get(4)? };
+        lines.write(Piece::Memories { place, entries: vec![entry] })?;
+    }
+    Ok(())
+}
+
+async fn export_credentials<W: Write>(moment: &Transaction<'_>, lines: &mut Lines<W>) -> Result<(), Trouble> {
+    let select =
+        "SELECT app, user_id, name, key_id, sealed FROM umbel_credentials ORDER BY app, user_id, name";
+    for row in query(moment, select, &[]).await? {
+        let owner = Owner { app: row.try_get(0)?, user: row.try_get(1)?, name: row.try_get(2)? };
+        let sealed = Sealed { key_id: row.try_get(3)?, bytes: row.try_get(4)? };
+        lines.write(Piece::Credential { owner, sealed })?;
+    }
+    Ok(())
+}
+
+async fn import(change: &Transaction<'_>, piece: &Piece) -> Result<(), Trouble> {
+    match piece {
+        Piece::State { app, user, state } => {
+            set_shared_state(change, app, user.as_deref().unwrap_or_default(), state).await?;
+        }
+        Piece::Session(session) => import_session(change, session).await?,
+        Piece::Artifact { place: [app, user, session, name], version, part } => {
+            let (part, data) = split_part(part.clone())?;
+            let insert = "INSERT INTO umbel_artifacts (app, user_id, session, name, version, part, data)
+                VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING version";
+            let version = signed(*version);
+            let made = query(change, insert, &[app, user, session, name, &version, &part, &data]).await?;
+            if made.is_empty() {
+                return Err(artifact_exists(name).into());
+            }
+        }
+        Piece::Memories { place, entries } => {
+            let rows = entries.iter().map(MemoryRow::new).collect::<Result<Vec<_>>>()?;
+            replace(change, place, &rows).await?;
+        }
+        Piece::Credential { owner: Owner { app, user, name }, sealed } => {
+            let save = "INSERT INTO umbel_credentials (app, user_id, name, key_id, sealed)
+                VALUES ($1, $2, $3, $4, $5) ON CONFLICT (app, user_id, name)
+                DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed";
+            query(change, save, &[app, user, name, &sealed.key_id, &sealed.bytes]).await?;
+        }
+    }
+    Ok(())
+}
