@@ -220,11 +220,16 @@ impl Transcript {
     /// The log gives something else than before, from `same` on: a late answer was put beside its call, or old turns were
     /// summed up. What lies before and behind that keeps its changes.
     fn realign(&mut self, base: &History, same: usize) {
-        let (old, new) = (self.base.len(), base.len());
+        let old = self.base.len();
+        // What came last may have more behind it by now.
+        let last = self.base.last().filter(|_| same < old);
+        let new = (same..base.len()).rev().find(|at| base.get(*at) == last).map_or(base.len(), |at| at + 1);
         let longest = old.min(new) - same;
-        let pairs = self.base.iter().rev().zip(base.iter().rev()).take(longest);
+        let pairs = self.base.iter().rev().zip((0..new).rev().filter_map(|at| base.get(at))).take(longest);
         let tail = pairs.take_while(|(old, new)| old == new).count();
-        let origin = realigned(self.origin.take().unwrap_or_default(), same..old - tail, same..new - tail);
+        let mut origin =
+            realigned(self.origin.take().unwrap_or_default(), same..old - tail, same..new - tail);
+        origin.extend(Some(Segment::Base(new..base.len())).filter(|_| new < base.len()));
         self.base = base.clone();
         let mut messages = History::new();
         for segment in &origin {

@@ -103,6 +103,14 @@ impl RunValues {
         (transcript, edits)
     }
 
+    /// Whether handlers changed the conversation of an agent earlier in this run.
+    pub fn has_edits(&self, source: &Arc<Source>) -> bool {
+        self.lock().as_ref().is_some_and(|inner| {
+            inner.transcripts.iter().any(|(of, _)| of == source)
+                || inner.edits.iter().any(|(of, _)| of == source)
+        })
+    }
+
     /// Puts it back, for the agent's next turn in this run.
     pub fn put_transcript(&self, source: Arc<Source>, transcript: Transcript) {
         if transcript.is_edited() {

@@ -33,6 +33,8 @@ pub struct Draft<'a> {
     notes: Vec<(smol_str::SmolStr, Arc<str>)>,
     stopped: bool,
     last: Option<Arc<Event>>,
+    /// What is for this request only has no place among the messages yet.
+    unplaced: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -62,6 +64,7 @@ impl<'a> Draft<'a> {
             notes: Vec::new(),
             stopped: false,
             last: None,
+            unplaced: false,
         }))
     }
 
@@ -148,6 +151,38 @@ impl<'a> Draft<'a> {
             processor.see(self, &mut view);
         }
         view
+    }
+
+    /// Whether the conversation that is sent may differ from what the log gives.
+    pub(crate) fn has_worked_on_history(&self, has_transcript: bool) -> Result<bool> {
+        let onion = &self.team.place(self.run.node_id())?.onion;
+        let input = self.turn_plan.as_ref().is_some_and(|turn| turn.input.is_some());
+        Ok(has_transcript
+            || input
+            || onion.works_on_history()
+            || self.run.values().has_edits(self.run.source()))
+    }
+
+    /// Takes in what the log gives.
+    pub(crate) fn take_contents(&mut self) -> Result<()> {
+        self.request.contents = self.run.contents(&self.view());
+        self.unplaced = true;
+        // Handlers work on the log's messages alone: what is for one request only stands elsewhere in the next.
+        if !self.has_worked_on_history(false)? {
+            self.place_turn();
+        }
+        Ok(())
+    }
+
+    /// Puts what is for this request only among the messages, if that was not done yet.
+    pub(crate) fn place_turn(&mut self) {
+        if std::mem::take(&mut self.unplaced) {
+            let seen = self.turn_plan.as_ref().and_then(|turn| turn.input.as_ref());
+            let turn = std::mem::take(&mut self.turn_contents);
+            let context = &self.run.config().model_input_context;
+            let input = seen.or_else(|| self.run.input());
+            crate::contents::place(&mut self.request.contents, context, input, &turn);
+        }
     }
 
     /// Declares all tools, and lets each have its say.

@@ -40,6 +40,7 @@ pub(super) async fn before_model(
             turn.changes.clear();
             transcript.mark_sent();
             draft.request.contents = transcript.history().clone();
+            draft.place_turn();
             Ok(None)
         }
         Step::Respond(content) => respond(turn, &draft.request.tools, cx, content).await.map(Some),

@@ -43,8 +43,7 @@ struct Call<'t, 'a> {
 pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Result<Made> {
     let (run, team) = (turn.run, turn.team.clone());
     let onion = &team.place(run.node_id())?.onion;
-    let history =
-        onion.works_on_history() || draft.turn_plan.as_ref().is_some_and(|turn| turn.input.is_some());
+    let history = draft.has_worked_on_history(turn.transcript.is_some())?;
     let cx = (history || !onion.wrap_model.is_empty()).then(|| Context::new(run.clone()));
     if history
         && let Some(cx) = &cx

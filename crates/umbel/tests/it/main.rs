@@ -10,6 +10,7 @@ mod calls;
 mod checklist;
 mod confirmations;
 mod context_edit;
+mod edits;
 mod eino_bugs;
 mod flow;
 mod handler_bad_input;

@@ -3,7 +3,6 @@
 use umbel_core::{ContentsView, Result, Work};
 
 use super::RequestProcessor;
-use crate::contents;
 use crate::flow::Draft;
 
 pub(super) struct Contents;
@@ -14,11 +13,7 @@ impl RequestProcessor for Contents {
     }
 
     fn process<'a>(&'a self, draft: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
-        draft.request.contents = draft.run.contents(&draft.view());
-        let context = &draft.run.config().model_input_context;
-        let turn = std::mem::take(&mut draft.turn_contents);
-        contents::place(&mut draft.request.contents, context, draft.run.input(), &turn);
-        Work::done(Ok(()))
+        Work::done(draft.take_contents())
     }
 }
 
