@@ -1,12 +1,6 @@
 //! Stores put through the contract, and what is special to each.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stderr
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod in_memory;
 #[cfg(all(feature = "postgres", feature = "sqlite"))]

@@ -487,6 +487,16 @@ async fn an_interrupted_run_goes_on_without_what_was_redacted() {
     assert_eq!(said(&model.requests()[1])[0], "delete [REDACTED_EMAIL]");
 }
 
+#[tokio::test]
+async fn a_handler_that_was_made_from_another_looks_for_itself() {
+    let mails = Pii::new(PiiRule::email());
+    let more = mails.clone().rule(PiiRule::ip()).named("more");
+    let model = ScriptedModel::new("m").text("fine");
+    let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).handler(mails).handler(more)).await;
+    read(runner.run(&key, "a@x.org at 10.0.0.7")).await.assert_finished();
+    assert_eq!(said(&model.requests()[0]), ["[REDACTED_EMAIL] at [REDACTED_IP]"]);
+}
+
 #[test]
 fn a_handler_has_the_hooks_that_its_rules_need() {
     let hooks = |rule: PiiRule| Pii::new(rule).hooks();

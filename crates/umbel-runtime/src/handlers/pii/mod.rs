@@ -47,6 +47,9 @@ const LOOKBACK: usize = 128;
 /// Rules apply in the order in which they were added; each sees what those before it left. A rule that blocks stops the
 /// run before anything of what it found gets any further. In later runs of the session it hides what stopped that run.
 ///
+/// Add it before handlers that hand the history to someone else, such as those that sum it up. The log keeps what users
+/// said, for whoever reads it directly, unless the handler acts [on entry](Self::on_entry).
+///
 /// ```
 /// use umbel_runtime::handlers::pii::{Pii, PiiRule, PiiStrategy};
 ///
@@ -73,7 +76,6 @@ pub struct Pii {
 impl Pii {
     /// A handler with one rule.
     pub fn new(rule: PiiRule) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let empty = Self {
             name: SmolStr::default(),
             is_named: false,
@@ -82,13 +84,16 @@ impl Pii {
             hiding: Sorted::default(),
             lookback: LOOKBACK,
             on_entry: false,
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            number: 0,
         };
         empty.rule(rule)
     }
 
     /// Adds a rule.
     pub fn rule(mut self, rule: PiiRule) -> Self {
+        // Handlers that differ in their rules must not take what the other looked at for done.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        self.number = NEXT.fetch_add(1, Ordering::Relaxed);
         self.list.push(rule);
         if !self.is_named {
             let kinds: Vec<&str> = self.list.iter().map(PiiRule::kind).collect();
