@@ -63,7 +63,7 @@ pub use actions::{Actions, Compaction, Confirmation};
 pub use agent::{AfterOrder, Agent, AgentTree, Extending, Mode, NodeId, TransferPolicy};
 pub use artifact::{ArtifactStore, InMemoryArtifacts};
 pub use callbacks::{AgentCallback, Callbacks};
-pub use cancel::{CancelReason, CancelToken};
+pub use cancel::{CancelReason, CancelToken, SafePoint};
 pub use clock::{Clock, SteppingClock, SystemClock};
 pub use code::CodeExecutor;
 pub use config::{OtherBuilds, RunConfig, RunLimits, ToolErrors, UnfinishedCalls};

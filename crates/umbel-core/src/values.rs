@@ -171,6 +171,11 @@ impl RunValues {
         self.lock().get_or_insert_default().replay = Some(Arc::new(replay));
     }
 
+    /// What happened before this run went on, if it does go on with something.
+    pub fn replay(&self) -> Option<Arc<Replay>> {
+        self.lock().as_ref()?.replay.clone()
+    }
+
     /// What happened before this run went on, for an agent that takes up its turn where it was cut short. It does so once:
     /// what it does later in this run is new.
     pub fn take_up(&self, source: &Arc<Source>) -> Option<Arc<Replay>> {
