@@ -37,7 +37,7 @@ impl Parallel {
             match result {
                 // It stopped where it was asked to; the others come to such a point, too.
                 Err(error) if error.is_control() && !run.cancel_token().is_cancelled() => {
-                    stopped = Some(error)
+                    stopped = Some(error);
                 }
                 result => result?,
             }
