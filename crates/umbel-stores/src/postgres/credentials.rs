@@ -1,9 +1,9 @@
 //! Credentials in PostgreSQL, encrypted.
 
-use umbel_core::{Credential, CredentialStore, Result, Work};
+use umbel_core::{Clock, Credential, CredentialStore, Result, SystemClock, Work};
 
 use super::fault::Trouble;
-use super::{Postgres, query};
+use super::{Postgres, execute, query};
 use crate::seal::{Keys, Owner, Sealed, keys_or_refuse};
 
 impl Postgres {
@@ -47,10 +47,11 @@ impl CredentialStore for Postgres {
             let sealed = &self.keys()?.seal(&Owner::new(app, user, name)?, &credential)?;
             let saved = self.write(move |change, _| {
                 Box::pin(async move {
-                    let save = "INSERT INTO umbel_credentials (app, user_id, name, key_id, sealed)
-                        VALUES ($1, $2, $3, $4, $5) ON CONFLICT (app, user_id, name)
-                        DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed";
-                    query(change, save, &[&app, &user, &name, &sealed.key_id, &sealed.bytes]).await?;
+                    let save = "INSERT INTO umbel_credentials (app, user_id, name, key_id, sealed, saved_at)
+                        VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (app, user_id, name) DO UPDATE
+                        SET key_id = excluded.key_id, sealed = excluded.sealed, saved_at = excluded.saved_at";
+                    let (Sealed { key_id, bytes }, now) = (sealed, SystemClock.now());
+                    query(change, save, &[&app, &user, &name, key_id, bytes, &now]).await?;
                     Ok(())
                 })
             });
@@ -86,6 +87,24 @@ impl CredentialStore for Postgres {
                 let delete = "DELETE FROM umbel_credentials WHERE app = $1 AND user_id = $2 AND name = $3";
                 query(change, delete, &[&app, &user, &name]).await?;
                 Ok(())
+            })
+        }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let erase = "DELETE FROM umbel_credentials WHERE app = $1 AND user_id = $2";
+                execute(change, erase, &[&app, &user]).await
+            })
+        }))
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let old = "DELETE FROM umbel_credentials WHERE app = $1 AND saved_at < $2";
+                execute(change, old, &[&app, &time]).await
             })
         }))
     }

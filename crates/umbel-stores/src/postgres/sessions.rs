@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{Client, GenericClient, Transaction};
+use serde::Serialize;
 use smol_str::SmolStr;
 use tokio_postgres::types::ToSql;
 use umbel_core::json::empty_object;
 use umbel_core::store::{
-    Abandoned, Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News, refuse_nul,
+    Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, NewSession, News,
+    OpenQuestion, WaitChange, refuse_nul,
 };
 use umbel_core::{
     Clock, Event, List, LogEntry, Object, Result, Session, SessionKey, SessionStore, State, SystemClock,
@@ -17,7 +19,7 @@ use umbel_core::{
 };
 
 use super::fault::Trouble;
-use super::{Postgres, query, signed, unsigned};
+use super::{Postgres, query, signed, unsigned, upkeep};
 use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, to_json};
 use crate::refusal::{busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
@@ -122,8 +124,15 @@ impl Row {
         }
         self.version += entries.rows.len() as u64;
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
-        let update = "UPDATE umbel_sessions SET version = $1, updated_at = $2 WHERE id = $3";
-        query(change, update, &[&signed(self.version), &self.updated_at, &self.id]).await?;
+        let (version, waits) = (signed(self.version), Waits::new(&entries.waits)?);
+        let update = format!(
+            "UPDATE umbel_sessions s SET version = $1, updated_at = $2, {} WHERE s.id = $3",
+            waits_set(4)
+        );
+        let [asks, questions, answered, awaited] = waits.values();
+        let values: [&(dyn ToSql + Sync); 7] =
+            [&version, &self.updated_at, &self.id, asks, questions, answered, awaited];
+        query(change, &update, &values).await?;
         Ok(())
     }
 
@@ -192,6 +201,61 @@ impl Row {
             versions: self.versions(),
         })
     }
+}
+
+/// How an append changes what a session waits for, as values of a statement.
+struct Waits {
+    asks: bool,
+    questions: Vec<String>,
+    answered: Vec<String>,
+    awaited: Vec<String>,
+}
+
+impl Waits {
+    fn new(change: &WaitChange) -> Result<Self, Trouble> {
+        // Ids as JSON too, since they may have a NUL.
+        let (mut answered, awaited) = (each_to_json(&change.answered)?, each_to_json(&change.awaited)?);
+        answered.extend_from_slice(&awaited);
+        let questions = each_to_json(change.questions.as_deref().unwrap_or_default())?;
+        Ok(Self { asks: change.questions.is_some(), questions, answered, awaited })
+    }
+
+    /// Its values, in the order of [`waits_set`].
+    fn values(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.asks, &self.questions, &self.answered, &self.awaited]
+    }
+}
+
+fn each_to_json<T: Serialize>(list: &[T]) -> Result<Vec<String>> {
+    list.iter().map(to_json).collect()
+}
+
+/// Sets what a session waits for, from four values of which this is the number of the first.
+fn waits_set(first: usize) -> String {
+    let [asks, questions, answered, awaited] = [first, first + 1, first + 2, first + 3];
+    format!(
+        "questions = CASE WHEN ${asks}::bool THEN nullif(${questions}::text[], '{{}}') ELSE s.questions END,
+         awaited_calls = nullif(array(SELECT unnest(s.awaited_calls) EXCEPT SELECT unnest(${answered}::text[]))
+            || ${awaited}::text[], '{{}}')"
+    )
+}
+
+/// Finds out from the logs what sessions wait for that were written before their rows told it.
+pub(super) async fn fill_in_waits(change: &Transaction<'_>) -> Result<(), Trouble> {
+    // Other sessions cannot wait for anything, whatever their logs say.
+    let select = "SELECT app, user_id, name FROM umbel_sessions WHERE id IN (
+        SELECT session FROM umbel_log WHERE body LIKE '%longRunningToolIds%' OR body LIKE '%interrupted%')";
+    for row in query(change, select, &[]).await? {
+        let [app, user, name]: [&str; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
+        let key = SessionKey::new(app, user, name)?;
+        let row = Row::lock(change, &key).await?;
+        let log = row.news(change, &key, Versions::default()).await?.entries;
+        let waits = Waits::new(&WaitChange::of(&log))?;
+        let update = format!("UPDATE umbel_sessions s SET {} WHERE s.id = $1", waits_set(2));
+        let [asks, questions, answered, awaited] = waits.values();
+        query(change, &update, &[&row.id, asks, questions, answered, awaited]).await?;
+    }
+    Ok(())
 }
 
 /// What an append writes, column by column.
@@ -290,7 +354,10 @@ async fn delete(change: &Transaction<'_>, key: &SessionKey) -> Result<(), Troubl
             UNION SELECT s.id FROM umbel_sessions s JOIN family f ON s.parent = f.id)
         SELECT id FROM family";
     let rows = query(change, family, &[&key.app(), &key.user(), &key.id()]).await?;
-    let ids: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    delete_rows(change, rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?).await
+}
+
+pub(super) async fn delete_rows(change: &Transaction<'_>, ids: Vec<i64>) -> Result<(), Trouble> {
     // The sessions first: that waits for whoever is writing to one of them.
     for table in ["umbel_sessions WHERE id", "umbel_log WHERE session", "umbel_session_state WHERE session"] {
         query(change, &format!("DELETE FROM {table} = ANY($1)"), &[&ids]).await?;
@@ -474,7 +541,7 @@ async fn append_statement(
     let gives_back = ", epoch = s.epoch + 1, owner = NULL, lease_until = NULL, lease_ttl = NULL";
     let append = format!(
         "WITH s AS (
-            UPDATE umbel_sessions s SET version = s.version + $7, updated_at = coalesce($8, s.updated_at){}
+            UPDATE umbel_sessions s SET version = s.version + $7, updated_at = coalesce($8, s.updated_at), {}{}
             WHERE s.id = $4 AND s.epoch = $5 AND s.version = $6 AND s.app = $1 AND s.user_id = $2 AND s.name = $3
             RETURNING s.id
         ), l AS (
@@ -489,6 +556,7 @@ async fn append_statement(
         )
         SELECT (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = $2),
                (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = '') FROM s",
+        waits_set(13),
         if give_back { gives_back } else { "" }
     );
     let key = &lease.key;
@@ -496,8 +564,10 @@ async fn append_statement(
     let (id, epoch, version) = (signed(expected.incarnation), signed(lease.epoch), signed(expected.session));
     let (count, at) = (signed(entries.rows.len() as u64), entries.updated_at);
     let ((times, bodies), (keys, values)) = (columns(entries), pairs(&entries.state.session)?);
-    let values: [&(dyn ToSql + Sync); 12] =
-        [&app, &user, &name, &id, &epoch, &version, &count, &at, &times, &bodies, &keys, &values];
+    let mut values: Vec<&(dyn ToSql + Sync)> =
+        vec![&app, &user, &name, &id, &epoch, &version, &count, &at, &times, &bodies, &keys, &values];
+    let waits = Waits::new(&entries.waits)?;
+    values.extend(waits.values());
     let rows = query(client, &append, &values).await?;
     let Some(row) = rows.first() else {
         // Nothing fitted; why, the row tells.
@@ -550,6 +620,23 @@ impl SessionStore for Postgres {
 
     fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>> {
         Work::later(self.write(move |change, _| Box::pin(delete(change, key))))
+    }
+
+    fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let Some(row) = Row::select(change, key, " FOR UPDATE OF s").await? else { return Ok(()) };
+                if row.is_held() {
+                    return Err(busy(key).into());
+                }
+                row.check_version(key, expected)?;
+                delete(change, key).await
+            })
+        }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| Box::pin(upkeep::erase_user(change, app, user))))
     }
 
     fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
@@ -634,5 +721,17 @@ impl SessionStore for Postgres {
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
         Work::later(self.write(move |change, _| Box::pin(abandoned(change, app))))
+    }
+
+    fn open_questions<'a>(
+        &'a self,
+        app: &'a str,
+        user: Option<&'a str>,
+    ) -> Work<'a, Result<Vec<OpenQuestion>>> {
+        Work::later(self.read(move |moment, _| Box::pin(upkeep::open_questions(moment, app, user))))
+    }
+
+    fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
+        Work::later(self.read(move |moment, _| Box::pin(upkeep::idle(moment, app, filter))))
     }
 }

@@ -1,7 +1,7 @@
 //! Credentials in SQLite, encrypted.
 
 use rusqlite::{OptionalExtension, params};
-use umbel_core::{Credential, CredentialStore, Result, Work};
+use umbel_core::{Clock, Credential, CredentialStore, Result, SystemClock, Work};
 
 use super::Sqlite;
 use crate::seal::{Keys, Owner, Sealed, keys_or_refuse};
@@ -55,10 +55,12 @@ impl CredentialStore for Sqlite {
             let sealed = self.keys()?.seal(&owner, &credential)?;
             let saved = self.write(move |connection| {
                 let mut save = connection.prepare_cached(
-                    "INSERT INTO credentials (app, user, name, key_id, sealed) VALUES (?1, ?2, ?3, ?4, ?5)
-                     ON CONFLICT (app, user, name) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed",
+                    "INSERT INTO credentials (app, user, name, key_id, sealed, saved_at)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (app, user, name) DO UPDATE
+                     SET key_id = excluded.key_id, sealed = excluded.sealed, saved_at = excluded.saved_at",
                 )?;
-                save.execute(params![owner.app, owner.user, owner.name, sealed.key_id, sealed.bytes])?;
+                let (Owner { app, user, name }, Sealed { key_id, bytes }) = (owner, sealed);
+                save.execute(params![app, user, name, key_id, bytes, SystemClock.now()])?;
                 Ok(())
             });
             saved.await
@@ -93,6 +95,24 @@ impl CredentialStore for Sqlite {
                 .prepare_cached("DELETE FROM credentials WHERE app = ?1 AND user = ?2 AND name = ?3")?;
             delete.execute(owner)?;
             Ok(())
+        }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        let (app, user) = (app.to_owned(), user.to_owned());
+        Work::later(self.write(move |connection| {
+            let mut delete =
+                connection.prepare_cached("DELETE FROM credentials WHERE app = ?1 AND user = ?2")?;
+            Ok(delete.execute([app, user])? as u64)
+        }))
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        let app = app.to_owned();
+        Work::later(self.write(move |connection| {
+            let mut delete =
+                connection.prepare_cached("DELETE FROM credentials WHERE app = ?1 AND saved_at < ?2")?;
+            Ok(delete.execute(params![app, time])? as u64)
         }))
     }
 }

@@ -13,6 +13,7 @@ mod schema;
 mod sessions;
 mod threads;
 mod transfer;
+mod upkeep;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

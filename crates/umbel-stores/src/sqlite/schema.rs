@@ -6,12 +6,17 @@ use rusqlite::{Connection, TransactionBehavior};
 use umbel_core::{Error, ErrorKind, Result};
 
 use super::fault::fault;
+use super::sessions;
 
 /// Each takes a database one version further. What was released is never changed, only added to.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     include_str!("migrations/1_sessions.sql"),
     include_str!("migrations/2_artifacts_memory_credentials.sql"),
+    include_str!("migrations/3_waits_and_ages.sql"),
 ];
+
+/// The version from which on a session's row tells what it waits for.
+const WAITS: usize = 3;
 
 /// The version of a database after all of them.
 const NEWEST: i64 = MIGRATIONS.len() as i64;
@@ -30,6 +35,9 @@ pub(super) fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {
     let from = version(&change, path)?;
     for migration in MIGRATIONS.iter().skip(from) {
         change.execute_batch(migration).map_err(say)?;
+    }
+    if from < WAITS {
+        sessions::fill_in_waits(&change).map_err(|trouble| trouble.at(path))?;
     }
     change.pragma_update(None, "user_version", NEWEST).map_err(say)?;
     change.pragma_update(None, "application_id", APPLICATION_ID).map_err(say)?;
