@@ -198,6 +198,7 @@ async fn postgres_of_any_earlier_version_becomes_todays() {
     let migrations = [
         include_str!("../../src/postgres/migrations/1_sessions.sql"),
         include_str!("../../src/postgres/migrations/2_artifacts_memory_credentials.sql"),
+        include_str!("../../src/postgres/migrations/3_waits_and_ages.sql"),
     ];
     for from in 1..=migrations.len() {
         let url = new_database(&server).await;
