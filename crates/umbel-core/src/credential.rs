@@ -56,6 +56,12 @@ pub trait CredentialStore: Send + Sync + fmt::Debug {
 
     /// Forgets the credentials of an app that were saved before this time, seconds since 1970. Tells how many there were.
     fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>>;
+
+    /// Sees to it that nothing of what was deleted can be found in its files any more, as
+    /// [`SessionStore::scrub`](crate::SessionStore::scrub) does.
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::done(Ok(()))
+    }
 }
 
 /// A shared store is a store, so that several runners can use one.
@@ -89,6 +95,10 @@ impl<S: CredentialStore + ?Sized> CredentialStore for Arc<S> {
 
     fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
         (**self).delete_older_than(app, time)
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        (**self).scrub()
     }
 }
 

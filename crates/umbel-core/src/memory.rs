@@ -40,6 +40,12 @@ pub trait MemoryStore: Send + Sync + fmt::Debug {
 
     /// Forgets what was said in an app before this time, seconds since 1970. Tells how many memories there were.
     fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>>;
+
+    /// Sees to it that nothing of what was deleted can be found in its files any more, as
+    /// [`SessionStore::scrub`](crate::SessionStore::scrub) does.
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::done(Ok(()))
+    }
 }
 
 /// A shared store is a store, so that several runners can use one.
@@ -63,6 +69,10 @@ impl<S: MemoryStore + ?Sized> MemoryStore for Arc<S> {
 
     fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
         (**self).delete_older_than(app, time)
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        (**self).scrub()
     }
 }
 

@@ -396,6 +396,13 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
     /// The sessions of an app that last changed before a time, longest ago first, with what they wait for. Sessions that
     /// work for another one are left out. No log is read for it.
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>>;
+
+    /// Sees to it that nothing of what was deleted can be found in its files any more. A store whose deletions leave
+    /// nothing behind, as one in memory, has nothing to do. It may rewrite all that is left, so erase many users before
+    /// you call it once.
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::done(Ok(()))
+    }
 }
 
 /// A shared store is a store, so that several runners can use one.
@@ -485,5 +492,9 @@ impl<S: SessionStore + ?Sized> SessionStore for Arc<S> {
 
     fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
         (**self).erase_user(app, user)
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        (**self).scrub()
     }
 }

@@ -1,5 +1,6 @@
 //! Credentials in PostgreSQL, encrypted.
 
+use deadpool_postgres::Transaction;
 use umbel_core::{Clock, Credential, CredentialStore, Result, SystemClock, Work};
 
 use super::fault::Trouble;
@@ -35,6 +36,21 @@ impl Postgres {
     }
 }
 
+/// Stores a credential, in the place of an older one.
+pub(super) async fn save(
+    change: &Transaction<'_>,
+    owner: &Owner,
+    sealed: &Sealed,
+    saved_at: f64,
+) -> Result<(), Trouble> {
+    let save = "INSERT INTO umbel_credentials (app, user_id, name, key_id, sealed, saved_at)
+        VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (app, user_id, name) DO UPDATE
+        SET key_id = excluded.key_id, sealed = excluded.sealed, saved_at = excluded.saved_at";
+    let (Owner { app, user, name }, Sealed { key_id, bytes }) = (owner, sealed);
+    query(change, save, &[app, user, name, key_id, bytes, &saved_at]).await?;
+    Ok(())
+}
+
 impl CredentialStore for Postgres {
     fn save<'a>(
         &'a self,
@@ -44,18 +60,9 @@ impl CredentialStore for Postgres {
         credential: Credential,
     ) -> Work<'a, Result<()>> {
         Work::later(async move {
-            let sealed = &self.keys()?.seal(&Owner::new(app, user, name)?, &credential)?;
-            let saved = self.write(move |change, _| {
-                Box::pin(async move {
-                    let save = "INSERT INTO umbel_credentials (app, user_id, name, key_id, sealed, saved_at)
-                        VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (app, user_id, name) DO UPDATE
-                        SET key_id = excluded.key_id, sealed = excluded.sealed, saved_at = excluded.saved_at";
-                    let (Sealed { key_id, bytes }, now) = (sealed, SystemClock.now());
-                    query(change, save, &[&app, &user, &name, key_id, bytes, &now]).await?;
-                    Ok(())
-                })
-            });
-            saved.await
+            let owner = &Owner::new(app, user, name)?;
+            let sealed = &self.keys()?.seal(owner, &credential)?;
+            self.write(move |change, _| Box::pin(save(change, owner, sealed, SystemClock.now()))).await
         })
     }
 

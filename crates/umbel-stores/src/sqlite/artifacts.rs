@@ -102,4 +102,8 @@ impl ArtifactStore for Sqlite {
             Ok(delete.execute(params![app, time])? as u64)
         }))
     }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::later(self.scrub_files())
+    }
 }

@@ -1,9 +1,9 @@
 //! Credentials in SQLite, encrypted.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use umbel_core::{Clock, Credential, CredentialStore, Result, SystemClock, Work};
 
-use super::Sqlite;
+use super::{Sqlite, Trouble};
 use crate::seal::{Keys, Owner, Sealed, keys_or_refuse};
 
 impl Sqlite {
@@ -42,6 +42,22 @@ impl Sqlite {
     }
 }
 
+/// Stores a credential, in the place of an older one.
+pub(super) fn save(
+    connection: &Connection,
+    owner: &Owner,
+    sealed: &Sealed,
+    saved_at: f64,
+) -> Result<(), Trouble> {
+    let mut save = connection.prepare_cached(
+        "INSERT INTO credentials (app, user, name, key_id, sealed, saved_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (app, user, name) DO UPDATE
+         SET key_id = excluded.key_id, sealed = excluded.sealed, saved_at = excluded.saved_at",
+    )?;
+    save.execute(params![owner.app, owner.user, owner.name, sealed.key_id, sealed.bytes, saved_at])?;
+    Ok(())
+}
+
 impl CredentialStore for Sqlite {
     fn save<'a>(
         &'a self,
@@ -53,17 +69,7 @@ impl CredentialStore for Sqlite {
         Work::later(async move {
             let owner = Owner::new(app, user, name)?;
             let sealed = self.keys()?.seal(&owner, &credential)?;
-            let saved = self.write(move |connection| {
-                let mut save = connection.prepare_cached(
-                    "INSERT INTO credentials (app, user, name, key_id, sealed, saved_at)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (app, user, name) DO UPDATE
-                     SET key_id = excluded.key_id, sealed = excluded.sealed, saved_at = excluded.saved_at",
-                )?;
-                let (Owner { app, user, name }, Sealed { key_id, bytes }) = (owner, sealed);
-                save.execute(params![app, user, name, key_id, bytes, SystemClock.now()])?;
-                Ok(())
-            });
-            saved.await
+            self.write(move |connection| save(connection, &owner, &sealed, SystemClock.now())).await
         })
     }
 
@@ -114,5 +120,9 @@ impl CredentialStore for Sqlite {
                 connection.prepare_cached("DELETE FROM credentials WHERE app = ?1 AND saved_at < ?2")?;
             Ok(delete.execute(params![app, time])? as u64)
         }))
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::later(self.scrub_files())
     }
 }

@@ -141,4 +141,8 @@ impl MemoryStore for Sqlite {
             self.write(move |connection| forget(connection, "app = ?1 AND time < ?2", &[&app, &time])),
         )
     }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::later(self.scrub_files())
+    }
 }

@@ -100,6 +100,43 @@ mod tests {
     }
 
     #[test]
+    fn what_sessions_of_an_earlier_version_wait_for_is_found_in_their_logs() {
+        let path = Path::new("test");
+        let mut old = Connection::open_in_memory().unwrap();
+        for migration in MIGRATIONS.iter().take(WAITS - 1) {
+            old.execute_batch(migration).unwrap();
+        }
+        let asks = r#"{"step":"ended","outcome":{"kind":"interrupted","interrupts":[{"id":"q","address":{"agent":"a"},"reason":"input"}]}}"#;
+        let awaits = r#"{"id":"1","author":"a","timestamp":1.0,"longRunningToolIds":["c1","c2"]}"#;
+        let answers = r#"{"id":"2","author":"user","timestamp":1.0,"content":{"role":"user","parts":[{"functionResponse":{"id":"c1","name":"t","response":{}}}]}}"#;
+        let logs = [
+            ("waits", vec![awaits, asks, answers]),
+            ("goes on", vec![asks, r#"{"step":"started","fingerprint":1}"#]),
+            ("quiet", vec![r#"{"step":"ended","outcome":{"kind":"finished"}}"#]),
+        ];
+        for (name, log) in logs {
+            let fields = "app, user, name, first_state, version, updated_at, epoch";
+            let insert = format!("INSERT INTO sessions ({fields}) VALUES ('a', 'u', ?1, '{{}}', ?2, 1.5, 1)");
+            old.execute(&insert, (name, log.len() as i64)).unwrap();
+            let session = old.last_insert_rowid();
+            for (version, body) in log.into_iter().enumerate() {
+                let time = (!body.contains("step")).then_some(1.0);
+                let insert = "INSERT INTO log (session, version, time, body) VALUES (?1, ?2, ?3, ?4)";
+                old.execute(insert, (session, version as i64 + 1, time, body)).unwrap();
+            }
+        }
+        old.pragma_update(None, "user_version", WAITS as i64 - 1).unwrap();
+        old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        migrate(&mut old, path).unwrap();
+        let mut select =
+            old.prepare("SELECT questions ->> '$[0].id', awaited_calls FROM sessions ORDER BY id").unwrap();
+        let found = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        let found: Vec<(Option<String>, Option<String>)> = found.map(Result::unwrap).collect();
+        let waits = (Some("q".to_owned()), Some(r#"["c2"]"#.to_owned()));
+        assert_eq!(found, [waits, (None, None), (None, None)]);
+    }
+
+    #[test]
     fn a_newer_database_and_a_foreign_one_are_refused_with_words() {
         let path = Path::new("some.db");
         let mut newer = Connection::open_in_memory().unwrap();

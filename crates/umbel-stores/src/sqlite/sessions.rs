@@ -707,4 +707,8 @@ impl SessionStore for Sqlite {
             upkeep::idle(connection, &app, filter)
         }))
     }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::later(self.scrub_files())
+    }
 }
