@@ -23,8 +23,9 @@ use crate::event::{Event, Source};
 use crate::extensions::Extensions;
 use crate::history::History;
 use crate::id::{EventId, Ids, RunId};
+use crate::interrupt::{Address, Answer, Interrupt, Question};
 use crate::list::List;
-use crate::log::{Kept, RunStep};
+use crate::log::{AgentDone, Kept, RunStep};
 use crate::memory::MemoryStore;
 use crate::part::FunctionCall;
 use crate::response::Response;
@@ -75,6 +76,9 @@ pub trait Journal: Send + Sync {
 
     /// What the run carries along.
     fn values(&self) -> &RunValues;
+
+    /// The questions that are open: those of this run, and of the one it goes on with.
+    fn open_questions(&self) -> Vec<Interrupt>;
 
     /// Counts a model call of the run, or rather of the one that all began with. Gives how many there were before.
     fn count_model_call(&self) -> u32;
@@ -485,6 +489,41 @@ impl Run {
         self.parts().journal.flush().await
     }
 
+    /// What people said to this question of the agent. If nobody was asked yet, the error ends the run as *interrupted*,
+    /// and the agent is run again, from its top, with the answer. See [`agent_fn`](crate::Agent) for what is not done
+    /// again then.
+    pub fn interrupt(&self, question: impl Into<Question>) -> Result<Answer> {
+        self.ask(None, question.into())
+    }
+
+    /// What people said to this question of the agent or one of its handlers.
+    pub(crate) fn ask(&self, layer: Option<SmolStr>, question: Question) -> Result<Answer> {
+        self.values().ask(Address { layer, ..Address::new(self.source(), None) }, question)
+    }
+
+    /// The questions that this run, or the one it goes on with, left open.
+    pub fn open_questions(&self) -> Vec<Interrupt> {
+        self.parts().journal.open_questions()
+    }
+
+    /// Marks this agent, and those above it, as waiting for an answer.
+    pub fn pause(&self) {
+        self.mark(false, true);
+    }
+
+    /// How this agent's turn ended, for those who go on with the run.
+    pub fn done(&self) -> AgentDone {
+        let Source { author, branch, isolation_scope } = (**self.source()).clone();
+        let (escalated, escalates) = (self.is_escalated(), self.has_escalated());
+        AgentDone { agent: author, branch, isolation_scope, escalated, escalates }
+    }
+
+    /// Marks this agent's turn as having ended like that.
+    pub fn mark_done(&self, done: &AgentDone) {
+        self.scope().escalates.fetch_or(done.escalates, Ordering::Relaxed);
+        self.mark(done.escalated, false);
+    }
+
     /// Lets the agents above know what the event asks of them. Gives whether it asks to end what encloses its agent.
     fn tell(&self, event: &Event) -> bool {
         if event.is_partial() {
@@ -501,13 +540,18 @@ impl Run {
         if !escalates && !pauses {
             return false;
         }
+        self.scope().escalates.fetch_or(escalates, Ordering::Relaxed);
+        self.mark(escalates, pauses);
+        escalates
+    }
+
+    fn mark(&self, escalates: bool, pauses: bool) {
         let mut here = self.scope();
-        here.escalates.fetch_or(escalates, Ordering::Relaxed);
         loop {
             here.escalated.fetch_or(escalates, Ordering::Relaxed);
             here.paused.fetch_or(pauses, Ordering::Relaxed);
             here = match &here.above {
-                Above::Nothing => return escalates,
+                Above::Nothing => return,
                 Above::First => &self.core.first,
                 Above::Scope(scope) => scope,
             };

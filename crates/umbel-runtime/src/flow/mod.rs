@@ -7,13 +7,15 @@ mod function_calls;
 mod handlers;
 mod model_call;
 mod processors;
+mod resume;
 
 use std::sync::Arc;
 
 use umbel_core::{Agent, Event, Result, Run, Transcript};
 
 pub use self::draft::Draft;
-pub use self::function_calls::Batch;
+pub use self::function_calls::{Again, Batch};
+pub(crate) use self::function_calls::{CONFIRM_LAYER, emit_questions};
 pub(crate) use self::function_calls::{as_object, error_value};
 pub use self::processors::{Processors, RequestProcessor, ResponseProcessor};
 
@@ -79,6 +81,11 @@ pub(crate) async fn run(agent: &LlmAgent, run: &Run) -> Result<()> {
 
 async fn steps(turn: &mut Turn<'_>) -> Result<()> {
     let run = turn.run;
+    if let Some(replay) = run.values().replay()
+        && Box::pin(resume::is_over(turn, &replay)).await?
+    {
+        return Ok(());
+    }
     if run.turn_value::<TurnPlan>().is_some_and(|plan| plan.starts_with_calls) {
         let mut draft = Draft::new(turn.agent, run, turn.team.clone())?;
         draft.ask_toolsets().await?;
@@ -121,7 +128,7 @@ pub async fn make_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Opt
 /// people asked nor does anyone hand over. For agents of your own.
 pub async fn merge_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Option<Event>> {
     let team = Team::of(run)?;
-    function_calls::execute(run, &layers_of(agent, &team), &agent.tools, &batch).await
+    function_calls::execute(run, &layers_of(agent, &team), &agent.tools, &batch).await.map(|made| made.event)
 }
 
 /// What stands around the calls of an agent that need not be one of the team.

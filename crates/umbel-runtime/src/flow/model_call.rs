@@ -44,10 +44,12 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
     let (run, team) = (turn.run, turn.team.clone());
     let onion = &team.place(run.node_id())?.onion;
     let history = draft.has_worked_on_history(turn.transcript.is_some())?;
+    let kept = if run.values().has_replay() { handlers::take_response(run)? } else { None };
+    let before: &[_] = if kept.is_some() { &[] } else { &onion.before_model };
     let cx = (history || !onion.wrap_model.is_empty()).then(|| Context::new(run.clone()));
     if history
         && let Some(cx) = &cx
-        && let Some(made) = Box::pin(handlers::before_model(turn, draft, onion, cx)).await?
+        && let Some(made) = Box::pin(handlers::before_model(turn, draft, before, cx)).await?
     {
         return Ok(made);
     }
@@ -64,8 +66,9 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
         after: After::Event,
         turn,
     };
-    match &cx {
-        Some(cx) if !onion.wrap_model.is_empty() => {
+    match (&cx, kept) {
+        (_, Some(response)) => Box::pin(call.answer(response)).await?,
+        (Some(cx), _) if !onion.wrap_model.is_empty() => {
             let request = ModelCall {
                 cx,
                 model: draft.model.clone(),
@@ -234,6 +237,8 @@ impl<'a> Call<'_, 'a> {
             processor.process(self.turn.agent, run, &mut response).await?;
         }
         self.go_on(&step, &response, &mut answers);
+        // What handlers ask from now on is about another answer.
+        run.values().settle(run.source(), None, None);
         if is_nothing(&response) {
             return Ok(());
         }
@@ -248,7 +253,10 @@ impl<'a> Call<'_, 'a> {
             self.last = Some(run.emit(event).await?);
             return Ok(());
         };
-        let steps = vec![RunStep::CallsStarted { calls: Box::new(calls) }];
+        let mut steps = vec![RunStep::CallsStarted { calls: Box::new(calls) }];
+        if !answers.is_empty() {
+            steps.extend(function_calls::answered_steps(&answers, &event));
+        }
         let event = run.emit_with(event, steps).await?;
         self.last = Some(event.clone());
         self.batches.push(Batch { answers, ..Batch::of_event(&event) });

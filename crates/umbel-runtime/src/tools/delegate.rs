@@ -40,6 +40,7 @@ impl Delegate {
         let mode = agent.transfer().mode;
         // A task may take several turns of the user: its answer comes when it is done.
         spec.long_running = mode == Mode::Task;
+        spec.resumes = true;
         Self { node, mode, spec }
     }
 

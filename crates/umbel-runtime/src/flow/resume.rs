@@ -1,0 +1,98 @@
+//! Where an agent takes up its turn, when its run goes on with one that was cut short.
+
+use std::sync::Arc;
+
+use umbel_core::{CallFinished, CallId, Event, FunctionCall, List, Replay, Result, Run, RunStep};
+
+use super::Turn;
+use super::draft::Draft;
+use super::function_calls::{self, Again, Batch};
+
+/// Brings the turn to where the model is to be asked next. Gives whether there is nothing more to do in it.
+pub(super) async fn is_over(turn: &mut Turn<'_>, replay: &Replay) -> Result<bool> {
+    let run = turn.run;
+    let events = run.events();
+    let begin = replay.turn_of(run.source());
+    let said = last_said(&events, begin, run);
+    let Some((at, last)) = said else { return Ok(false) };
+    if !run.values().answers(run.source()).is_empty() {
+        // What people said is taken in before the model is asked.
+        return Ok(false);
+    }
+    if waits(run, &events, begin) {
+        run.pause();
+        return Ok(true);
+    }
+    if let Some(name) = last.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone()) {
+        run.transfer_to(name);
+        return Ok(true);
+    }
+    let Some(batch) = cut_short(&events, at, &last, replay) else { return Ok(last.is_final()) };
+    drop(events);
+    let mut draft = Draft::new(turn.agent, run, turn.team.clone())?;
+    draft.ask_toolsets().await?;
+    draft.finish_tools().await?;
+    let tools = draft.request.tools.clone();
+    let made = Box::pin(function_calls::follow(turn, &tools, &batch)).await?;
+    Ok(run.is_ended() || made.is_none_or(|event| event.is_final()))
+}
+
+/// What the agent said last in its present turn. That it failed is nothing it said.
+fn last_said(events: &List<Arc<Event>>, begin: usize, run: &Run) -> Option<(usize, Arc<Event>)> {
+    let is_ours = |event: &Event| {
+        event.source == *run.source() && !(event.content.is_none() && event.error_code().is_some())
+    };
+    let back = events.iter_from(begin).rev().position(|event| is_ours(event))?;
+    let at = events.len() - 1 - back;
+    Some((at, events.get(at)?.clone()))
+}
+
+/// Whether the agent waits for an answer that is not there: of people, or of work elsewhere.
+fn waits(run: &Run, events: &List<Arc<Event>>, begin: usize) -> bool {
+    if run.open_questions().iter().any(|asked| asked.address.is_of(run.source())) {
+        return true;
+    }
+    let mut answered: Vec<&CallId> = Vec::new();
+    events.iter_from(begin).rev().any(|event| {
+        answered.extend(event.responses().filter_map(|response| response.id.as_ref()));
+        let waits = |id: &&CallId| {
+            !answered.contains(id)
+                && event
+                    .calls()
+                    .any(|call| call.id.as_ref() == Some(id) && run.tree().find(&call.name).is_none())
+        };
+        event.source == *run.source() && event.long_running().iter().any(|id| waits(&id))
+    })
+}
+
+/// The calls that were under way, if the agent's last word was to make them.
+fn cut_short(events: &List<Arc<Event>>, at: usize, last: &Event, replay: &Replay) -> Option<Batch> {
+    let behind = || replay.records.iter().filter(|(place, _)| *place > at).map(|(_, step)| &**step);
+    let started = behind().find_map(|step| match step {
+        RunStep::CallsStarted { calls } => Some(calls),
+        _ => None,
+    })?;
+    let answered: Vec<&CallId> = events
+        .iter_from(at + 1)
+        .flat_map(|event| event.responses())
+        .filter_map(|response| response.id.as_ref())
+        .collect();
+    let is_open = |call: &&FunctionCall| {
+        call.id.as_ref().is_some_and(|id| started.contains(id) && !answered.contains(&id))
+    };
+    let calls: Vec<FunctionCall> = last.calls().filter(is_open).cloned().collect();
+    let finished = behind().filter_map(|step| match step {
+        RunStep::CallFinished { finished } => Some(CallFinished::clone(finished)),
+        _ => None,
+    });
+    let batch = Batch {
+        event: Some(last.id.clone()),
+        finished: finished
+            .filter(|one| calls.iter().any(|call| call.id.as_ref() == Some(&one.call)))
+            .collect(),
+        again: Again::CutShort,
+        calls,
+        ..Batch::default()
+    };
+    (!batch.calls.is_empty()).then_some(batch)
+}
