@@ -231,28 +231,32 @@ impl Waits {
 
     /// What is waited for after a change.
     pub fn apply(&mut self, change: WaitChange) {
-        if let Some(questions) = change.questions {
-            self.questions = questions;
-        }
-        self.calls.retain(|call| !change.answered.contains(call) && !change.awaited.contains(call));
-        self.calls.extend(change.awaited);
+        let WaitChange { asked, settled, awaited, answered } = change;
+        let is_new = |id: &CallId| asked.iter().any(|question| question.id == *id);
+        self.questions.retain(|open| !settled.contains(&open.id) && !is_new(&open.id));
+        self.questions.extend(asked);
+        self.calls.retain(|call| !answered.contains(call) && !awaited.contains(call));
+        self.calls.extend(awaited);
     }
 }
 
 /// How entries change what a session waits for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WaitChange {
-    /// The questions that are open afterwards; `None` if the entries say nothing of them.
-    pub questions: Option<Vec<Interrupt>>,
-    /// Calls that got an answer.
-    pub answered: SmallVec<[CallId; 2]>,
+    /// Questions that are open afterwards.
+    pub asked: Vec<Interrupt>,
+    /// Questions that the user answered.
+    pub settled: SmallVec<[CallId; 2]>,
     /// Calls whose answer comes later.
     pub awaited: SmallVec<[CallId; 2]>,
+    /// Calls that got an answer.
+    pub answered: SmallVec<[CallId; 2]>,
 }
 
 impl WaitChange {
-    /// What these entries change. A run that ends with questions leaves them open, in the place of earlier ones; a run
-    /// that starts, or ends in another way, leaves none. A call is answered by a response of its id in a later event.
+    /// What these entries change. A question is open from when a run asks it, or ends with it, until the user's response
+    /// of its id, whatever is said in between; asked again, it takes its own place. A call whose answer comes later is
+    /// awaited until there is a response of its id in a later event.
     pub fn of(entries: &[LogEntry]) -> Self {
         let mut change = Self::default();
         for entry in entries {
@@ -260,10 +264,10 @@ impl WaitChange {
                 LogEntry::Event(event) if event.is_partial() => {}
                 LogEntry::Event(event) => change.follow(event),
                 LogEntry::Record(step) => match &**step {
-                    RunStep::Ended { outcome: Outcome::Interrupted { interrupts } } => {
-                        change.questions = Some(interrupts.to_vec());
+                    RunStep::Asked { interrupts }
+                    | RunStep::Ended { outcome: Outcome::Interrupted { interrupts } } => {
+                        change.ask(interrupts)
                     }
-                    RunStep::Started { .. } | RunStep::Ended { .. } => change.questions = Some(Vec::new()),
                     _ => {}
                 },
             }
@@ -271,19 +275,30 @@ impl WaitChange {
         change
     }
 
-    /// Whether a session waits for something afterwards that waited for nothing before.
+    /// Whether a session waits for something afterwards that may have waited for nothing before.
     pub fn begins_to_wait(&self) -> bool {
-        !self.awaited.is_empty() || self.questions.as_ref().is_some_and(|questions| !questions.is_empty())
+        !self.awaited.is_empty() || !self.asked.is_empty()
+    }
+
+    fn ask(&mut self, interrupts: &[Interrupt]) {
+        for question in interrupts {
+            self.asked.retain(|asked| asked.id != question.id);
+            self.asked.push(question.clone());
+        }
     }
 
     fn follow(&mut self, event: &Event) {
-        for call in event.responses().filter_map(|response| response.id.as_ref()) {
-            self.awaited.retain(|awaited| awaited != call);
-            self.answered.push(call.clone());
+        for id in event.responses().filter_map(|response| response.id.as_ref()) {
+            if event.is_user() {
+                self.asked.retain(|asked| asked.id != *id);
+                self.settled.push(id.clone());
+            }
+            self.awaited.retain(|awaited| awaited != id);
+            self.answered.push(id.clone());
         }
-        for call in event.long_running() {
-            self.awaited.retain(|awaited| awaited != call);
-            self.awaited.push(call.clone());
+        for id in event.long_running() {
+            self.awaited.retain(|awaited| awaited != id);
+            self.awaited.push(id.clone());
         }
     }
 }

@@ -141,7 +141,7 @@ macro_rules! __session_cases {
                 many_sessions_at_once_lose_nothing, shared_state_loses_no_write
             },
             upkeep::{
-                a_question_is_open_until_the_next_run, questions_follow_every_way_to_append,
+                a_question_is_open_until_the_user_answers, questions_follow_every_way_to_append,
                 questions_of_an_app_are_listed_by_last_change, calls_are_awaited_until_they_are_answered,
                 idle_sessions_come_in_pages_longest_ago_first, an_idle_session_tells_who_is_at_work,
                 only_what_is_unchanged_and_free_is_deleted, an_erased_user_leaves_nothing,

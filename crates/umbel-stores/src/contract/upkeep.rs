@@ -6,7 +6,7 @@ use serde_json::json;
 use umbel_core::store::{Idle, IdleFilter};
 use umbel_core::{
     CallId, Content, ErrorKind, EventFilter, FunctionResponse, Interrupt, LogEntry, NewSession, Object,
-    Outcome, Part, RunStep, SessionKey, Versions,
+    Outcome, Part, RunStep, SessionKey, Source, Versions,
 };
 
 use super::leases::{SHORT, WAIT};
@@ -22,14 +22,15 @@ fn question(id: &str) -> Interrupt {
     serde_json::from_value(question).unwrap()
 }
 
-/// The end of a run that waits for answers.
-fn asks(ids: &[&str]) -> LogEntry {
-    let interrupts = Box::new(ids.iter().map(|id| question(id)).collect());
-    RunStep::Ended { outcome: Outcome::Interrupted { interrupts } }.into()
+/// A run asks in the middle.
+fn asked(ids: &[&str]) -> LogEntry {
+    RunStep::Asked { interrupts: Box::new(ids.iter().map(|id| question(id)).collect()) }.into()
 }
 
-fn started() -> LogEntry {
-    RunStep::Started { fingerprint: 1 }.into()
+/// The end of a run that waits for answers.
+fn ends_with(ids: &[&str]) -> LogEntry {
+    let interrupts = Box::new(ids.iter().map(|id| question(id)).collect());
+    RunStep::Ended { outcome: Outcome::Interrupted { interrupts } }.into()
 }
 
 /// An event with calls whose answer comes later.
@@ -39,9 +40,10 @@ fn awaits(ids: &[&str]) -> LogEntry {
     LogEntry::Event(Arc::new(event))
 }
 
-/// The answer to a call.
-fn answers(id: &str) -> LogEntry {
+/// The answer to a call or a question.
+fn answers(id: &str, author: &str) -> LogEntry {
     let mut event = message("", 2.0);
+    event.source = Arc::new(Source::new(author));
     let response = FunctionResponse::new(Some(CallId::from(id)), "tool", Object::new());
     event.content = Some(Arc::new(Content::user(Part::response(response))));
     LogEntry::Event(Arc::new(event))
@@ -62,47 +64,61 @@ async fn exists(store: &Sessions, key: &SessionKey) -> bool {
     store.get(key, EventFilter::default()).await.unwrap().is_some()
 }
 
-pub async fn a_question_is_open_until_the_next_run(store: &Sessions) {
+pub async fn a_question_is_open_until_the_user_answers(store: &Sessions) {
     let session = new_session(store).await;
     let app = session.key.app();
     let commit = async |entry| store.commit(&session.key, None, entries([entry])).await.unwrap();
-    assert!(open(store, app, None).await.is_empty());
-    commit(asks(&["q1", "q2"])).await;
+    let ids = async || {
+        let open = open(store, app, None).await;
+        open.into_iter().map(|(_, id)| id).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(ids().await, "");
+    commit(asked(&["q1"])).await;
+    commit(ends_with(&["q1", "q2"])).await;
     let found = store.open_questions(app, None).await.unwrap();
     assert_eq!(
         found.iter().map(|open| &open.interrupt).collect::<Vec<_>>(),
         [&question("q1"), &question("q2")]
     );
     assert!(found.iter().all(|open| open.key == session.key && open.updated_at == session.updated_at));
-    commit(said("while it waits")).await;
-    assert_eq!(open(store, app, None).await.len(), 2);
-    commit(started()).await;
-    assert!(open(store, app, None).await.is_empty(), "a run that starts takes them up");
-    commit(asks(&["q3"])).await;
-    commit(asks(&["q4"])).await;
-    assert_eq!(open(store, app, None).await, [("s1".to_owned(), "q4".to_owned())], "newer ones replace");
-    commit(RunStep::Ended { outcome: Outcome::Cancelled }.into()).await;
-    assert!(open(store, app, None).await.is_empty());
+    commit(said("something else")).await;
+    commit(RunStep::Started { fingerprint: 1 }.into()).await;
+    commit(finished()).await;
+    assert_eq!(ids().await, "q1 q2", "it may be answered much later");
+    commit(answers("q1", "agent")).await;
+    commit(answers("unknown", "user")).await;
+    assert_eq!(ids().await, "q1 q2", "only people answer");
+    commit(answers("q1", "user")).await;
+    assert_eq!(ids().await, "q2");
+    commit(asked(&["q3"])).await;
+    commit(ends_with(&["q2"])).await;
+    assert_eq!(ids().await, "q3 q2", "one that is asked again stands there once");
+    let at_once = [answers("q3", "user"), asked(&["q4", "q5"]), answers("q4", "user"), asked(&["q3"])];
+    store.commit(&session.key, None, entries(at_once)).await.unwrap();
+    assert_eq!(ids().await, "q2 q5 q3", "the order of entries counts");
 }
 
 pub async fn questions_follow_every_way_to_append(store: &Sessions) {
     let session = new_session(store).await;
     let app = session.key.app();
+    let count = async || open(store, app, None).await.len();
     let taken =
-        acquire(store, &session.key, LONG, Versions::default(), entries([asks(&["a"])])).await.unwrap();
-    assert_eq!(open(store, app, None).await.len(), 1);
-    let versions = store.append(&taken.lease, taken.versions, entries([started()])).await.unwrap();
-    assert!(open(store, app, None).await.is_empty());
-    let stale = store.append(&taken.lease, taken.versions, entries([asks(&["lost"])])).await;
+        acquire(store, &session.key, LONG, Versions::default(), entries([asked(&["a"])])).await.unwrap();
+    assert_eq!(count().await, 1);
+    let versions = store.append(&taken.lease, taken.versions, entries([answers("a", "user")])).await.unwrap();
+    assert_eq!(count().await, 0);
+    let stale = store.append(&taken.lease, taken.versions, entries([asked(&["lost"])])).await;
     refused(stale, ErrorKind::StaleSession);
-    assert!(open(store, app, None).await.is_empty(), "what was not written is not asked");
+    assert_eq!(count().await, 0, "what was not written is not asked");
+    let versions = store.append(&taken.lease, versions, entries([asked(&["b"])])).await.unwrap();
     let user_state = sets(json!({"user:u": 1}));
-    let versions = store.append(&taken.lease, versions, entries([user_state, asks(&["b"])])).await.unwrap();
-    assert_eq!(open(store, app, None).await.len(), 1);
-    store.release(&taken.lease, versions, entries([started(), said("x"), asks(&["c", "d"])])).await.unwrap();
-    assert_eq!(open(store, app, None).await.len(), 2);
-    acquire(store, &session.key, LONG, Versions::default(), entries([started()])).await.unwrap();
-    assert!(open(store, app, None).await.is_empty());
+    let versions = store.append(&taken.lease, versions, entries([user_state, asked(&["c"])])).await.unwrap();
+    assert_eq!(count().await, 2);
+    store.release(&taken.lease, versions, entries([said("x"), ends_with(&["c", "d"])])).await.unwrap();
+    assert_eq!(count().await, 3);
+    let answers = entries([answers("b", "user"), answers("d", "user")]);
+    acquire(store, &session.key, LONG, Versions::default(), answers).await.unwrap();
+    assert_eq!(open(store, app, None).await, [("s1".to_owned(), "c".to_owned())]);
 }
 
 pub async fn questions_of_an_app_are_listed_by_last_change(store: &Sessions) {
@@ -117,11 +133,11 @@ pub async fn questions_of_an_app_are_listed_by_last_change(store: &Sessions) {
         let key = key(app, user, id);
         store.create(NewSession::new(key.clone())).await.unwrap();
         let event = LogEntry::Event(Arc::new(message("x", time)));
-        store.commit(&key, None, entries([event, asks(&[id])])).await.unwrap();
+        store.commit(&key, None, entries([event, ends_with(&[id])])).await.unwrap();
     }
     let child = key(&app, "ann", "child");
     store.create(NewSession::new(child.clone()).parent(key(&app, "ann", "new"))).await.unwrap();
-    store.commit(&child, None, entries([asks(&["hidden"])])).await.unwrap();
+    store.commit(&child, None, entries([ends_with(&["hidden"])])).await.unwrap();
     let ids = |found: Vec<(String, String)>| found.into_iter().map(|(_, id)| id).collect::<Vec<_>>();
     assert_eq!(ids(open(store, &app, None).await), ["old", "mid", "new"]);
     assert_eq!(ids(open(store, &app, Some("ann")).await), ["mid", "new"]);
@@ -140,13 +156,14 @@ pub async fn calls_are_awaited_until_they_are_answered(store: &Sessions) {
     assert!(idle(store, &session.key).await.is_waiting());
     assert_eq!(awaited(said("meanwhile")).await, 3);
     assert_eq!(awaited(finished()).await, 3, "a run that ends leaves them awaited");
-    assert_eq!(awaited(answers("unknown")).await, 3);
-    assert_eq!(awaited(answers("b\0")).await, 2);
-    assert_eq!(awaited(answers("a")).await, 1);
+    assert_eq!(awaited(answers("unknown", "agent")).await, 3);
+    assert_eq!(awaited(answers("b\0", "agent")).await, 2);
+    assert_eq!(awaited(answers("a", "agent")).await, 1);
     assert_eq!(awaited(awaits(&["c"])).await, 1, "the same call asked again");
-    assert_eq!(awaited(answers("c")).await, 0);
+    assert_eq!(awaited(answers("c", "agent")).await, 0);
     assert!(!idle(store, &session.key).await.is_waiting());
-    let at_once = entries([awaits(&["d", "e"]), answers("d"), answers("e"), awaits(&["e"])]);
+    let at_once =
+        entries([awaits(&["d", "e"]), answers("d", "agent"), answers("e", "agent"), awaits(&["e"])]);
     store.commit(&session.key, None, at_once).await.unwrap();
     assert_eq!(idle(store, &session.key).await.awaited_calls, 1, "the order of entries counts");
     let mut preview = message("", 3.0);
@@ -156,7 +173,10 @@ pub async fn calls_are_awaited_until_they_are_answered(store: &Sessions) {
     let taken = lease(store, &session.key, LONG).await.unwrap();
     let versions = store.append(&taken.lease, taken.versions, entries([awaits(&["f"])])).await.unwrap();
     assert_eq!(idle(store, &session.key).await.awaited_calls, 2);
-    store.release(&taken.lease, versions, entries([answers("e"), answers("f"), finished()])).await.unwrap();
+    store
+        .release(&taken.lease, versions, entries([answers("e", "agent"), answers("f", "agent"), finished()]))
+        .await
+        .unwrap();
     assert_eq!(idle(store, &session.key).await.awaited_calls, 0);
 }
 
@@ -208,7 +228,7 @@ pub async fn an_idle_session_tells_who_is_at_work(store: &Sessions) {
     assert_eq!(at_work().await, (false, false, false));
     let taken = lease(store, &session.key, LONG).await.unwrap();
     assert_eq!(at_work().await, (true, false, false));
-    store.release(&taken.lease, taken.versions, entries([asks(&["a", "b"])])).await.unwrap();
+    store.release(&taken.lease, taken.versions, entries([ends_with(&["a", "b"])])).await.unwrap();
     assert_eq!(at_work().await, (false, false, true));
     assert_eq!(idle(store, &session.key).await.questions, 2);
     lease(store, &session.key, SHORT).await.unwrap();
@@ -244,7 +264,7 @@ pub async fn an_erased_user_leaves_nothing(store: &Sessions) {
         [key(&app, "ann", "s1"), key(&app, "ann", "s2"), key(&app, "bob", "s1"), key(&other, "ann", "s1")];
     for key in &keys {
         store.create(NewSession::new(key.clone()).state(state.clone())).await.unwrap();
-        store.commit(key, None, entries([said("x"), asks(&["q"])])).await.unwrap();
+        store.commit(key, None, entries([said("x"), ends_with(&["q"])])).await.unwrap();
     }
     let (child, grandchild) = (key(&app, "ann", "child"), key(&app, "helper", "grandchild"));
     store.create(NewSession::new(child.clone()).parent(keys[0].clone())).await.unwrap();

@@ -11,7 +11,7 @@ use tokio_postgres::types::ToSql;
 use umbel_core::json::empty_object;
 use umbel_core::store::{
     Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, NewSession, News,
-    OpenQuestion, WaitChange, refuse_nul,
+    OpenQuestion, WaitChange, Waits, refuse_nul,
 };
 use umbel_core::{
     Clock, Event, List, LogEntry, Object, Result, Session, SessionKey, SessionStore, State, SystemClock,
@@ -28,7 +28,8 @@ use crate::transfer::SessionPiece;
 const ROW: &str = "SELECT s.id, s.version, s.epoch, s.lease_until, s.lease_ttl, s.updated_at,
     (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = $2),
     (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = ''),
-    (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    s.questions IS NOT NULL OR s.awaited_calls IS NOT NULL
     FROM umbel_sessions s WHERE s.app = $1 AND s.user_id = $2 AND s.name = $3";
 
 /// A session's row.
@@ -43,6 +44,8 @@ struct Row {
     app_version: u64,
     /// The server's clock, in milliseconds.
     now: i64,
+    /// It waits for something.
+    waits: bool,
 }
 
 impl Row {
@@ -63,6 +66,7 @@ impl Row {
             user_version: unsigned(row.try_get::<_, Option<i64>>(6)?.unwrap_or(0)),
             app_version: unsigned(row.try_get::<_, Option<i64>>(7)?.unwrap_or(0)),
             now: row.try_get(8)?,
+            waits: row.try_get(9)?,
         }))
     }
 
@@ -124,15 +128,13 @@ impl Row {
         }
         self.version += entries.rows.len() as u64;
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
-        let (version, waits) = (signed(self.version), Waits::new(&entries.waits)?);
-        let update = format!(
-            "UPDATE umbel_sessions s SET version = $1, updated_at = $2, {} WHERE s.id = $3",
-            waits_set(4)
-        );
-        let [asks, questions, answered, awaited] = waits.values();
-        let values: [&(dyn ToSql + Sync); 7] =
-            [&version, &self.updated_at, &self.id, asks, questions, answered, awaited];
-        query(change, &update, &values).await?;
+        let update = "UPDATE umbel_sessions SET version = $1, updated_at = $2 WHERE id = $3";
+        query(change, update, &[&signed(self.version), &self.updated_at, &self.id]).await?;
+        if self.waits || entries.waits.begins_to_wait() {
+            let mut waits = waits(change, self.id).await?;
+            waits.apply(entries.waits.clone());
+            save_waits(change, self.id, &waits).await?;
+        }
         Ok(())
     }
 
@@ -203,57 +205,41 @@ impl Row {
     }
 }
 
-/// How an append changes what a session waits for, as values of a statement.
-struct Waits {
-    asks: bool,
-    questions: Vec<String>,
-    answered: Vec<String>,
-    awaited: Vec<String>,
+/// What a session waits for, as its row tells.
+async fn waits(change: &Transaction<'_>, id: i64) -> Result<Waits, Trouble> {
+    let select =
+        "SELECT coalesce(questions, '{}'), coalesce(awaited_calls, '{}') FROM umbel_sessions WHERE id = $1";
+    let rows = query(change, select, &[&id]).await?;
+    let Some(row) = rows.first() else { return Ok(Waits::default()) };
+    let (questions, calls): (Vec<&str>, Vec<&str>) = (row.try_get(0)?, row.try_get(1)?);
+    let questions = questions.into_iter().map(|json| from_json("an open question", json));
+    let calls = calls.into_iter().map(|json| from_json("an awaited call", json));
+    Ok(Waits { questions: questions.collect::<Result<_>>()?, calls: calls.collect::<Result<_>>()? })
 }
 
-impl Waits {
-    fn new(change: &WaitChange) -> Result<Self, Trouble> {
-        // Ids as JSON too, since they may have a NUL.
-        let (mut answered, awaited) = (each_to_json(&change.answered)?, each_to_json(&change.awaited)?);
-        answered.extend_from_slice(&awaited);
-        let questions = each_to_json(change.questions.as_deref().unwrap_or_default())?;
-        Ok(Self { asks: change.questions.is_some(), questions, answered, awaited })
-    }
-
-    /// Its values, in the order of [`waits_set`].
-    fn values(&self) -> [&(dyn ToSql + Sync); 4] {
-        [&self.asks, &self.questions, &self.answered, &self.awaited]
-    }
+async fn save_waits(change: &Transaction<'_>, id: i64, waits: &Waits) -> Result<(), Trouble> {
+    let update = "UPDATE umbel_sessions SET questions = nullif($1::text[], '{}'), awaited_calls = nullif($2::text[], '{}')
+        WHERE id = $3";
+    query(change, update, &[&each_to_json(&waits.questions)?, &each_to_json(&waits.calls)?, &id]).await?;
+    Ok(())
 }
 
+/// Each as JSON; ids too, since they may have a NUL.
 fn each_to_json<T: Serialize>(list: &[T]) -> Result<Vec<String>> {
     list.iter().map(to_json).collect()
-}
-
-/// Sets what a session waits for, from four values of which this is the number of the first.
-fn waits_set(first: usize) -> String {
-    let [asks, questions, answered, awaited] = [first, first + 1, first + 2, first + 3];
-    format!(
-        "questions = CASE WHEN ${asks}::bool THEN nullif(${questions}::text[], '{{}}') ELSE s.questions END,
-         awaited_calls = nullif(array(SELECT unnest(s.awaited_calls) EXCEPT SELECT unnest(${answered}::text[]))
-            || ${awaited}::text[], '{{}}')"
-    )
 }
 
 /// Finds out from the logs what sessions wait for that were written before their rows told it.
 pub(super) async fn fill_in_waits(change: &Transaction<'_>) -> Result<(), Trouble> {
     // Other sessions cannot wait for anything, whatever their logs say.
     let select = "SELECT app, user_id, name FROM umbel_sessions WHERE id IN (
-        SELECT session FROM umbel_log WHERE body LIKE '%longRunningToolIds%' OR body LIKE '%interrupted%')";
+        SELECT session FROM umbel_log WHERE body LIKE '%longRunningToolIds%' OR body LIKE '%interrupts%')";
     for row in query(change, select, &[]).await? {
         let [app, user, name]: [&str; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
         let key = SessionKey::new(app, user, name)?;
-        let row = Row::lock(change, &key).await?;
-        let log = row.news(change, &key, Versions::default()).await?.entries;
-        let waits = Waits::new(&WaitChange::of(&log))?;
-        let update = format!("UPDATE umbel_sessions s SET {} WHERE s.id = $1", waits_set(2));
-        let [asks, questions, answered, awaited] = waits.values();
-        query(change, &update, &[&row.id, asks, questions, answered, awaited]).await?;
+        let (row, mut waits) = (Row::lock(change, &key).await?, Waits::default());
+        waits.apply(WaitChange::of(&row.news(change, &key, Versions::default()).await?.entries));
+        save_waits(change, row.id, &waits).await?;
     }
     Ok(())
 }
@@ -490,7 +476,8 @@ impl Postgres {
         give_back: bool,
     ) -> Result<Versions> {
         let entries = Prepared::new(entries)?;
-        if entries.state.user.is_empty() && entries.state.app.is_empty() {
+        let is_shared = !entries.state.user.is_empty() || !entries.state.app.is_empty();
+        if !is_shared && !entries.waits.begins_to_wait() && entries.waits.settled.is_empty() {
             return self.append_at_once(lease, expected, &entries, give_back).await;
         }
         let entries = &entries;
@@ -508,7 +495,7 @@ impl Postgres {
         appended.await
     }
 
-    /// The same in one statement, where nothing is set that sessions share.
+    /// The same in one statement, where nothing is set that sessions share, and nobody is asked or answers.
     async fn append_at_once(
         &self,
         lease: &Lease,
@@ -541,7 +528,8 @@ async fn append_statement(
     let gives_back = ", epoch = s.epoch + 1, owner = NULL, lease_until = NULL, lease_ttl = NULL";
     let append = format!(
         "WITH s AS (
-            UPDATE umbel_sessions s SET version = s.version + $7, updated_at = coalesce($8, s.updated_at), {}{}
+            UPDATE umbel_sessions s SET version = s.version + $7, updated_at = coalesce($8, s.updated_at),
+                awaited_calls = nullif(array(SELECT unnest(s.awaited_calls) EXCEPT SELECT unnest($13::text[])), '{{}}'){}
             WHERE s.id = $4 AND s.epoch = $5 AND s.version = $6 AND s.app = $1 AND s.user_id = $2 AND s.name = $3
             RETURNING s.id
         ), l AS (
@@ -556,7 +544,6 @@ async fn append_statement(
         )
         SELECT (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = $2),
                (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = '') FROM s",
-        waits_set(13),
         if give_back { gives_back } else { "" }
     );
     let key = &lease.key;
@@ -564,10 +551,9 @@ async fn append_statement(
     let (id, epoch, version) = (signed(expected.incarnation), signed(lease.epoch), signed(expected.session));
     let (count, at) = (signed(entries.rows.len() as u64), entries.updated_at);
     let ((times, bodies), (keys, values)) = (columns(entries), pairs(&entries.state.session)?);
-    let mut values: Vec<&(dyn ToSql + Sync)> =
-        vec![&app, &user, &name, &id, &epoch, &version, &count, &at, &times, &bodies, &keys, &values];
-    let waits = Waits::new(&entries.waits)?;
-    values.extend(waits.values());
+    let answered = each_to_json(&entries.waits.answered)?;
+    let values: [&(dyn ToSql + Sync); 13] =
+        [&app, &user, &name, &id, &epoch, &version, &count, &at, &times, &bodies, &keys, &values, &answered];
     let rows = query(client, &append, &values).await?;
     let Some(row) = rows.first() else {
         // Nothing fitted; why, the row tells.

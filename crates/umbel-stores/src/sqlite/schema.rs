@@ -109,9 +109,10 @@ mod tests {
         let asks = r#"{"step":"ended","outcome":{"kind":"interrupted","interrupts":[{"id":"q","address":{"agent":"a"},"reason":"input"}]}}"#;
         let awaits = r#"{"id":"1","author":"a","timestamp":1.0,"longRunningToolIds":["c1","c2"]}"#;
         let answers = r#"{"id":"2","author":"user","timestamp":1.0,"content":{"role":"user","parts":[{"functionResponse":{"id":"c1","name":"t","response":{}}}]}}"#;
+        let settles = answers.replace("c1", "q");
         let logs = [
             ("waits", vec![awaits, asks, answers]),
-            ("goes on", vec![asks, r#"{"step":"started","fingerprint":1}"#]),
+            ("answered", vec![asks, &settles]),
             ("quiet", vec![r#"{"step":"ended","outcome":{"kind":"finished"}}"#]),
         ];
         for (name, log) in logs {

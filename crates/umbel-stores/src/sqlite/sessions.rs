@@ -365,7 +365,7 @@ pub(super) fn fill_in_waits(connection: &Connection) -> Result<(), Trouble> {
     // Other sessions cannot wait for anything, whatever their logs say.
     let mut select = connection.prepare(
         "SELECT app, user, name FROM sessions WHERE id IN (
-            SELECT session FROM log WHERE body LIKE '%longRunningToolIds%' OR body LIKE '%interrupted%')",
+            SELECT session FROM log WHERE body LIKE '%longRunningToolIds%' OR body LIKE '%interrupts%')",
     )?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
