@@ -98,7 +98,9 @@ pub use response::Response;
 pub use run::{Emit, Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
 pub use state::{State, StateScope};
-pub use store::{Abandoned, EventFilter, Lease, NewSession, SessionStore, Versions};
+pub use store::{
+    Abandoned, EventFilter, Idle, IdleFilter, Lease, NewSession, OpenQuestion, SessionStore, Versions,
+};
 pub use tool::{
     AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolStream,
     ToolValue, Toolset,
