@@ -53,7 +53,7 @@ impl CredentialStore for Sqlite {
         Work::later(async move {
             let owner = Owner::new(app, user, name)?;
             let sealed = self.keys()?.seal(&owner, &credential)?;
-            let saved = self.write(move |connection| {
+            let saved = self.write_together(move |connection| {
                 let mut save = connection.prepare_cached(
                     "INSERT INTO credentials (app, user, name, key_id, sealed) VALUES (?1, ?2, ?3, ?4, ?5)
                      ON CONFLICT (app, user, name) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed",
