@@ -91,6 +91,11 @@ impl Bench {
         let spread = (largest - smallest).saturating_mul(100).div_ceil(smallest);
         Ok((number(&size, "bytes_per_turn"), spread))
     }
+
+    /// How fast 64 sessions append, beside one, and what one fsync takes on the disk of this folder.
+    fn rate(&self, url: &str) -> Result<Value, Trouble> {
+        json_of(&self.binary, &["rate", url, &self.folder.path().display().to_string()])
+    }
 }
 
 fn number(value: &Value, name: &str) -> u64 {
@@ -157,7 +162,7 @@ fn table() -> Result<Vec<String>, Trouble> {
     for Figure { name, value, wanted } in figures(&bench)? {
         show(&name, value, wanted);
     }
-    let rate = json_of(&bench.binary, &["rate", &bench.folder.path().display().to_string()])?;
+    let rate = bench.rate(&bench.sqlite())?;
     let of = |name: &str| number(&rate, name);
     let sync = of("sync_p99");
     show("SQLite: p99 of an append, one session, µs", of("alone_p99"), 3 * sync);
@@ -179,8 +184,12 @@ fn table() -> Result<Vec<String>, Trouble> {
         println!("   at 10 events {near}, in memory {memory}");
     }
     if let Ok(server) = Server::start() {
+        // First, while there is no room that was left free.
         let (bytes, spread) = bench.bytes(&server.url())?;
         println!("   PostgreSQL: {bytes} bytes of a turn with 1,000 of text, {spread} % between tenths");
+        let rate = bench.rate(&server.url())?;
+        let (together, alone) = (number(&rate, "grouped_per_second"), number(&rate, "alone_per_second"));
+        println!("   PostgreSQL: {together} events per second of 64 sessions, {alone} of one");
     }
     Ok(missed)
 }

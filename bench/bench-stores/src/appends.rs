@@ -114,7 +114,7 @@ async fn round(writers: Vec<Writer>, alone: &mut Writer, file: &File, url: &str)
     const EACH: usize = 100;
     const ALONE: usize = 300;
     let mut syncs = sync(file, 150);
-    let (started, before) = (Instant::now(), commits::so_far(url).await);
+    let (before, started) = (commits::so_far(url).await, Instant::now());
     let (writers, mut waits) = together(writers, EACH).await;
     let grouped = waits.len() as f64 / started.elapsed().as_secs_f64();
     let groups = commits::so_far(url).await - before;
@@ -132,20 +132,18 @@ async fn round(writers: Vec<Writer>, alone: &mut Writer, file: &File, url: &str)
 }
 
 /// Rates and waits in microseconds: the middle one of some rounds, and all of them.
-pub fn rate(folder: &str) -> Value {
-    let folder = Path::new(folder);
-    let file = File::create(folder.join("sync")).unwrap();
+pub fn rate(url: &str, folder: &str) -> Value {
+    let file = File::create(Path::new(folder).join("sync")).unwrap();
     file.write_all_at(&vec![b'x'; 4096 * 300], 0).unwrap();
     file.sync_all().unwrap();
-    let url = format!("sqlite:{}", folder.join("rate.db").display());
     let rounds = runtime().block_on(async {
-        let store = umbel_stores::open(&url).await.unwrap().sessions;
+        let store = umbel_stores::open(url).await.unwrap().sessions;
         let mut alone = Writer::open(&store, "alone".to_owned()).await;
         let mut writers = writers(&store).await;
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
             let told;
-            (writers, told) = round(writers, &mut alone, &file, &url).await;
+            (writers, told) = round(writers, &mut alone, &file, url).await;
             rounds.push(told);
         }
         rounds

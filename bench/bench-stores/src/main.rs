@@ -13,7 +13,7 @@ commands:
   turns URL text|tool MESSAGES COUNT   so many turns of a session that has so many messages; prints nothing
   commits URL text|tool COUNT          the transactions that so many turns wrote
   appends FILE EACH                    so many appends by each of 64 sessions; prints nothing
-  rate FOLDER                          how fast 64 sessions append, beside one commit per event and one fsync
+  rate URL FOLDER                      how fast 64 sessions append, beside one commit per event and one fsync in a folder
   size URL TURNS                       bytes that so many turns with 1,000 bytes of text take, in ten parts";
 
 fn main() {
@@ -24,7 +24,7 @@ fn main() {
         ["turns", url, scenario, messages, count] => turns::main(url, scenario, number(messages), number(count)),
         ["commits", url, scenario, count] => println!("{}", commits::of_turns(url, scenario, number(count))),
         ["appends", file, each] => appends::at_once(file, number(each)),
-        ["rate", folder] => println!("{}", appends::rate(folder)),
+        ["rate", url, folder] => println!("{}", appends::rate(url, folder)),
         ["size", url, turns] => println!("{}", size::of_turns(url, number(turns))),
         _ => {
             eprintln!("{USAGE}");
