@@ -49,6 +49,8 @@ struct Inner {
     replay: Option<Arc<Replay>>,
     /// How often each agent came to its turn since then.
     visits: Vec<(Arc<Source>, usize)>,
+    /// Agents that took up their turn where it was cut short.
+    resumed: Vec<Arc<Source>>,
 }
 
 /// What happened before a run went on: after an answer, a cancellation or a crash.
@@ -169,9 +171,17 @@ impl RunValues {
         self.lock().get_or_insert_default().replay = Some(Arc::new(replay));
     }
 
-    /// What happened before this run went on, if it does go on with something.
-    pub fn replay(&self) -> Option<Arc<Replay>> {
-        self.lock().as_ref()?.replay.clone()
+    /// What happened before this run went on, for an agent that takes up its turn where it was cut short. It does so once:
+    /// what it does later in this run is new.
+    pub fn take_up(&self, source: &Arc<Source>) -> Option<Arc<Replay>> {
+        let mut inner = self.lock();
+        let inner = inner.as_mut()?;
+        let replay = inner.replay.clone()?;
+        if inner.resumed.contains(source) {
+            return None;
+        }
+        inner.resumed.push(source.clone());
+        Some(replay)
     }
 
     /// Whether this run goes on with something.

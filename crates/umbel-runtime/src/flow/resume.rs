@@ -2,39 +2,32 @@
 
 use std::sync::Arc;
 
-use umbel_core::{CallFinished, CallId, Event, FunctionCall, List, Replay, Result, Run, RunStep};
+use umbel_core::{CallFinished, CallId, Event, FunctionCall, List, Replay, Run, RunStep};
 
 use super::Turn;
-use super::draft::Draft;
-use super::function_calls::{self, Again, Batch};
+use super::function_calls::{Again, Batch};
 
 /// Brings the turn to where the model is to be asked next. Gives whether there is nothing more to do in it.
-pub(super) async fn is_over(turn: &mut Turn<'_>, replay: &Replay) -> Result<bool> {
+pub(super) fn is_over(turn: &mut Turn<'_>, replay: &Replay) -> bool {
     let run = turn.run;
     let events = run.events();
     let begin = replay.turn_of(run.source());
     let said = last_said(&events, begin, run);
-    let Some((at, last)) = said else { return Ok(false) };
+    let Some((at, last)) = said else { return false };
     if !run.values().answers(run.source()).is_empty() {
         // What people said is taken in before the model is asked.
-        return Ok(false);
+        return false;
     }
     if waits(run, &events, begin) {
         run.pause();
-        return Ok(true);
+        return true;
     }
     if let Some(name) = last.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone()) {
         run.transfer_to(name);
-        return Ok(true);
+        return true;
     }
-    let Some(batch) = cut_short(&events, at, &last, replay) else { return Ok(last.is_final()) };
-    drop(events);
-    let mut draft = Draft::new(turn.agent, run, turn.team.clone())?;
-    draft.ask_toolsets().await?;
-    draft.finish_tools().await?;
-    let tools = draft.request.tools.clone();
-    let made = Box::pin(function_calls::follow(turn, &tools, &batch)).await?;
-    Ok(run.is_ended() || made.is_none_or(|event| event.is_final()))
+    turn.cut_short = cut_short(&events, at, &last, replay);
+    turn.cut_short.is_none() && last.is_final()
 }
 
 /// What the agent said last in its present turn. That it failed is nothing it said.

@@ -204,8 +204,10 @@ fn unrecoverable(recorder: &Recorder, parts: &RunParts, trail: &Trail, begins: &
 
 /// What became of the session of a call that was made before.
 pub(crate) enum ChildRun {
-    /// There is none, or its run failed: the call is made anew.
+    /// There is none.
     None,
+    /// It has no run yet.
+    Empty,
     /// It was cut short.
     CutShort(RunId),
     /// It waits for people.
@@ -224,7 +226,7 @@ pub(crate) async fn find_child(store: &dyn SessionStore, key: &SessionKey) -> Re
         Err(error) => return Err(error),
     };
     let Some(trail) = session.last_run() else {
-        return Ok(if session.events.is_empty() { ChildRun::None } else { ChildRun::Done });
+        return Ok(if session.events.is_empty() { ChildRun::Empty } else { ChildRun::Done });
     };
     Ok(match &trail.running {
         Some(run) => ChildRun::CutShort(run.clone()),

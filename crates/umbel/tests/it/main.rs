@@ -24,6 +24,7 @@ mod options;
 mod outcome;
 mod pii;
 mod pii_vectors;
+mod recovery;
 mod repair;
 mod sessions;
 mod small_handlers;
