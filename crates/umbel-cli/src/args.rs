@@ -80,10 +80,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, BadArg
             "--explain" => return Ok(Command::Explain),
             "--user" => user = value(given.or_else(|| args.next()), "--user", "a name", "ann")?,
             "--store" => {
-                store = value(given.or_else(|| args.next()), "--store", "an address", "sqlite:trips.db")?
+                store = value(given.or_else(|| args.next()), "--store", "an address", "sqlite:trips.db")?;
             }
             "--session" => {
-                session = Some(value(given.or_else(|| args.next()), "--session", "an id", "lisbon")?)
+                session = Some(value(given.or_else(|| args.next()), "--session", "an id", "lisbon")?);
             }
             // A message may begin with a dash: all that follows is one.
             "--" => words.extend(args.by_ref()),
