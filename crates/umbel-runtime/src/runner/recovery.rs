@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::{StreamExt, stream};
 use smallvec::smallvec;
 use tokio::time::Instant;
-use umbel_core::store::Acquired;
+use umbel_core::store::{Acquire, Acquired};
 use umbel_core::{
     Continued, Error, ErrorKind, Interrupt, LogEntry, OtherBuilds, Outcome, Result, Run, RunId, RunParts,
     RunStep, SessionKey, SessionStore, Versions,
@@ -55,10 +55,22 @@ impl Runner {
         done.into_iter().filter_map(Result::transpose).collect()
     }
 
+    /// Gives back a lease that ran out. Someone else may have taken it.
+    async fn free(&self, key: SessionKey) -> Result<()> {
+        let (owner, ttl) = (self.shared.owner.clone(), self.shared.config.limits.lease);
+        let acquire = Acquire { key, owner, ttl, known: Versions::default(), entries: smallvec![] };
+        match self.sessions().acquire(acquire).await {
+            Ok(taken) => self.sessions().release(&taken.lease, taken.versions, smallvec![]).await.map(drop),
+            Err(error) if error.kind() == ErrorKind::SessionBusy => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Goes on with one run. `None` if there is none any more, or another process has it.
     async fn recover_one(&self, key: SessionKey, is_orphan: bool) -> Result<Option<Recovered>> {
         let Some(id) = running(&**self.sessions(), &key).await? else {
-            // A lease without a run: whoever took it wrote nothing.
+            // A lease without a run: whoever took it wrote nothing. It is given back, so that nobody looks here again.
+            self.free(key).await?;
             return Ok(None);
         };
         let begins = if is_orphan { Begins::Orphaned } else { Begins::Recovered };
