@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use umbel::store::{Abandoned, Acquire, Acquired, Entries, EventFilter, Lease, News};
+use umbel::store::{
+    Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, News, OpenQuestion,
+};
 use umbel::{NewSession, Object, Result, Session, SessionKey, SessionStore, Versions, Work};
 
 use super::files;
@@ -102,5 +104,29 @@ impl SessionStore for Watched {
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
         self.inner.abandoned(app)
+    }
+
+    fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
+        self.write(key.id().to_owned(), self.inner.delete_unchanged(key, expected))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        self.inner.erase_user(app, user)
+    }
+
+    fn open_questions<'a>(
+        &'a self,
+        app: &'a str,
+        user: Option<&'a str>,
+    ) -> Work<'a, Result<Vec<OpenQuestion>>> {
+        self.inner.open_questions(app, user)
+    }
+
+    fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
+        self.inner.idle(app, filter)
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        self.inner.scrub()
     }
 }

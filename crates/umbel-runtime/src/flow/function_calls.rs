@@ -300,7 +300,9 @@ impl Caller<'_> {
                 running.push(self.make_one_of_several(index, call));
             }
             let Some(result) = running.next().await else { break };
-            let failed = result.1.is_err();
+            // Who stopped where it was asked to does no harm to the others.
+            let stops = |error: &Error| !error.is_control() || self.run.cancel_token().is_cancelled();
+            let failed = result.1.as_ref().is_err_and(stops);
             results.push(result);
             if failed {
                 while let Some(Some(result)) = running.next().now_or_never() {

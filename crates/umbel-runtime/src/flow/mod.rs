@@ -11,7 +11,7 @@ mod resume;
 
 use std::sync::Arc;
 
-use umbel_core::{Agent, Event, Result, Run, Transcript};
+use umbel_core::{Agent, Event, Result, Run, SafePoint, Transcript};
 
 pub use self::draft::Draft;
 pub use self::function_calls::{Again, Batch};
@@ -98,6 +98,7 @@ async fn steps(turn: &mut Turn<'_>) -> Result<()> {
     }
     loop {
         run.cancel_token().check()?;
+        run.cancel_token().check_at(SafePoint::Next)?;
         let Made { last, after } = one_step(turn).await?;
         // Who asks a person waits for the answer, whatever else the step gave.
         if run.is_ended() {

@@ -10,9 +10,11 @@ mod credentials;
 mod fault;
 mod memory;
 mod schema;
+mod scrub;
 mod sessions;
 mod threads;
 mod transfer;
+mod upkeep;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,6 +26,7 @@ use rusqlite::{Connection, OpenFlags};
 use umbel_core::{Error, ErrorKind, Result};
 
 use self::fault::fault;
+use self::scrub::Scrubs;
 use self::threads::Threads;
 use crate::seal::Keys;
 
@@ -37,6 +40,7 @@ struct Inner {
     path: PathBuf,
     threads: Threads,
     keys: Option<Keys>,
+    scrubs: Scrubs,
 }
 
 /// How a database is opened.
@@ -92,7 +96,7 @@ impl SqliteOptions {
         let mut writer = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
         writer.pragma_update(None, "journal_mode", "WAL").map_err(say)?;
         writer.pragma_update(None, "synchronous", "FULL").map_err(say)?;
-        // What is deleted must not be found in the file.
+        // What is deleted must not be found in the file; see also scrub.rs.
         writer.pragma_update(None, "secure_delete", "ON").map_err(say)?;
         writer.pragma_update(None, "journal_size_limit", 8 << 20).map_err(say)?;
         schema::migrate(&mut writer, path)?;
@@ -103,7 +107,8 @@ impl SqliteOptions {
         }
         let readers = (0..self.readers).map(|_| self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE));
         let threads = Threads::start(writer, readers.collect::<Result<_>>()?)?;
-        Ok(Sqlite { inner: Arc::new(Inner { path: self.path, threads, keys: self.keys }) })
+        let inner = Inner { path: self.path, threads, keys: self.keys, scrubs: Scrubs::default() };
+        Ok(Sqlite { inner: Arc::new(inner) })
     }
 
     fn connect(&self, flags: OpenFlags) -> Result<Connection> {

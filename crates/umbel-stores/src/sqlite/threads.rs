@@ -2,7 +2,7 @@
 //!
 //! The writer takes whatever waits into one transaction. So many sessions share one fsync, and nobody waits for more
 //! than the group in front of them and their own. Within a group each write stands in a savepoint: one that is refused
-//! leaves the others as they are.
+//! leaves the others as they are. What can be done in no transaction is done between two groups.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -20,6 +20,14 @@ const LARGEST_GROUP: usize = 512;
 
 /// Does its work on a connection.
 type Read = Box<dyn FnOnce(&mut Connection) + Send>;
+
+/// What the writer does next.
+enum Job {
+    /// A write, in the transaction of its group.
+    Write(Box<dyn Write>),
+    /// Something that can be done in no transaction.
+    Alone(Box<dyn FnOnce(&Connection) + Send>),
+}
 
 /// A write that waits for its turn.
 trait Write: Send {
@@ -58,7 +66,7 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<T> + Send> Write for Writing<T, F
 /// The threads of one database. They end when this is dropped.
 pub(super) struct Threads {
     // Options, so that they can be closed before the threads are waited for.
-    writer: Option<Sender<Box<dyn Write>>>,
+    writer: Option<Sender<Job>>,
     readers: Option<Sender<Read>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -66,7 +74,7 @@ pub(super) struct Threads {
 impl Threads {
     /// Starts them; the first connection writes, the others read.
     pub(super) fn start(writer: Connection, readers: Vec<Connection>) -> Result<Self> {
-        let (write, writes) = mpsc::channel::<Box<dyn Write>>();
+        let (write, writes) = mpsc::channel::<Job>();
         let (read, reads) = mpsc::channel::<Read>();
         let reads = Arc::new(Mutex::new(reads));
         let mut threads = vec![start(move || write_all(&writer, &writes))?];
@@ -101,8 +109,19 @@ impl Threads {
         work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (tell, told) = oneshot::channel();
-        let write: Box<dyn Write> = Box::new(Writing { work: Some(work), result: None, tell });
-        send(self.writer.as_ref(), write)?;
+        let write = Box::new(Writing { work: Some(work), result: None, tell });
+        send(self.writer.as_ref(), Job::Write(write))?;
+        told.await.map_err(|_| ended())?
+    }
+
+    /// Does something on the writing thread, outside of any transaction.
+    pub(super) async fn alone<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (tell, told) = oneshot::channel();
+        let work = Box::new(move |connection: &Connection| drop(tell.send(work(connection))));
+        send(self.writer.as_ref(), Job::Alone(work))?;
         told.await.map_err(|_| ended())?
     }
 }
@@ -149,25 +168,39 @@ fn in_savepoint<T>(connection: &Connection, work: impl FnOnce(&Connection) -> Re
     result
 }
 
-/// Writes what comes, in groups.
-fn write_all(connection: &Connection, writes: &Receiver<Box<dyn Write>>) {
-    while let Ok(first) = writes.recv() {
-        write_group(connection, first, writes);
+/// Does what comes, writes in groups.
+fn write_all(connection: &Connection, jobs: &Receiver<Job>) {
+    let mut next = jobs.recv().ok();
+    while let Some(job) = next {
+        let after = match job {
+            Job::Write(first) => write_group(connection, first, jobs),
+            Job::Alone(work) => {
+                work(connection);
+                None
+            }
+        };
+        next = after.or_else(|| jobs.recv().ok());
     }
 }
 
-/// Writes what waits, in one transaction.
-fn write_group(connection: &Connection, first: Box<dyn Write>, writes: &Receiver<Box<dyn Write>>) {
+/// Writes what waits, in one transaction. Gives what came up that cannot be part of it.
+fn write_group(connection: &Connection, first: Box<dyn Write>, jobs: &Receiver<Job>) -> Option<Job> {
     let path = path_of(connection);
     if let Err(error) = run(connection, "BEGIN IMMEDIATE") {
-        return first.tell(Some(&fault(&path, error)));
+        first.tell(Some(&fault(&path, error)));
+        return None;
     }
-    let mut group = Vec::new();
-    for mut write in std::iter::once(first).chain(writes.try_iter().take(LARGEST_GROUP - 1)) {
+    let (mut group, mut next, mut after) = (Vec::new(), Some(first), None);
+    while let Some(mut write) = next.take() {
         write.run(connection);
         group.push(write);
-        if connection.is_autocommit() {
+        if connection.is_autocommit() || group.len() == LARGEST_GROUP {
             break;
+        }
+        match jobs.try_recv() {
+            Ok(Job::Write(write)) => next = Some(write),
+            Ok(alone) => after = Some(alone),
+            Err(_) => {}
         }
     }
     let committed = if connection.is_autocommit() {
@@ -184,6 +217,7 @@ fn write_group(connection: &Connection, first: Box<dyn Write>, writes: &Receiver
     for write in group {
         write.tell(committed.as_ref().err());
     }
+    after
 }
 
 fn run(connection: &Connection, sql: &str) -> rusqlite::Result<usize> {

@@ -26,6 +26,7 @@ mod pii;
 mod pii_vectors;
 mod recovery;
 mod repair;
+mod safe_points;
 mod sessions;
 mod small_handlers;
 mod small_handlers_run;

@@ -108,7 +108,7 @@ async fn inside(runner: &Runner, key: &SessionKey, events: &[Arc<Event>]) -> Vec
         for call in event.calls().filter(|call| call.name == "child") {
             let id = format!("{}/{}.{}", key.id(), event.id, call.id.as_ref().unwrap());
             let key = SessionKey::new(key.app(), key.user(), id).unwrap();
-            assert_eq!(outcomes(&log(runner, &key).await), [Outcome::Finished]);
+            assert_eq!(outcomes(&log(runner, &key).await).last(), Some(&Outcome::Finished));
             all.extend(told(&stored(runner, &key).await));
         }
     }
@@ -259,6 +259,92 @@ async fn a_conversation_that_was_handed_over_goes_on_with_whom_it_was_handed_to(
             },
         ));
         Arc::new(LlmAgent::new("a").model(ScriptedModel::from_fn("a", hand_over)).sub_agent(b))
+    })
+    .await;
+}
+
+/// Lets the process die at each write of the run that an answer begins.
+async fn dies_after_the_answer(make: Make) -> usize {
+    let mut deaths = 0;
+    for number in 1.. {
+        let mut alive = 0;
+        for death in [Death::Before(number), Death::After(number)] {
+            let (notes, store) = (Notes::default(), Spy::default());
+            let dying = store.dying(Some(death));
+            let other = runner(store.clone(), make(&notes)).build().unwrap();
+            let key = other.create_session("ann").await.unwrap().key;
+            let asked = read(other.run(&key, "go")).await.interrupts().to_vec();
+            let before = notes.all().len();
+            let first = runner(dying.clone(), make(&notes)).build().unwrap();
+            let yes = || {
+                asked.iter().map(|asked| asked.response(&umbel::Answer::approve())).map(umbel::Part::response)
+            };
+            let answer = || Content::new(umbel::Role::User, yes());
+            run_and_die(&first, &dying, &key, answer()).await;
+            let recovered = recover(&other).await;
+            if death == Death::Before(1) {
+                // The answer never came: it can be given again.
+                assert!(recovered.is_empty());
+                read(other.run(&key, answer())).await.assert_finished();
+            }
+            deaths += 1;
+            alive += usize::from(dying.writes() < number);
+            let log = log(&other, &key).await;
+            let [Outcome::Interrupted { .. }, Outcome::Finished] = outcomes(&log).as_slice() else {
+                panic!("{death:?} {:?} {log:#?}", outcomes(&log))
+            };
+            let events = stored(&other, &key).await;
+            let (told, inside) = (told(&events), inside(&other, &key, &events).await);
+            let unknown = told.iter().chain(&inside).filter(|told| told.contains("unknown")).count();
+            let made = notes.all();
+            let mut once = made.clone();
+            once.sort();
+            once.dedup();
+            assert_eq!(once.len(), made.len(), "{death:?}: {made:?}");
+            assert!(made.len() + unknown > before, "{death:?} {made:?} {told:#?}");
+            assert!(open(&other, &key).await.is_empty());
+        }
+        if alive == 2 {
+            break;
+        }
+    }
+    deaths
+}
+
+async fn open(runner: &Runner, key: &SessionKey) -> Vec<umbel::Interrupt> {
+    runner.open_questions(key).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_call_that_was_approved_is_made_once_wherever_its_run_is_cut_short() {
+    let deaths = dies_after_the_answer(|notes| {
+        let pay = notes_calls("pay", notes).confirm(umbel::Confirm::Always);
+        let agent = steps("a", vec![vec![("c", "pay"), ("d", "send"), ("e", "pay")]]);
+        Arc::new(agent.tool(pay).tool(notes_calls("send", notes)))
+    })
+    .await;
+    assert!(deaths > 8, "{deaths}");
+}
+
+#[tokio::test]
+async fn a_workflow_around_an_approved_call_goes_on_wherever_its_run_is_cut_short() {
+    dies_after_the_answer(|notes| {
+        let pay = notes_calls("pay", notes).confirm(umbel::Confirm::Always);
+        let asks = steps("asks", vec![vec![("c", "pay")]]).tool(pay);
+        let both = Parallel::new("both").agent(asks).agent(says_once("beside"));
+        let rounds = LoopAgent::new("rounds").max_iterations(1).agent(both).agent(says_once("behind"));
+        Arc::new(Sequential::new("all").agent(says_once("first")).agent(rounds).agent(says_once("last")))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_approved_call_inside_an_agent_called_as_a_tool_is_made_once() {
+    dies_after_the_answer(|notes| {
+        let pay = notes_calls("pay", notes).confirm(umbel::Confirm::Always);
+        let inner = steps("child", vec![vec![("i", "pay")]]).tool(pay);
+        let outer = steps("a", vec![vec![("c", "child"), ("d", "send")]]);
+        Arc::new(outer.tool(AgentTool::new(inner)).tool(notes_calls("send", notes)))
     })
     .await;
 }

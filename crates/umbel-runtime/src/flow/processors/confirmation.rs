@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use umbel_core::{
-    Answer, CallId, Error, ErrorKind, Event, FunctionCall, Interrupt, List, Object, Result, Work,
+    Answer, CallFinished, CallId, Error, ErrorKind, Event, FunctionCall, Interrupt, List, Object, Result,
+    RunStep, Work,
 };
 
 use super::RequestProcessor;
@@ -65,7 +66,8 @@ async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) 
     }
     let mut answers = values.answers(draft.run.source());
     answers.retain(|(asked, _)| given.questions.contains(&asked.id) && !is_used(&events, given.at, asked));
-    let Some(batch) = batch(draft, &events, &answers)? else { return Ok(()) };
+    let Some(mut batch) = batch(draft, &events, &answers)? else { return Ok(()) };
+    begin(draft, given.at, &mut batch).await?;
     let layers = &draft.team.place(draft.run.node_id())?.onion.wrap_tool;
     let mut made = function_calls::execute(draft.run, layers, &draft.tools, &batch).await?;
     let Some(event) = &mut made.event else { return Ok(()) };
@@ -84,6 +86,28 @@ async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) 
         draft.stop();
     }
     Ok(())
+}
+
+/// Notes that the calls are made now, so that they are not made again should the run be cut short. If they were begun
+/// already since the answer came, it was.
+async fn begin(draft: &Draft<'_>, at: usize, batch: &mut Batch) -> Result<()> {
+    let ids: Vec<CallId> = batch.calls.iter().filter_map(|call| call.id.clone()).collect();
+    let replay = draft.run.values().replay();
+    let since = || replay.iter().flat_map(|replay| &replay.records).filter(|(place, _)| *place > at);
+    let begun = |(_, step): &(usize, Arc<RunStep>)| matches!(&**step, RunStep::CallsStarted { calls } if calls.iter().any(|call| ids.contains(call)));
+    if since().any(begun) {
+        batch.again = Again::CutShort;
+        batch.finished = since().filter_map(|(_, step)| finished(step)).collect();
+        return Ok(());
+    }
+    draft.run.record(vec![RunStep::CallsStarted { calls: Box::new(ids) }]).await
+}
+
+fn finished(step: &RunStep) -> Option<CallFinished> {
+    match step {
+        RunStep::CallFinished { finished } => Some((**finished).clone()),
+        _ => None,
+    }
 }
 
 /// Whether others of the calls that the model asked for wait for people still. The model is asked when all have their
