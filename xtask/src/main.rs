@@ -8,6 +8,7 @@ mod budgets;
 mod crash;
 mod onion;
 mod postgres;
+mod stores;
 mod style;
 mod test;
 mod vectors;
@@ -31,6 +32,8 @@ commands:
       format, style, lints, tests, vectors, postgres, crash, docs, example, budgets
   bench onion
       what handlers and tool layers cost, in instructions and allocations
+  bench stores
+      what sessions on disk cost, in commits, fsyncs, bytes, instructions and time
   postgres COMMAND [ARGUMENT]...
       runs a command beside a PostgreSQL server, whose address is in $UMBEL_TEST_POSTGRES
   vectors DIR [--case NAME] [--verbose]
@@ -43,8 +46,9 @@ commands:
 fn bench(name: Option<&str>) -> ExitCode {
     let result = match name {
         Some("onion") => onion::main(),
+        Some("stores") => stores::main(),
         _ => {
-            Err("`cargo xtask bench onion` is what there is; `bench/run.sh` measures beside peers".to_owned())
+            Err("there are `bench onion` and `bench stores`; `bench/run.sh` measures beside peers".to_owned())
         }
     };
     match result {

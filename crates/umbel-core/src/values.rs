@@ -14,6 +14,7 @@ use crate::extensions::Extensions;
 use crate::handler::Handler;
 use crate::id::CallId;
 use crate::interrupt::{Address, Answer, Asker, Interrupt, Question};
+use crate::json::Object;
 use crate::log::{AgentDone, RunStep};
 use crate::transcript::{Edit, Transcript};
 
@@ -46,6 +47,8 @@ struct Inner {
     edits: Vec<(Arc<Source>, Vec<Edit>)>,
     /// What people said, to whom.
     answers: Vec<(Interrupt, Answer)>,
+    /// Whose answers were used, and are forgotten.
+    settled: Vec<Address>,
     /// How many questions each asker asked so far.
     asked: Vec<(Address, u32)>,
     /// What happened before this run went on.
@@ -78,6 +81,13 @@ impl Replay {
             _ => None,
         })
     }
+}
+
+/// Whether a question is the asker's so many-th, about a call with these arguments.
+fn is_about(asked: &Interrupt, place: &Address, nth: u32, args: Option<&Object>) -> bool {
+    let empty = Object::new();
+    let shown = || asked.call.as_ref().and_then(|call| call.args.as_deref()).unwrap_or(&empty);
+    asked.address.nth == nth && asked.address.is_place(place) && args.is_none_or(|args| args == shown())
 }
 
 impl RunValues {
@@ -234,8 +244,25 @@ impl RunValues {
         answers.filter(|(interrupt, _)| interrupt.address.is_of(source)).cloned().collect()
     }
 
-    /// The answer to the asker's next question. An error by which it is asked, if there is none.
-    pub fn ask(&self, place: Address, question: Question) -> Result<Answer> {
+    /// The answer to a question of an asker, if it was given about a call with these arguments.
+    pub fn answer(&self, place: &Address, nth: u32, args: Option<&Object>) -> Option<Answer> {
+        let inner = self.lock();
+        let mut answers = inner.iter().flat_map(|inner| inner.answers.iter());
+        answers.find(|(asked, _)| is_about(asked, place, nth, args)).map(|(_, answer)| answer.clone())
+    }
+
+    /// Whether the layer at that place asked about a call of the same batch, and was answered.
+    pub fn is_batch_answered(&self, place: &Address) -> bool {
+        let is_ours = |address: &Address| address.layer == place.layer && address.is_same_batch(place);
+        self.lock().as_ref().is_some_and(|inner| {
+            inner.settled.iter().any(is_ours)
+                || inner.answers.iter().any(|(asked, _)| is_ours(&asked.address))
+        })
+    }
+
+    /// The answer to the asker's next question. An error by which it is asked, if there is none. An answer that was given
+    /// about other arguments is none.
+    pub fn ask(&self, place: Address, question: Question, args: Option<&Object>) -> Result<Answer> {
         let mut inner = self.make();
         let inner = inner.get_or_insert_default();
         let known = inner.asked.iter().position(|(asker, _)| *asker == place);
@@ -247,10 +274,7 @@ impl RunValues {
             *asked += 1;
             *asked - 1
         });
-        let given = inner
-            .answers
-            .iter()
-            .find(|(interrupt, _)| interrupt.address.nth == nth && interrupt.address.is_place(&place));
+        let given = inner.answers.iter().find(|(asked, _)| is_about(asked, &place, nth, args));
         if let Some((_, answer)) = given {
             return Ok(answer.clone());
         }
@@ -268,7 +292,8 @@ impl RunValues {
                 || layer.is_some_and(|layer| address.layer.as_deref() != Some(layer))
         };
         inner.asked.retain(|(asker, _)| other(asker));
-        inner.answers.retain(|(interrupt, _)| other(&interrupt.address));
+        let used = inner.answers.extract_if(.., |(interrupt, _)| !other(&interrupt.address));
+        inner.settled.extend(used.map(|(interrupt, _)| interrupt.address));
     }
 
     /// The handler of this run with that number, made if there is none yet.

@@ -128,7 +128,6 @@ fn questions(event: &Event) -> Vec<Interrupt> {
             decisions: if is_gate { DecisionKind::ALL.to_vec() } else { Vec::new() },
             any_tool: false,
             together: false,
-            holds: Vec::new(),
         })
     };
     event.calls().filter_map(question).collect()
