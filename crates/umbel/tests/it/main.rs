@@ -25,6 +25,7 @@ mod outcome;
 mod pii;
 mod pii_vectors;
 mod repair;
+mod session_manager;
 mod sessions;
 mod small_handlers;
 mod small_handlers_run;
