@@ -63,7 +63,7 @@ pub use actions::{Actions, Compaction, Confirmation};
 pub use agent::{AfterOrder, Agent, AgentTree, Extending, Mode, NodeId, TransferPolicy};
 pub use artifact::{ArtifactStore, InMemoryArtifacts};
 pub use callbacks::{AgentCallback, Callbacks};
-pub use cancel::{CancelReason, CancelToken};
+pub use cancel::{CancelReason, CancelToken, SafePoint};
 pub use clock::{Clock, SteppingClock, SystemClock};
 pub use code::CodeExecutor;
 pub use config::{OtherBuilds, RunConfig, RunLimits, ToolErrors, UnfinishedCalls};
@@ -86,7 +86,7 @@ pub use log::{AgentDone, CallFinished, Continued, Edited, Failure, Kept, LogEntr
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
 pub use model::{Capabilities, Chunk, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
 pub use onion::{
-    ChunkStream, Guarded, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
+    ChunkStream, Guarded, LayerPlace, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
 };
 pub use part::{
     Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, PartialArg, Payload,
@@ -105,7 +105,7 @@ pub use tool::{
     AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolStream,
     ToolValue, Toolset,
 };
-pub use tool_context::{CallMade, ToolContext};
+pub use tool_context::{CallMade, InnerLayers, ToolContext};
 pub use transcript::{Edit, Transcript};
 pub use turn::ModelTurn;
 pub use values::{Replay, RunValues};

@@ -63,6 +63,22 @@ impl Trail {
         }
     }
 
+    /// Whether an answer has not yet had its effect: the call was not made since, or asks something else before it can be;
+    /// the agent whose hook asked has said nothing since.
+    pub(crate) fn still_counts(&self, events: &List<Arc<Event>>, at: usize, asked: &Interrupt) -> bool {
+        let address = &asked.address;
+        let is_same = |other: &Address| other.call == address.call && other.event == address.event;
+        // A call that asked several questions was made when the last of them was answered.
+        let last =
+            self.answers.iter().filter(|(_, asked, _)| address.call.is_some() && is_same(&asked.address));
+        let at = last.map(|(at, _, _)| *at).max().unwrap_or(at);
+        let mut since =
+            events.iter_from(at + 1).filter(|event| !event.is_user() && address.is_of(&event.source));
+        let Some(call) = &address.call else { return since.next().is_none() };
+        let is_made = since.any(|event| event.responses().any(|response| response.id.as_ref() == Some(call)));
+        !is_made || self.open.iter().any(|open| is_same(&open.address))
+    }
+
     /// Forgets answers to this question and those after it from the same place: it is asked anew.
     fn forget_from(&mut self, address: &Address) {
         self.answers
@@ -112,7 +128,6 @@ fn questions(event: &Event) -> Vec<Interrupt> {
             decisions: if is_gate { DecisionKind::ALL.to_vec() } else { Vec::new() },
             any_tool: false,
             together: false,
-            holds: Vec::new(),
         })
     };
     event.calls().filter_map(question).collect()
@@ -192,11 +207,11 @@ impl HotSession {
 
     /// A run begins: if it answers the one before, it goes on with what that one left.
     pub(crate) fn started(&mut self) {
-        let last = self.events.last();
-        let answers = last.is_some_and(|event| event.responses().next().is_some());
         if self.trail.is_none() {
             return;
         }
+        let last = self.events.last();
+        let answers = last.is_some_and(|event| event.responses().next().is_some());
         let (run, from) = (last.map(|event| event.run.clone()), self.events.len().saturating_sub(1));
         let trail = self.trail();
         trail.running = run;

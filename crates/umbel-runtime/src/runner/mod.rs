@@ -213,7 +213,7 @@ pub(crate) async fn run_child(
         id,
         begins,
         recorder: Arc::new(recorder),
-        cancel: CancelToken::new(),
+        cancel: parent.cancel_token().below(),
         depth: parent.depth() + 1,
     });
     while let Some(event) = stream.next().await {

@@ -15,7 +15,7 @@ impl ArtifactStore for Sqlite {
             refuse_nul("name of an artifact", name)?;
             let (part, data) = split_part(part)?;
             let [app, user, session, name] = artifact_place(key, name).map(str::to_owned);
-            let saved = self.write(move |connection| {
+            let saved = self.write_together(move |connection| {
                 let mut insert = connection.prepare_cached(
                     "INSERT INTO artifacts (app, user, session, name, part, data, saved_at, version)
                      SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(max(version) + 1, 0) FROM artifacts

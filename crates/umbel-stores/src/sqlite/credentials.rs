@@ -69,7 +69,7 @@ impl CredentialStore for Sqlite {
         Work::later(async move {
             let owner = Owner::new(app, user, name)?;
             let sealed = self.keys()?.seal(&owner, &credential)?;
-            self.write(move |connection| save(connection, &owner, &sealed, SystemClock.now())).await
+            self.write_together(move |connection| save(connection, &owner, &sealed, SystemClock.now())).await
         })
     }
 

@@ -37,7 +37,7 @@ pub struct Sqlite {
 }
 
 struct Inner {
-    path: PathBuf,
+    path: Arc<Path>,
     threads: Threads,
     keys: Option<Keys>,
     scrubs: Scrubs,
@@ -106,9 +106,9 @@ impl SqliteOptions {
             writer.pragma_update(None, "max_page_count", pages).map_err(say)?;
         }
         let readers = (0..self.readers).map(|_| self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE));
-        let threads = Threads::start(writer, readers.collect::<Result<_>>()?)?;
-        let inner = Inner { path: self.path, threads, keys: self.keys, scrubs: Scrubs::default() };
-        Ok(Sqlite { inner: Arc::new(inner) })
+        let (path, readers) = (Arc::<Path>::from(self.path.as_path()), readers.collect::<Result<_>>()?);
+        let threads = Threads::start(path.clone(), writer, readers)?;
+        Ok(Sqlite { inner: Arc::new(Inner { path, threads, keys: self.keys, scrubs: Scrubs::default() }) })
     }
 
     fn connect(&self, flags: OpenFlags) -> Result<Connection> {
@@ -149,24 +149,23 @@ impl Sqlite {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T> {
-        let inner = self.inner.clone();
-        let read = self.inner.threads.read(move |connection| {
-            let moment = connection.transaction().map_err(|error| fault(&inner.path, error))?;
-            work(&moment).map_err(|trouble| trouble.at(&inner.path))
-        });
-        read.await
+        self.inner.threads.read(move |connection| work(&*connection.transaction()?)).await
     }
 
-    /// Writes something, all of it or nothing.
+    /// Writes something, all of it or nothing, in a transaction of its own.
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T> {
-        let inner = self.inner.clone();
-        self.inner
-            .threads
-            .write(move |connection| work(connection).map_err(|trouble| trouble.at(&inner.path)))
-            .await
+        self.inner.threads.write(work).await
+    }
+
+    /// The same in one transaction with whatever else waits, for what is small and often. The work may be done twice.
+    async fn write_together<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&Connection) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T> {
+        self.inner.threads.write_together(work).await
     }
 }
 

@@ -527,7 +527,7 @@ impl SessionStore for Sqlite {
     fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
         Work::later(async move {
             let state = Scoped::new(&new.state)?;
-            self.write(move |connection| create(connection, &new, &state)).await
+            self.write_together(move |connection| create(connection, &new, &state)).await
         })
     }
 
@@ -547,7 +547,7 @@ impl SessionStore for Sqlite {
 
     fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>> {
         let key = key.clone();
-        Work::later(self.write(move |connection| match Row::find(connection, &key)? {
+        Work::later(self.write_together(move |connection| match Row::find(connection, &key)? {
             Some(row) => delete(connection, row.id),
             None => Ok(()),
         }))
@@ -592,7 +592,7 @@ impl SessionStore for Sqlite {
                 let (owner, ttl, known) = (wanted.owner.clone(), wanted.ttl, wanted.known);
                 let attempt = Acquire { key: key.clone(), owner, ttl, known, entries: Entries::new() };
                 let written = entries.clone();
-                match self.write(move |connection| acquire(connection, &attempt, &written)).await? {
+                match self.write_together(move |connection| acquire(connection, &attempt, &written)).await? {
                     Attempt::Taken(taken) => {
                         return Ok(Acquired { news: together(read, taken.news), ..taken });
                     }
@@ -609,7 +609,7 @@ impl SessionStore for Sqlite {
 
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
         let lease = lease.clone();
-        Work::later(self.write(move |connection| {
+        Work::later(self.write_together(move |connection| {
             let (row, ttl) = (Row::get(connection, &lease.key)?, millis(ttl));
             if row.epoch != lease.epoch {
                 return Err(fenced(&lease.key).into());
@@ -630,7 +630,7 @@ impl SessionStore for Sqlite {
         let lease = lease.clone();
         Work::later(async move {
             let entries = Prepared::new(&entries)?;
-            let written = self.write(move |connection| {
+            let written = self.write_together(move |connection| {
                 let mut row = Row::get_leased(connection, &lease, expected)?;
                 row.write(connection, &lease.key, &entries)?;
                 row.save(connection)?;
@@ -649,7 +649,7 @@ impl SessionStore for Sqlite {
         let lease = lease.clone();
         Work::later(async move {
             let entries = Prepared::new(&entries)?;
-            let written = self.write(move |connection| {
+            let written = self.write_together(move |connection| {
                 let mut row = Row::get_leased(connection, &lease, expected)?;
                 row.write(connection, &lease.key, &entries)?;
                 row.epoch += 1;
@@ -669,7 +669,7 @@ impl SessionStore for Sqlite {
         let key = key.clone();
         Work::later(async move {
             let entries = Prepared::new(&entries)?;
-            let written = self.write(move |connection| {
+            let written = self.write_together(move |connection| {
                 let mut row = Row::get(connection, &key)?;
                 if row.is_held(now()) {
                     return Err(busy(&key).into());
@@ -687,7 +687,7 @@ impl SessionStore for Sqlite {
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
         let app = app.to_owned();
-        Work::later(self.write(move |connection| abandoned(connection, &app)))
+        Work::later(self.write_together(move |connection| abandoned(connection, &app)))
     }
 
     fn open_questions<'a>(
