@@ -27,6 +27,7 @@ mod pii_vectors;
 mod recovery;
 mod repair;
 mod safe_points;
+mod session_manager;
 mod sessions;
 mod small_handlers;
 mod small_handlers_run;
