@@ -164,7 +164,8 @@ fn run_file(path: &Path, options: &Options, better: &Better, report: &mut Report
             }
             Some(other) => {
                 report.failed += 1;
-                let found = if let Verdict::Failed(failure) = &other { &failure.difference } else { "skipped" };
+                let found =
+                    if let Verdict::Failed(failure) = &other { &failure.difference } else { "skipped" };
                 report.lines.push(format!("{name} {}: not as {BETTER} says: {found}", case.name));
                 continue;
             }

@@ -117,7 +117,8 @@ impl Talk {
         let mut error = read(self.runner.run(&self.key, "go")).await;
         let mut answers = answers.iter().enumerate();
         let outcome = loop {
-            if let Some(error) = error.as_ref().filter(|error| error.kind() != ErrorKind::InvalidConfirmation) {
+            if let Some(error) = error.as_ref().filter(|error| error.kind() != ErrorKind::InvalidConfirmation)
+            {
                 return Err(format!("the run failed: {error}").into());
             }
             let open = self.runner.open_questions(&self.key).await?;
@@ -230,10 +231,9 @@ fn decision(answer: &Value) -> Result<Answer, BoxError> {
     let message = text(answer, "message");
     Ok(match text(answer, "type") {
         Some("approve") => Answer::approve(),
-        Some("edit") => Answer {
-            tool: text(answer, "name").map(Into::into),
-            ..Answer::edit(object(answer, "args"))
-        },
+        Some("edit") => {
+            Answer { tool: text(answer, "name").map(Into::into), ..Answer::edit(object(answer, "args")) }
+        }
         Some("reject") => message.map_or_else(Answer::reject, Answer::reject_because),
         Some("respond") => Answer::respond(message.unwrap_or_default()),
         other => return Err(format!("there is no decision {other:?}").into()),
