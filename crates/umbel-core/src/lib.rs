@@ -63,7 +63,7 @@ pub use actions::{Actions, Compaction, Confirmation};
 pub use agent::{AfterOrder, Agent, AgentTree, Extending, Mode, NodeId, TransferPolicy};
 pub use artifact::{ArtifactStore, InMemoryArtifacts};
 pub use callbacks::{AgentCallback, Callbacks};
-pub use cancel::{CancelReason, CancelToken};
+pub use cancel::{CancelReason, CancelToken, SafePoint};
 pub use clock::{Clock, SteppingClock, SystemClock};
 pub use code::CodeExecutor;
 pub use config::{OtherBuilds, RunConfig, RunLimits, ToolErrors, UnfinishedCalls};
@@ -98,7 +98,9 @@ pub use response::Response;
 pub use run::{Emit, Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
 pub use state::{State, StateScope};
-pub use store::{Abandoned, EventFilter, Lease, NewSession, SessionStore, Versions};
+pub use store::{
+    Abandoned, EventFilter, Idle, IdleFilter, Lease, NewSession, OpenQuestion, SessionStore, Versions,
+};
 pub use tool::{
     AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolStream,
     ToolValue, Toolset,

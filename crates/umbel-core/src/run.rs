@@ -1,6 +1,7 @@
 //! A run as an agent sees it: a cheap handle to what is shared, and to the place it works at.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -158,6 +159,9 @@ struct Scope {
     escalated: AtomicBool,
     paused: AtomicBool,
     ended: AtomicBool,
+    /// Whether what is emitted from here was emitted before, as far as it goes.
+    repeats: AtomicBool,
+    said: Mutex<VecDeque<Arc<Event>>>,
     transfer: Mutex<Option<SmolStr>>,
     /// What the runtime keeps for this turn of the agent.
     turn: OnceLock<Arc<dyn Any + Send + Sync>>,
@@ -183,6 +187,8 @@ impl Scope {
             escalated: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            repeats: AtomicBool::new(false),
+            said: Mutex::default(),
             transfer: Mutex::new(None),
             turn: OnceLock::new(),
         }
@@ -472,11 +478,37 @@ impl Run {
     /// Emits an event together with what the run must remember.
     #[inline]
     pub fn emit_with(&self, event: Event, steps: Vec<RunStep>) -> Emit<'_> {
+        if self.scope().repeats.load(Ordering::Relaxed)
+            && let Some(said) = self.said_before(&event)
+        {
+            return Emit { run: self, stage: Stage::Taken(said) };
+        }
         let stage = match self.parts().journal.emit(self, event, steps).try_now() {
             Ok(emitted) => emitted.map_or_else(Stage::Failed, Stage::from),
             Err(work) => Stage::Written(work),
         };
         Emit { run: self, stage }
+    }
+
+    /// For an agent that is run again from its top: what it emits is what it emitted before, as far as that goes.
+    pub fn repeat(&self, said: impl IntoIterator<Item = Arc<Event>>) {
+        let scope = self.scope();
+        scope.said.lock().unwrap_or_else(PoisonError::into_inner).extend(said);
+        scope.repeats.store(true, Ordering::Relaxed);
+    }
+
+    /// What was emitted in the place of that event before. Nobody needs a preview of it.
+    fn said_before(&self, event: &Event) -> Option<Arc<Event>> {
+        let scope = self.scope();
+        let mut said = scope.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_empty() {
+            scope.repeats.store(false, Ordering::Relaxed);
+            return None;
+        }
+        if event.is_partial() {
+            return Some(Arc::new(event.clone()));
+        }
+        said.pop_front()
     }
 
     /// Writes what the run must remember, without an event.
@@ -490,8 +522,7 @@ impl Run {
     }
 
     /// What people said to this question of the agent. If nobody was asked yet, the error ends the run as *interrupted*,
-    /// and the agent is run again, from its top, with the answer. See [`agent_fn`](crate::Agent) for what is not done
-    /// again then.
+    /// and the agent is run again, from its top, with the answer.
     pub fn interrupt(&self, question: impl Into<Question>) -> Result<Answer> {
         self.ask(None, question.into())
     }

@@ -163,6 +163,12 @@ impl ToolSpec {
         }
     }
 
+    /// The same, for a tool that does nothing but act on its run: a call that was cut short is simply made again.
+    pub fn resuming(mut self) -> Self {
+        self.resumes = true;
+        self
+    }
+
     /// The schema of a type's arguments, without its title.
     pub fn schema_of<T: schemars::JsonSchema>() -> Value {
         let mut schema = schemars::schema_for!(T).to_value();

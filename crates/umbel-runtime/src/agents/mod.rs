@@ -14,7 +14,7 @@ use smol_str::SmolStr;
 use tracing::Instrument;
 use umbel_core::{
     Address, AgentCallback, AgentPlan, AgentTurn, Asker, Callbacks, Content, Context, Error, ErrorKind,
-    Interrupt, Jump, NodeId, Outcome, Raised, Result, Run, RunStep, Step,
+    Interrupt, Jump, NodeId, Outcome, Raised, Result, Run, RunStep, SafePoint, Step,
 };
 
 pub use self::agent_fn::{AgentFn, agent_fn};
@@ -211,10 +211,11 @@ pub(crate) async fn run_child(run: &Run) -> Result<()> {
         run.mark_done(&done);
         return Ok(());
     }
+    run.cancel_token().check_at(SafePoint::Next)?;
     // Boxed, since agents hold agents.
     Box::pin(run_agent(run)).await.map_err(|(error, _)| error)?;
     if !run.is_paused() {
-        run.values().settle(run.source(), None, None);
+        run.values().settle(&Address::new(run.source(), None));
         run.note_step(RunStep::AgentDone { done: Box::new(run.done()) });
     }
     Ok(())

@@ -322,7 +322,9 @@ impl Caller<'_> {
                 running.push(self.make_one_of_several(index, call));
             }
             let Some(result) = running.next().await else { break };
-            let failed = result.1.is_err();
+            // Who stopped where it was asked to does no harm to the others.
+            let stops = |error: &Error| !error.is_control() || self.run.cancel_token().is_cancelled();
+            let failed = result.1.as_ref().is_err_and(stops);
             results.push(result);
             if failed {
                 while let Some(Some(result)) = running.next().now_or_never() {
@@ -411,7 +413,7 @@ impl Caller<'_> {
         let actions = cx.take_actions();
         let asks = asks.or_else(|| self.asked_in_actions(&cx, call, actions.as_deref()));
         if asks.is_none() {
-            self.run.values().settle(self.run.source(), call.id.as_ref(), None);
+            self.run.values().settle(&cx.address());
         }
         let waits = call.id.clone().filter(|_| asks.is_some());
         let skips = actions.as_ref().is_some_and(|actions| actions.skip_summarization == Some(true));

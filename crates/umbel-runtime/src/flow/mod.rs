@@ -11,7 +11,7 @@ mod resume;
 
 use std::sync::Arc;
 
-use umbel_core::{Agent, Event, Result, Run, Transcript};
+use umbel_core::{Agent, Event, Result, Run, SafePoint, Transcript};
 
 pub use self::draft::Draft;
 pub use self::function_calls::{Again, Batch};
@@ -40,12 +40,14 @@ pub(crate) struct Turn<'a> {
     changes: Vec<handlers::Change>,
     /// How often handlers jumped in a row.
     jumps: u32,
+    /// Calls that were under way when the run was cut short that this one goes on with.
+    cut_short: Option<Batch>,
 }
 
 impl<'a> Turn<'a> {
     fn new(agent: &'a LlmAgent, run: &'a Run, team: Arc<Team>, layers: Option<HookList>) -> Self {
         let (answer, changes) = (Answer::default(), Vec::new());
-        Self { agent, run, team, answer, layers, transcript: None, changes, jumps: 0 }
+        Self { agent, run, team, answer, layers, transcript: None, changes, jumps: 0, cut_short: None }
     }
 }
 
@@ -81,8 +83,8 @@ pub(crate) async fn run(agent: &LlmAgent, run: &Run) -> Result<()> {
 
 async fn steps(turn: &mut Turn<'_>) -> Result<()> {
     let run = turn.run;
-    if let Some(replay) = run.values().replay()
-        && Box::pin(resume::is_over(turn, &replay)).await?
+    if let Some(replay) = run.values().take_up(run.source())
+        && resume::is_over(turn, &replay)
     {
         return Ok(());
     }
@@ -96,6 +98,7 @@ async fn steps(turn: &mut Turn<'_>) -> Result<()> {
     }
     loop {
         run.cancel_token().check()?;
+        run.cancel_token().check_at(SafePoint::Next)?;
         let Made { last, after } = one_step(turn).await?;
         // Who asks a person waits for the answer, whatever else the step gave.
         if run.is_ended() {
@@ -154,5 +157,10 @@ async fn one_step(turn: &mut Turn<'_>) -> Result<Made> {
         }
     }
     draft.finish_tools().await?;
+    if let Some(batch) = turn.cut_short.take() {
+        let tools = draft.request.tools.clone();
+        let last = Box::pin(function_calls::follow(turn, &tools, &batch)).await?;
+        return Ok(Made { last, after: After::Event });
+    }
     model_call::call_model(turn, &mut draft).await
 }

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
-    CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId, Extensions,
-    Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, RunStep,
-    Step, ToolSet, ToolValue, Work,
+    Address, CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId,
+    Extensions, Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response,
+    Result, RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
 };
 
 use super::draft::Draft;
@@ -238,7 +238,7 @@ impl<'a> Call<'_, 'a> {
         }
         self.go_on(&step, &response, &mut answers);
         // What handlers ask from now on is about another answer.
-        run.values().settle(run.source(), None, None);
+        run.values().settle(&Address::new(run.source(), None));
         if is_nothing(&response) {
             return Ok(());
         }
@@ -248,11 +248,21 @@ impl<'a> Call<'_, 'a> {
         }
         let calls = function_calls::name_calls(run, &self.tools, &mut event);
         self.turn.answer.save(self.turn.agent, &mut event)?;
-        let calls = calls.filter(|_| step != Step::Jump(Jump::End));
         let Some(calls) = calls else {
             self.last = Some(run.emit(event).await?);
             return Ok(());
         };
+        if step == Step::Jump(Jump::End) {
+            // A handler wants none of them made.
+            let none = RunStep::CallsStarted { calls: Box::default() };
+            self.last = Some(run.emit_with(event, vec![none]).await?);
+            return Ok(());
+        }
+        if run.cancel_token().check_at(SafePoint::AfterModel).is_err() {
+            // Whoever goes on with the run begins them.
+            run.emit(event).await?;
+            return run.cancel_token().check_at(SafePoint::AfterModel);
+        }
         let mut steps = vec![RunStep::CallsStarted { calls: Box::new(calls) }];
         if !answers.is_empty() {
             steps.extend(function_calls::answered_steps(&answers, &event));

@@ -318,7 +318,7 @@ fn answering(run: &Run, recorder: &Recorder) -> Result<Option<Run>> {
     }
     let events = umbel_core::Journal::events(recorder);
     let node = pick_agent(run.tree(), &events)?;
-    if run.values().replay().is_some()
+    if run.values().has_replay()
         && let Some(above) = workflow_above(run.tree(), node)?
     {
         // Whoever runs other agents goes on, too; it knows which of them are done.

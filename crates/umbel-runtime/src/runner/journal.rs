@@ -10,9 +10,9 @@ use tokio::sync::Notify;
 use umbel_core::session::without_temp;
 use umbel_core::store::{Acquired, Entries};
 use umbel_core::{
-    Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History,
-    Interrupt, Journal, Lease, List, LogEntry, Outcome, Replay, Result, Run, RunConfig, RunStep, RunValues,
-    SessionKey, State, Versions, Work,
+    Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History, Interrupt,
+    Journal, Lease, List, LogEntry, Outcome, Replay, Result, Run, RunConfig, RunStep, RunValues, SessionKey,
+    State, Versions, Work,
 };
 
 use super::Shared;
@@ -183,15 +183,8 @@ impl Recorder {
         for (_, step) in &trail.records {
             self.restore(step);
         }
-        // A hook that was answered and has had its say since asks about something else.
-        let spoke = |at: usize, address: &Address| {
-            hot.events.iter_from(at + 1).any(|event| !event.is_user() && address.is_of(&event.source))
-        };
-        let answers = trail
-            .answers
-            .into_iter()
-            .filter(|(at, asked, _)| asked.address.call.is_some() || !spoke(*at, &asked.address));
-        self.values.give_answers(answers.map(|(_, asked, answer)| (asked, answer)).collect());
+        let given = trail.answers.iter().filter(|(at, asked, _)| trail.still_counts(&hot.events, *at, asked));
+        self.values.give_answers(given.map(|(_, asked, answer)| (asked.clone(), answer.clone())).collect());
         self.values.set_replay(Replay { from: trail.from, records: trail.records });
         inner.interrupts = trail.open;
     }

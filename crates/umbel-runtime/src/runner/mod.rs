@@ -30,6 +30,7 @@ pub(crate) use self::recovery::{ChildRun, find_child};
 pub use self::stream::RunStream;
 
 use self::drive::Task;
+pub(crate) use self::hot::is_waiting;
 use self::hot::{HotSession, HotSessions};
 use self::journal::Recorder;
 use crate::compaction::Compactor;
@@ -213,7 +214,7 @@ pub(crate) async fn run_child(
         id,
         begins,
         recorder: Arc::new(recorder),
-        cancel: CancelToken::new(),
+        cancel: parent.cancel_token().below(),
         depth: parent.depth() + 1,
     });
     while let Some(event) = stream.next().await {

@@ -100,6 +100,7 @@ impl AgentTool {
                         Some((Begins::Message(self.input(args)), None))
                     }
                 },
+                ChildRun::Empty => Some((Begins::Message(self.input(args)), None)),
                 ChildRun::CutShort(run) => Some((Begins::Recovered, Some(run))),
                 ChildRun::Cancelled => Some((Begins::Again, None)),
                 ChildRun::Waits(open) => {

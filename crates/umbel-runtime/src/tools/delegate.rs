@@ -134,7 +134,7 @@ impl FinishTask {
                 json!({"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]})
             }
         };
-        Self { spec: ToolSpec::new(FINISH_TASK, text::FINISH_TASK, parameters), schema }
+        Self { spec: ToolSpec::new(FINISH_TASK, text::FINISH_TASK, parameters).resuming(), schema }
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use umbel_core::store::refuse_nul;
-use umbel_core::{ArtifactStore, Part, Result, SessionKey, Work};
+use umbel_core::{ArtifactStore, Clock, Part, Result, SessionKey, SystemClock, Work};
 
-use super::{Postgres, query, signed, unsigned};
+use super::{Postgres, execute, query, signed, unsigned};
 use crate::entries::{artifact_place, join_part, split_part};
 
 impl ArtifactStore for Postgres {
@@ -20,10 +20,12 @@ impl ArtifactStore for Postgres {
                     let place = [app, user, session, name].join("\n");
                     query(change, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", &[&place]).await?;
                     let insert =
-                        "INSERT INTO umbel_artifacts (app, user_id, session, name, part, data, version)
-                        SELECT $1, $2, $3, $4, $5, $6, coalesce(max(version) + 1, 0) FROM umbel_artifacts
+                        "INSERT INTO umbel_artifacts (app, user_id, session, name, part, data, saved_at, version)
+                        SELECT $1, $2, $3, $4, $5, $6, $7, coalesce(max(version) + 1, 0) FROM umbel_artifacts
                         WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4 RETURNING version";
-                    let rows = query(change, insert, &[&app, &user, &session, &name, part, data]).await?;
+                    let now = SystemClock.now();
+                    let rows =
+                        query(change, insert, &[&app, &user, &session, &name, part, data, &now]).await?;
                     Ok(unsigned(rows.first().map_or(Ok(0), |row| row.try_get(0))?))
                 })
             });
@@ -86,6 +88,24 @@ impl ArtifactStore for Postgres {
                     WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4";
                 query(change, delete, &[&app, &user, &session, &name]).await?;
                 Ok(())
+            })
+        }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let erase = "DELETE FROM umbel_artifacts WHERE app = $1 AND user_id = $2";
+                execute(change, erase, &[&app, &user]).await
+            })
+        }))
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let old = "DELETE FROM umbel_artifacts WHERE app = $1 AND saved_at < $2";
+                execute(change, old, &[&app, &time]).await
             })
         }))
     }

@@ -6,6 +6,8 @@ mod in_memory;
 #[cfg(all(feature = "postgres", feature = "sqlite"))]
 mod postgres;
 #[cfg(feature = "sqlite")]
+mod privacy;
+#[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]
 mod transfer;

@@ -219,8 +219,8 @@ async fn a_damaged_page_is_an_error_of_its_own_kind() {
     }
     drop(store);
     let mut bytes = std::fs::read(&path).unwrap();
-    // All but the first pages, which hold the schema.
-    let from = 24 * 4096;
+    // The last pages, which hold the log; the first hold the schema.
+    let from = bytes.len() - 12 * 4096;
     bytes[from..].fill(0xa5);
     std::fs::write(&path, bytes).unwrap();
     let store = Sqlite::open(&path).await.unwrap();

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::Value;
 use umbel_core::{
-    Address, Answer, CallId, Error, ErrorKind, Event, FunctionCall, Interrupt, List, Object, Result, Work,
+    Address, Answer, CallFinished, CallId, Error, ErrorKind, Event, FunctionCall, Interrupt, List, Object,
+    Result, RunStep, Work,
 };
 
 use super::RequestProcessor;
 use crate::contents::visible::REQUEST_CONFIRMATION;
 use crate::flow::Draft;
 use crate::flow::function_calls::{self, Again, Batch, CONFIRM_LAYER};
-use crate::text;
+use crate::runner::is_waiting;
 
 pub(super) struct Confirmations;
 
@@ -69,7 +69,8 @@ async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) 
     let is_new =
         |asked: &Interrupt| given.questions.contains(&asked.id) && !is_used(&events, given.at, asked);
     let answers: Vec<_> = all.iter().filter(|(asked, _)| is_new(asked)).collect();
-    for batch in batches(draft, &events, &answers, &all)? {
+    for mut batch in batches(draft, &events, &answers, &all)? {
+        begin(draft, given.at, &mut batch).await?;
         make(draft, &batch).await?;
     }
     Ok(())
@@ -95,6 +96,28 @@ async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
         draft.stop();
     }
     Ok(())
+}
+
+/// Notes that the calls are made now, so that they are not made again should the run be cut short. If they were begun
+/// already since the answer came, it was.
+async fn begin(draft: &Draft<'_>, at: usize, batch: &mut Batch) -> Result<()> {
+    let ids: Vec<CallId> = batch.calls.iter().filter_map(|call| call.id.clone()).collect();
+    let replay = draft.run.values().replay();
+    let since = || replay.iter().flat_map(|replay| &replay.records).filter(|(place, _)| *place > at);
+    let begun = |(_, step): &(usize, Arc<RunStep>)| matches!(&**step, RunStep::CallsStarted { calls } if calls.iter().any(|call| ids.contains(call)));
+    if since().any(begun) {
+        batch.again = Again::CutShort;
+        batch.finished = since().filter_map(|(_, step)| finished(step)).collect();
+        return Ok(());
+    }
+    draft.run.record(vec![RunStep::CallsStarted { calls: Box::new(ids) }]).await
+}
+
+fn finished(step: &RunStep) -> Option<CallFinished> {
+    match step {
+        RunStep::CallFinished { finished } => Some((**finished).clone()),
+        _ => None,
+    }
 }
 
 /// Whether others of the calls that the model asked for wait for people still. The model is asked when all have their
@@ -183,8 +206,7 @@ fn batch(
 fn waits(events: &List<Arc<Event>>, event: &Event, id: &CallId) -> bool {
     let behind = events.iter().rev().take_while(|later| later.id != event.id);
     let mut results = behind.flat_map(|later| later.responses()).filter(|one| one.id.as_ref() == Some(id));
-    let last = results.next().and_then(|result| result.response.as_ref());
-    last.is_some_and(|last| last.get("error").and_then(Value::as_str) == Some(text::NEEDS_CONFIRMATION))
+    results.next().is_some_and(is_waiting)
 }
 
 fn refused(message: String) -> Error {
