@@ -413,7 +413,7 @@ impl Caller<'_> {
         let actions = cx.take_actions();
         let asks = asks.or_else(|| self.asked_in_actions(&cx, call, actions.as_deref()));
         if asks.is_none() {
-            self.run.values().settle(self.run.source(), call.id.as_ref(), None);
+            self.run.values().settle(&cx.address());
         }
         let waits = call.id.clone().filter(|_| asks.is_some());
         let skips = actions.as_ref().is_some_and(|actions| actions.skip_summarization == Some(true));

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
-    CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId, Extensions,
-    Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, RunStep,
-    SafePoint, Step, ToolSet, ToolValue, Work,
+    Address, CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId,
+    Extensions, Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response,
+    Result, RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
 };
 
 use super::draft::Draft;
@@ -238,7 +238,7 @@ impl<'a> Call<'_, 'a> {
         }
         self.go_on(&step, &response, &mut answers);
         // What handlers ask from now on is about another answer.
-        run.values().settle(run.source(), None, None);
+        run.values().settle(&Address::new(run.source(), None));
         if is_nothing(&response) {
             return Ok(());
         }

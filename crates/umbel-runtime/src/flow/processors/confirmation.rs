@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::Value;
 use umbel_core::{
     Address, Answer, CallFinished, CallId, Error, ErrorKind, Event, FunctionCall, Interrupt, List, Object,
     Result, RunStep, Work,
@@ -13,7 +12,7 @@ use super::RequestProcessor;
 use crate::contents::visible::REQUEST_CONFIRMATION;
 use crate::flow::Draft;
 use crate::flow::function_calls::{self, Again, Batch, CONFIRM_LAYER};
-use crate::text;
+use crate::runner::is_waiting;
 
 pub(super) struct Confirmations;
 
@@ -210,8 +209,7 @@ fn batch(
 fn waits(events: &List<Arc<Event>>, event: &Event, id: &CallId) -> bool {
     let behind = events.iter().rev().take_while(|later| later.id != event.id);
     let mut results = behind.flat_map(|later| later.responses()).filter(|one| one.id.as_ref() == Some(id));
-    let last = results.next().and_then(|result| result.response.as_ref());
-    last.is_some_and(|last| last.get("error").and_then(Value::as_str) == Some(text::NEEDS_CONFIRMATION))
+    results.next().is_some_and(is_waiting)
 }
 
 fn refused(message: String) -> Error {
