@@ -96,6 +96,7 @@ async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
     }
     if waits_on(draft, batch) {
         draft.run.pause();
+        draft.run.end();
         draft.stop();
     }
     Ok(())
