@@ -27,7 +27,7 @@ pub(super) fn is_over(turn: &mut Turn<'_>, replay: &Replay) -> bool {
         run.transfer_to(name);
         return true;
     }
-    turn.cut_short = cut_short(&events, at, &last, replay);
+    turn.cut_short = cut_short(&events, at, &last, replay).map(Box::new);
     turn.cut_short.is_none() && (last.is_final() || is_left(at, &last, replay))
 }
 
