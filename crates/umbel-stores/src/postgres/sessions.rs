@@ -18,7 +18,7 @@ use umbel_core::{
 
 use super::fault::Trouble;
 use super::{Postgres, Tries, query, signed, unknown, unsigned};
-use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, to_json};
+use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, refuse_holes, to_json};
 use crate::refusal::{busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
 
@@ -195,6 +195,7 @@ impl Row {
             let rows = query(client, select, &[&self.id, &from, &to]).await?;
             news.entries = rows.iter().map(|row| entry(key, row)).collect::<Result<_, _>>()?;
         }
+        refuse_holes(key, known.session, versions.session, &news.entries)?;
         Ok(news)
     }
 

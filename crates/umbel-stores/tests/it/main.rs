@@ -5,6 +5,11 @@
 mod in_memory;
 #[cfg(all(feature = "postgres", feature = "sqlite"))]
 mod postgres;
+#[cfg(all(feature = "postgres", feature = "sqlite"))]
+mod postgres_faults;
+#[cfg(all(feature = "postgres", feature = "sqlite"))]
+mod proxy;
+mod server;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]
