@@ -14,3 +14,5 @@ mod server;
 mod sqlite;
 #[cfg(feature = "sqlite")]
 mod transfer;
+#[cfg(feature = "sqlite")]
+mod two_processes;

@@ -382,3 +382,9 @@ async fn postgres_a_lease_from_before_the_clock_went_back_ends_all_the_same() {
     while store.abandoned("app").await.unwrap().is_empty() {}
     store.append(&taken.lease, taken.versions, entries(&["still mine"])).await.unwrap();
 }
+
+#[test]
+fn postgres_two_processes_that_write_at_the_same_time_lose_nothing() {
+    let Some(url) = server() else { return };
+    crate::two_processes::lose_nothing(&url);
+}

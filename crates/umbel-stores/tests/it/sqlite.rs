@@ -111,28 +111,10 @@ async fn two_processes_see_and_respect_each_other() {
     assert_eq!(taken.versions, end);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_processes_that_write_at_the_same_time_lose_nothing() {
+#[test]
+fn two_processes_that_write_at_the_same_time_lose_nothing() {
     let (_folder, path) = new_file();
-    let stores = [Sqlite::open(&path).await.unwrap(), Sqlite::open(&path).await.unwrap()];
-    let shared = new_session(&stores[0], "s1").await;
-    let tasks = (0..16).map(|task| {
-        let (store, key) = (stores[task % 2].clone(), shared.clone());
-        tokio::spawn(async move {
-            for n in 0..25 {
-                store.commit(&key, None, entries(&[&format!("{task} {n}")])).await.unwrap();
-            }
-        })
-    });
-    for task in futures::future::join_all(tasks).await {
-        task.unwrap();
-    }
-    let mut found = texts(&stores[0], &shared).await;
-    found.sort();
-    found.dedup();
-    assert_eq!(found.len(), 400);
-    let session = stores[1].get(&shared, EventFilter::default()).await.unwrap().unwrap();
-    assert_eq!(session.versions.session, 400);
+    crate::two_processes::lose_nothing(&format!("sqlite:{}", path.display()));
 }
 
 #[tokio::test]
