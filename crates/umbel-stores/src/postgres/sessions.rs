@@ -22,6 +22,9 @@ use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, refuse_hole
 use crate::refusal::{busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
 
+/// The server's clock, in milliseconds.
+const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
 /// The columns of a [`Row`], with the versions of its user and its app, and the server's clock.
 const ROW: &str = "SELECT s.id, s.version, s.epoch, s.lease_until, s.lease_ttl, s.updated_at,
     (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = $2),
@@ -78,13 +81,26 @@ impl Row {
         Ok(row)
     }
 
+    /// The same, unless someone holds the lease. That is seen without waiting for who writes under it, so that those
+    /// who ask again and again are not in its way.
+    async fn lock_free(change: &Transaction<'_>, key: &SessionKey) -> Result<Option<Self>, Trouble> {
+        let free = format!(" AND (s.lease_until > {NOW}) IS NOT TRUE FOR UPDATE OF s");
+        if let Some(row) = Self::select(change, key, &free).await? {
+            return Ok(Some(row));
+        }
+        let held = Self::find(change, key).await?.ok_or_else(|| not_found(key))?;
+        let latest = held.now.saturating_add(held.lease_ttl);
+        if held.lease_until.is_some_and(|until| until > latest) {
+            // The clock went back since the lease was given.
+            let shorten = "UPDATE umbel_sessions SET lease_until = $1 WHERE id = $2 AND lease_until = $3";
+            query(change, shorten, &[&latest, &held.id, &held.lease_until]).await?;
+        }
+        Ok(None)
+    }
+
     fn versions(&self) -> Versions {
         let incarnation = unsigned(self.id);
         Versions { incarnation, session: self.version, user: self.user_version, app: self.app_version }
-    }
-
-    fn is_held(&self) -> bool {
-        self.lease_until.is_some_and(|until| until > self.now)
     }
 
     fn check_version(&self, key: &SessionKey, expected: Versions) -> Result<(), Trouble> {
@@ -336,16 +352,7 @@ async fn acquire(
     entries: &Prepared,
 ) -> Result<Option<(Acquired, Row)>, Trouble> {
     let key = &wanted.key;
-    let mut row = Row::lock(change, key).await?;
-    if row.is_held() {
-        let latest = row.now.saturating_add(row.lease_ttl);
-        if row.lease_until.is_some_and(|until| until > latest) {
-            // The clock went back since the lease was given.
-            query(change, "UPDATE umbel_sessions SET lease_until = $1 WHERE id = $2", &[&latest, &row.id])
-                .await?;
-        }
-        return Ok(None);
-    }
+    let Some(mut row) = Row::lock_free(change, key).await? else { return Ok(None) };
     let news = row.news(change, key, wanted.known).await?;
     row.write(change, key, entries).await?;
     row.set_lease(change, Some(&wanted.owner), Some(millis(wanted.ttl))).await?;
@@ -375,10 +382,7 @@ async fn commit(
     expected: Option<Versions>,
     entries: &Prepared,
 ) -> Result<Row, Trouble> {
-    let mut row = Row::lock(change, key).await?;
-    if row.is_held() {
-        return Err(busy(key).into());
-    }
+    let mut row = Row::lock_free(change, key).await?.ok_or_else(|| busy(key))?;
     if let Some(expected) = expected {
         row.check_version(key, expected)?;
     }
@@ -387,7 +391,7 @@ async fn commit(
 }
 
 async fn abandoned(change: &Transaction<'_>, app: &str) -> Result<Vec<Abandoned>, Trouble> {
-    let now = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    let now = NOW;
     // Leases from before the clock went back would otherwise outlive it.
     let shorten = format!(
         "UPDATE umbel_sessions SET lease_until = {now} + lease_ttl WHERE app = $1 AND lease_until > {now} + lease_ttl"

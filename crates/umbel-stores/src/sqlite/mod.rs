@@ -23,7 +23,7 @@ use futures::channel::oneshot;
 use rusqlite::{Connection, OpenFlags};
 use umbel_core::{Error, ErrorKind, Result};
 
-use self::fault::fault;
+use self::fault::{fault, read_only};
 use self::threads::Threads;
 use crate::seal::Keys;
 
@@ -62,7 +62,8 @@ impl SqliteOptions {
         self
     }
 
-    /// How long to wait for another process that writes; 10 seconds unless told otherwise.
+    /// How long to wait for another process that writes; 10 seconds unless told otherwise. What is to be written fails
+    /// together when that time is over.
     pub fn wait_for_lock(mut self, wait: Duration) -> Self {
         self.wait_for_lock = wait;
         self
@@ -90,6 +91,10 @@ impl SqliteOptions {
         let path = &self.path;
         let say = |error| fault(path, error);
         let mut writer = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        // SQLite would open it for reading, and stay with that when the file may be written again.
+        if writer.is_readonly("main").map_err(say)? {
+            return Err(read_only(path));
+        }
         writer.pragma_update(None, "journal_mode", "WAL").map_err(say)?;
         writer.pragma_update(None, "synchronous", "FULL").map_err(say)?;
         // What is deleted must not be found in the file.
@@ -102,7 +107,7 @@ impl SqliteOptions {
             writer.pragma_update(None, "max_page_count", pages).map_err(say)?;
         }
         let readers = (0..self.readers).map(|_| self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE));
-        let threads = Threads::start(writer, readers.collect::<Result<_>>()?)?;
+        let threads = Threads::start(writer, readers.collect::<Result<_>>()?, self.wait_for_lock)?;
         Ok(Sqlite { inner: Arc::new(Inner { path: self.path, threads, keys: self.keys }) })
     }
 

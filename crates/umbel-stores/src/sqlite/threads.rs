@@ -2,21 +2,32 @@
 //!
 //! The writer takes whatever waits into one transaction. So many sessions share one fsync, and nobody waits for more
 //! than the group in front of them and their own. Within a group each write stands in a savepoint: one that is refused
-//! leaves the others as they are.
+//! leaves the others as they are. Where another process writes to the same file, the two take turns.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
 use futures::channel::oneshot;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use umbel_core::{Error, ErrorKind, Result};
 
 use super::fault::fault;
 
 /// Writes that share a transaction at most, so that the first of them does not wait for ever.
 const LARGEST_GROUP: usize = 512;
+
+/// How often the writer looks whether another process is done. SQLite itself soon looks every 100 ms only, and would
+/// hardly ever find the short time between two groups of a busy process.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How long the writer leaves the file to a process it had to wait for not long ago: that one looks in this time.
+const GIVE_WAY: Duration = Duration::from_millis(2);
+
+/// What is not long ago.
+const RECENTLY: Duration = Duration::from_secs(1);
 
 /// Does its work on a connection.
 type Read = Box<dyn FnOnce(&mut Connection) + Send>;
@@ -25,6 +36,9 @@ type Read = Box<dyn FnOnce(&mut Connection) + Send>;
 trait Write: Send {
     /// Does it, within the transaction of its group.
     fn run(&mut self, connection: &Connection);
+
+    /// What went wrong with it.
+    fn failure(&self) -> Option<&Error>;
 
     /// Tells whoever waits how it went. If the group failed, so did this.
     fn tell(self: Box<Self>, failed: Option<&Error>);
@@ -40,6 +54,10 @@ struct Writing<T, F> {
 impl<T: Send, F: FnOnce(&Connection) -> Result<T> + Send> Write for Writing<T, F> {
     fn run(&mut self, connection: &Connection) {
         self.result = self.work.take().map(|work| in_savepoint(connection, work));
+    }
+
+    fn failure(&self) -> Option<&Error> {
+        self.result.as_ref().and_then(|result| result.as_ref().err())
     }
 
     fn tell(self: Box<Self>, failed: Option<&Error>) {
@@ -64,12 +82,17 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Starts them; the first connection writes, the others read.
-    pub(super) fn start(writer: Connection, readers: Vec<Connection>) -> Result<Self> {
+    /// Starts them; the first connection writes, the others read. Another process that writes is waited for so long.
+    pub(super) fn start(
+        writer: Connection,
+        readers: Vec<Connection>,
+        wait_for_lock: Duration,
+    ) -> Result<Self> {
         let (write, writes) = mpsc::channel::<Box<dyn Write>>();
         let (read, reads) = mpsc::channel::<Read>();
         let reads = Arc::new(Mutex::new(reads));
-        let mut threads = vec![start(move || write_all(&writer, &writes))?];
+        let mut writer = Writer { connection: writer, wait_for_lock, waited: None };
+        let mut threads = vec![start(move || writer.write_all(&writes))?];
         for mut connection in readers {
             let reads = reads.clone();
             threads.push(start(move || {
@@ -149,41 +172,83 @@ fn in_savepoint<T>(connection: &Connection, work: impl FnOnce(&Connection) -> Re
     result
 }
 
-/// Writes what comes, in groups.
-fn write_all(connection: &Connection, writes: &Receiver<Box<dyn Write>>) {
-    while let Ok(first) = writes.recv() {
-        write_group(connection, first, writes);
+/// What the writing thread has.
+struct Writer {
+    connection: Connection,
+    wait_for_lock: Duration,
+    /// When another process was last waited for.
+    waited: Option<Instant>,
+}
+
+impl Writer {
+    /// Writes what comes, in groups.
+    fn write_all(&mut self, writes: &Receiver<Box<dyn Write>>) {
+        while let Ok(first) = writes.recv() {
+            let waiting = || writes.try_iter().take(LARGEST_GROUP - 1);
+            match self.begin() {
+                Ok(()) => self.write_group(std::iter::once(first).chain(waiting())),
+                // Whoever came in the meantime would wait as long, one after the other, for the same.
+                Err(error) => {
+                    let error = fault(&path_of(&self.connection), error);
+                    std::iter::once(first).chain(waiting()).for_each(|write| write.tell(Some(&error)));
+                }
+            }
+            if self.waited.is_some_and(|at| at.elapsed() < RECENTLY) {
+                sleep(GIVE_WAY);
+            }
+        }
+    }
+
+    /// Begins a transaction, as soon as no other process writes.
+    fn begin(&mut self) -> rusqlite::Result<()> {
+        let started = Instant::now();
+        self.connection.busy_timeout(Duration::ZERO)?;
+        loop {
+            match run(&self.connection, "BEGIN IMMEDIATE") {
+                Err(error)
+                    if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                        && started.elapsed() < self.wait_for_lock =>
+                {
+                    self.waited = Some(Instant::now());
+                    sleep(LOOK_EVERY);
+                }
+                begun => return begun.map(drop),
+            }
+        }
+    }
+
+    /// Writes what waits, in one transaction.
+    fn write_group(&self, writes: impl Iterator<Item = Box<dyn Write>>) {
+        let (connection, path) = (&self.connection, path_of(&self.connection));
+        let mut group = Vec::new();
+        for mut write in writes {
+            write.run(connection);
+            group.push(write);
+            if connection.is_autocommit() {
+                break;
+            }
+        }
+        let committed = if connection.is_autocommit() {
+            Err(given_up(&path, &group))
+        } else {
+            run(connection, "COMMIT").map(drop).map_err(|error| fault(&path, error))
+        };
+        if committed.is_err() && !connection.is_autocommit() {
+            // If even that fails, the next group will say why.
+            drop(run(connection, "ROLLBACK"));
+        }
+        for write in group {
+            write.tell(committed.as_ref().err());
+        }
     }
 }
 
-/// Writes what waits, in one transaction.
-fn write_group(connection: &Connection, first: Box<dyn Write>, writes: &Receiver<Box<dyn Write>>) {
-    let path = path_of(connection);
-    if let Err(error) = run(connection, "BEGIN IMMEDIATE") {
-        return first.tell(Some(&fault(&path, error)));
-    }
-    let mut group = Vec::new();
-    for mut write in std::iter::once(first).chain(writes.try_iter().take(LARGEST_GROUP - 1)) {
-        write.run(connection);
-        group.push(write);
-        if connection.is_autocommit() {
-            break;
-        }
-    }
-    let committed = if connection.is_autocommit() {
-        let message =
-            format!("the database {} gave up a group of writes; nothing was written", path.display());
-        Err(Error::new(ErrorKind::Store, message))
-    } else {
-        run(connection, "COMMIT").map_err(|error| fault(&path, error))
-    };
-    if committed.is_err() && !connection.is_autocommit() {
-        // If even that fails, the next group will say why.
-        drop(run(connection, "ROLLBACK"));
-    }
-    for write in group {
-        write.tell(committed.as_ref().err());
-    }
+/// SQLite undid the whole group, since the last of it failed: what the others are told.
+fn given_up(path: &Path, group: &[Box<dyn Write>]) -> Error {
+    let why = group.last().and_then(|write| write.failure());
+    let (kind, why) =
+        why.map_or((ErrorKind::Store, "for a reason it did not give"), |why| (why.kind(), why.message()));
+    Error::new(kind, format!("the database {} gave up a group of writes: {why}", path.display()))
 }
 
 fn run(connection: &Connection, sql: &str) -> rusqlite::Result<usize> {

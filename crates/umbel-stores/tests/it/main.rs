@@ -13,6 +13,8 @@ mod server;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]
+mod sqlite_faults;
+#[cfg(feature = "sqlite")]
 mod transfer;
 #[cfg(feature = "sqlite")]
 mod two_processes;

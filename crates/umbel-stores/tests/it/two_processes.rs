@@ -2,7 +2,7 @@
 //!
 //! Each of 64 tasks in each process appends 24 times, or as often as `UMBEL_CONTRACT_APPENDS` says.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -81,9 +81,13 @@ async fn work(store: Arc<dyn SessionStore>, app: &str, kind: Kind, process: &str
             })
         })
         .collect();
-    for task in tasks {
-        let (session, told) = task.await.unwrap();
-        let log = texts(&*store, &session).await;
+    let mut logs: HashMap<SessionKey, Vec<String>> = HashMap::new();
+    for task in futures::future::join_all(tasks).await {
+        let (session, told) = task.unwrap();
+        if !logs.contains_key(&session) {
+            logs.insert(session.clone(), texts(&*store, &session).await);
+        }
+        let log = &logs[&session];
         for (version, text) in told {
             assert_eq!(log[version as usize - 1], text, "entry {version} of {session} is another");
         }
@@ -110,7 +114,7 @@ async fn run(
             Ok(taken) => break taken,
             Err(error) => assert_eq!(error.kind(), ErrorKind::SessionBusy, "{error}"),
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(25)).await;
     };
     told.push((versions.session, texts[0].clone()));
     for (n, text) in texts.iter().enumerate().skip(1) {
