@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod in_memory;
+#[cfg(feature = "sqlite")]
+mod migrations;
 #[cfg(all(feature = "postgres", feature = "sqlite"))]
 mod postgres;
 #[cfg(all(feature = "postgres", feature = "sqlite"))]

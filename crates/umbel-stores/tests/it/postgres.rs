@@ -159,43 +159,6 @@ async fn postgres_that_is_not_there_or_newer_is_an_error_with_words() {
     assert!(error.message().contains("newer version") && error.message().contains("99"), "{error}");
 }
 
-#[tokio::test]
-async fn postgres_of_any_earlier_version_becomes_todays() {
-    let Some(server) = server() else { return };
-    let tables = async |url: &str| {
-        let columns =
-            "SELECT table_name || '.' || column_name || ' ' || data_type FROM information_schema.columns
-            WHERE table_name LIKE 'umbel%' ORDER BY 1";
-        let rows = connect(url).await.query(columns, &[]).await.unwrap();
-        rows.iter().map(|row| row.get(0)).collect::<Vec<String>>()
-    };
-    let new = new_database(&server).await;
-    let (first, second) = tokio::join!(Postgres::open(&new), Postgres::open(&new));
-    first.unwrap();
-    second.unwrap();
-    let migrations = [
-        include_str!("../../src/postgres/migrations/1_sessions.sql"),
-        include_str!("../../src/postgres/migrations/2_artifacts_memory_credentials.sql"),
-    ];
-    for from in 1..=migrations.len() {
-        let url = new_database(&server).await;
-        let client = connect(&url).await;
-        client.batch_execute("CREATE TABLE umbel_schema (version bigint NOT NULL)").await.unwrap();
-        for (before, migration) in migrations.iter().take(from).enumerate() {
-            client.batch_execute(migration).await.unwrap();
-            client.batch_execute(&format!("INSERT INTO umbel_schema VALUES ({})", before + 1)).await.unwrap();
-        }
-        let fields = "app, user_id, name, first_state, version, updated_at, epoch";
-        let insert =
-            format!("INSERT INTO umbel_sessions ({fields}) VALUES ('app', 'ann', 's1', '{{}}', 0, 1.5, 1)");
-        client.batch_execute(&insert).await.unwrap();
-        let store = open(&url).await;
-        assert_eq!(tables(&url).await, tables(&new).await, "from version {from}");
-        assert!(texts(&store, &key("s1")).await.is_empty());
-        save(&store, "x").await.unwrap();
-    }
-}
-
 async fn save(store: &Postgres, secret: &str) -> umbel_core::Result<()> {
     CredentialStore::save(store, "app", "ann", "mail", Credential::new(secret)).await
 }
