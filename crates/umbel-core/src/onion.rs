@@ -10,11 +10,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
+use smol_str::{SmolStr, format_smolstr};
+
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extensions::Extensions;
 use crate::handler::Handler;
 use crate::id::CallId;
+use crate::interrupt::{Answer, Asker, Question};
 use crate::json::Object;
 use crate::model::{Chunk, Model, ModelRequest};
 use crate::run::Run;
@@ -53,6 +56,13 @@ impl<'a> ToolCall<'a> {
     /// The run that the call belongs to.
     pub fn run(&self) -> &'a Run {
         self.cx.run()
+    }
+
+    /// What people said to this question of a layer: pass the layer itself. If nobody was asked yet, the error ends the
+    /// run as *interrupted*, and the call is made again, from its outermost layer, with the answer. A layer may ask
+    /// several questions one after the other.
+    pub fn interrupt(&self, layer: &dyn Handler, question: impl Into<Question>) -> Result<Answer> {
+        self.cx.ask(Some(layer_name(layer, WRAP_TOOL)), question.into())
     }
 
     /// The same call with other arguments.
@@ -134,6 +144,12 @@ impl<'a> ModelCall<'a> {
     pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.extensions.get::<T>().or_else(|| self.cx.run().extension::<T>())
     }
+
+    /// What people said to this question of a layer: pass the layer itself. If nobody was asked yet, the error ends the
+    /// run as *interrupted*, and the model is asked again, through all layers, with the answer.
+    pub fn interrupt(&self, layer: &dyn Handler, question: impl Into<Question>) -> Result<Answer> {
+        self.run().ask(Some(layer_name(layer, WRAP_MODEL)), question.into())
+    }
 }
 
 impl fmt::Debug for ModelCall<'_> {
@@ -188,12 +204,20 @@ pub struct Guarded<'a, T> {
 /// A handler, and which of its hooks.
 type Hook<'a> = (&'a dyn Handler, &'static str);
 
+/// The name under which a handler asks people: each of its hooks has its own.
+pub(crate) fn layer_name(handler: &dyn Handler, hook: &str) -> SmolStr {
+    if hook == WRAP_TOOL { handler.name().into() } else { format_smolstr!("{}.{hook}", handler.name()) }
+}
+
 /// An error of a hook, with the names of handler and hook. Its kind stays, unless it is none in particular.
 pub fn named(handler: &dyn Handler, hook: &str, error: Error) -> Error {
     // One that carries another of ours has its names: of a plugin, or of whoever panicked.
     let is_named = error.kind() == ErrorKind::Handler
         && std::error::Error::source(&error).is_some_and(|source| source.is::<Error>());
-    if error.is_control() || is_named {
+    if error.is_control() {
+        return error.asked_by(|| Asker::Layer(layer_name(handler, hook)));
+    }
+    if is_named {
         return error;
     }
     let kind = if error.kind() == ErrorKind::Other { ErrorKind::Handler } else { error.kind() };
@@ -213,11 +237,12 @@ const WRAP_MODEL: &str = "wrap_model";
 /// hooks are named by who calls them.
 fn own<E: From<Error> + Into<Error>>((handler, hook): Hook<'_>, error: E) -> E {
     let error: Error = error.into();
-    let is_own = match hook {
-        WRAP_TOOL => error.kind() == ErrorKind::Handler,
-        WRAP_MODEL => matches!(error.kind(), ErrorKind::Handler | ErrorKind::Other),
-        _ => false,
-    };
+    let is_own = error.kind() == ErrorKind::Interrupted
+        || match hook {
+            WRAP_TOOL => error.kind() == ErrorKind::Handler,
+            WRAP_MODEL => matches!(error.kind(), ErrorKind::Handler | ErrorKind::Other),
+            _ => false,
+        };
     if is_own { named(handler, hook, error).into() } else { error.into() }
 }
 

@@ -3,15 +3,22 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 
 use crate::actions::Confirmation;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extensions::Extensions;
-use crate::id::CallId;
+use crate::id::{CallId, EventId};
+use crate::interrupt::{Address, Answer, Question};
+use crate::part::FunctionCall;
 use crate::run::Run;
+
+/// How the keys begin under which effects are kept that happen once.
+pub const ONCE: &str = "once:";
 
 /// What a tool sees of the run it works for, and where it leaves what it did. Clones belong to the same call.
 #[derive(Clone, Debug)]
@@ -26,13 +33,26 @@ struct Shared {
     context: Context,
     tool: SmolStr,
     call: Option<CallId>,
-    confirmation: Option<Confirmation>,
+    made: CallMade,
+}
+
+/// What is known of a call before it is made.
+#[derive(Clone, Debug, Default)]
+pub struct CallMade {
+    /// The event by which the model asked for it.
+    pub event: Option<EventId>,
+    /// What a person said to a question about the call or of the tool itself.
+    pub confirmation: Option<Answer>,
+    /// It was made before, and cut short by a question, a cancellation or a crash.
+    pub again: bool,
+    /// All calls of its batch, if there are several.
+    pub batch: Option<Arc<[FunctionCall]>>,
 }
 
 impl ToolContext {
     /// The context of one call.
-    pub fn new(run: Run, tool: SmolStr, call: Option<CallId>, confirmation: Option<Confirmation>) -> Self {
-        let shared = Shared { context: Context::new(run), tool, call, confirmation };
+    pub fn new(run: Run, tool: SmolStr, call: Option<CallId>, made: CallMade) -> Self {
+        let shared = Shared { context: Context::new(run), tool, call, made };
         Self { shared: Arc::new(shared), extensions: Extensions::new() }
     }
 
@@ -79,8 +99,60 @@ impl ToolContext {
     }
 
     /// What a person said to this call, if they were asked.
-    pub fn confirmation(&self) -> Option<&Confirmation> {
-        self.shared.confirmation.as_ref()
+    pub fn confirmation(&self) -> Option<&Answer> {
+        self.shared.made.confirmation.as_ref()
+    }
+
+    /// Whether the call was made before, and cut short by a question, a cancellation or a crash.
+    pub fn is_again(&self) -> bool {
+        self.shared.made.again
+    }
+
+    /// The calls that the model asked for together with this one, and this one, in call order. Empty if it is alone.
+    pub fn batch(&self) -> &[FunctionCall] {
+        self.shared.made.batch.as_deref().unwrap_or_default()
+    }
+
+    /// Names this call and no other, also when it is made again after a question or a crash: what a service needs to do
+    /// the same thing only once. Without an id of the call there is no such name.
+    pub fn idempotency_key(&self) -> Option<SmolStr> {
+        let (event, call) = (self.shared.made.event.as_ref()?, self.shared.call.as_ref()?);
+        Some(format_smolstr!("{event}.{call}"))
+    }
+
+    /// What people said to this question of the tool. If nobody was asked yet, the error ends the run as *interrupted*,
+    /// and the tool is called again, from its top, with the answer. A tool may ask several questions one after the other.
+    pub fn interrupt(&self, question: impl Into<Question>) -> Result<Answer> {
+        self.ask(None, question.into())
+    }
+
+    /// Where questions of this call come from.
+    pub fn address(&self) -> Address {
+        let event = self.shared.made.event.clone();
+        Address { event, ..Address::new(self.run().source(), self.shared.call.clone()) }
+    }
+
+    /// What people said to this question of the tool, or of a layer around it.
+    pub fn ask(&self, layer: Option<SmolStr>, question: Question) -> Result<Answer> {
+        self.run().values().ask(Address { layer, ..self.address() }, question)
+    }
+
+    /// Does something once, though the tool may be called again after a question, a cancellation or a crash: what it gave is
+    /// in the log before this returns. `key` names it among those of the call.
+    pub async fn once<T, F>(&self, key: &str, effect: impl FnOnce() -> F) -> Result<T>
+    where
+        T: Serialize + DeserializeOwned,
+        F: Future<Output = Result<T>>,
+    {
+        let Some(call) = self.idempotency_key() else { return effect().await };
+        let key = format_smolstr!("{ONCE}{call}.{key}");
+        if let Some(value) = self.run().kept(&key)? {
+            return Ok(value);
+        }
+        let value = effect().await?;
+        self.run().keep(key, &value)?;
+        self.run().record(Vec::new()).await?;
+        Ok(value)
     }
 
     /// Asks a person to agree. The tool should then return; it is called again with the answer.

@@ -7,9 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use serde_json::Value;
 use smol_str::SmolStr;
 
+use crate::error::{Error, Result};
 use crate::event::Source;
 use crate::extensions::Extensions;
 use crate::handler::Handler;
+use crate::id::CallId;
+use crate::interrupt::{Address, Answer, Asker, Interrupt, Question};
+use crate::log::{AgentDone, RunStep};
 use crate::transcript::{Edit, Transcript};
 
 /// What a run carries along. Shared by all its agents.
@@ -37,6 +41,40 @@ struct Inner {
     transcripts: Vec<(Arc<Source>, Transcript)>,
     /// Changes that were made before an interrupt, by who made them.
     edits: Vec<(Arc<Source>, Vec<Edit>)>,
+    /// What people said, to whom.
+    answers: Vec<(Interrupt, Answer)>,
+    /// How many questions each asker asked so far.
+    asked: Vec<(Address, u32)>,
+    /// What happened before this run went on.
+    replay: Option<Arc<Replay>>,
+    /// How often each agent came to its turn since then.
+    visits: Vec<(Arc<Source>, usize)>,
+    /// Agents that took up their turn where it was cut short.
+    resumed: Vec<Arc<Source>>,
+}
+
+/// What happened before a run went on: after an answer, a cancellation or a crash.
+#[derive(Debug, Default)]
+pub struct Replay {
+    /// Where in the log the first of the runs begins that this one goes on with.
+    pub from: usize,
+    /// The records of those runs, each with how many events stood before it in the log.
+    pub records: Vec<(usize, Arc<RunStep>)>,
+}
+
+impl Replay {
+    /// Where in the log the present turn of an agent began: behind its last one.
+    pub fn turn_of(&self, source: &Source) -> usize {
+        self.done(source).last().map_or(self.from, |(at, _)| at)
+    }
+
+    /// The turns of an agent that are done.
+    fn done<'a>(&'a self, source: &'a Source) -> impl Iterator<Item = (usize, &'a AgentDone)> {
+        self.records.iter().filter_map(|(at, record)| match &**record {
+            RunStep::AgentDone { done } if done.is_of(source) => Some((*at, &**done)),
+            _ => None,
+        })
+    }
 }
 
 impl RunValues {
@@ -126,6 +164,107 @@ impl RunValues {
             Some((_, known)) => known.extend(edits),
             None => all.push((source, edits)),
         }
+    }
+
+    /// Takes in what happened before this run went on.
+    pub fn set_replay(&self, replay: Replay) {
+        self.lock().get_or_insert_default().replay = Some(Arc::new(replay));
+    }
+
+    /// What happened before this run went on, if it does go on with something.
+    pub fn replay(&self) -> Option<Arc<Replay>> {
+        self.lock().as_ref()?.replay.clone()
+    }
+
+    /// What happened before this run went on, for an agent that takes up its turn where it was cut short. It does so once:
+    /// what it does later in this run is new.
+    pub fn take_up(&self, source: &Arc<Source>) -> Option<Arc<Replay>> {
+        let mut inner = self.lock();
+        let inner = inner.as_mut()?;
+        let replay = inner.replay.clone()?;
+        if inner.resumed.contains(source) {
+            return None;
+        }
+        inner.resumed.push(source.clone());
+        Some(replay)
+    }
+
+    /// Whether this run goes on with something.
+    pub fn has_replay(&self) -> bool {
+        self.lock().as_ref().is_some_and(|inner| inner.replay.is_some())
+    }
+
+    /// Counts that an agent comes to its turn. Gives how that turn ended, if it was done before this run went on.
+    pub fn visit(&self, source: &Arc<Source>) -> Option<AgentDone> {
+        let mut inner = self.lock();
+        let inner = inner.as_mut()?;
+        let replay = inner.replay.clone()?;
+        let place = inner.visits.iter().position(|(of, _)| of == source).unwrap_or_else(|| {
+            inner.visits.push((source.clone(), 0));
+            inner.visits.len() - 1
+        });
+        let (_, visits) = inner.visits.get_mut(place)?;
+        *visits += 1;
+        replay.done(source).nth(*visits - 1).map(|(_, done)| done.clone())
+    }
+
+    /// Takes in what people said.
+    pub fn give_answers(&self, answers: Vec<(Interrupt, Answer)>) {
+        if !answers.is_empty() {
+            self.lock().get_or_insert_default().answers.extend(answers);
+        }
+    }
+
+    /// Whether that question was answered in this run or the ones it goes on with.
+    pub fn is_answered(&self, question: &CallId) -> bool {
+        self.lock()
+            .iter()
+            .flat_map(|inner| inner.answers.iter())
+            .any(|(interrupt, _)| interrupt.id == *question)
+    }
+
+    /// What people said to questions of an agent, be it about its calls.
+    pub fn answers(&self, source: &Source) -> Vec<(Interrupt, Answer)> {
+        let inner = self.lock();
+        let answers = inner.iter().flat_map(|inner| inner.answers.iter());
+        answers.filter(|(interrupt, _)| interrupt.address.is_of(source)).cloned().collect()
+    }
+
+    /// The answer to the asker's next question. An error by which it is asked, if there is none.
+    pub fn ask(&self, place: Address, question: Question) -> Result<Answer> {
+        let mut inner = self.lock();
+        let inner = inner.get_or_insert_default();
+        let known = inner.asked.iter().position(|(asker, _)| *asker == place);
+        let known = known.unwrap_or_else(|| {
+            inner.asked.push((place.clone(), 0));
+            inner.asked.len() - 1
+        });
+        let nth = inner.asked.get_mut(known).map_or(0, |(_, asked)| {
+            *asked += 1;
+            *asked - 1
+        });
+        let given = inner
+            .answers
+            .iter()
+            .find(|(interrupt, _)| interrupt.address.nth == nth && interrupt.address.is_place(&place));
+        if let Some((_, answer)) = given {
+            return Ok(answer.clone());
+        }
+        let by = place.layer.map_or(Asker::Itself, Asker::Layer);
+        Err(Error::asked(question, Some(by), nth))
+    }
+
+    /// Forgets what was asked and said about a call, or by a hook: it is done. What it asks next is another matter.
+    pub fn settle(&self, source: &Source, call: Option<&CallId>, layer: Option<&str>) {
+        let mut inner = self.lock();
+        let Some(inner) = inner.as_mut() else { return };
+        let other = |address: &Address| {
+            !address.is_of(source)
+                || address.call.as_ref() != call
+                || layer.is_some_and(|layer| address.layer.as_deref() != Some(layer))
+        };
+        inner.asked.retain(|(asker, _)| other(asker));
+        inner.answers.retain(|(interrupt, _)| other(&interrupt.address));
     }
 
     /// The handler of this run with that number, made if there is none yet.

@@ -55,5 +55,5 @@ pub use models::{RecordingModel, ReplayModel, ScriptedModel};
 pub use per_run::{HandlerFactory, PerRun, per_run};
 pub use planner::{PlanAndAct, Planner, ThinkingPlanner};
 pub use plugin::Plugin;
-pub use runner::{RunStream, Runner, RunnerBuilder};
+pub use runner::{Recovered, RunStream, Runner, RunnerBuilder};
 pub use tools::{AgentTool, ExitLoop, LoadArtifacts, LoadMemory, PreloadMemory, RequestInput};

@@ -242,10 +242,20 @@ pub(crate) struct Spy(Arc<SpyInner>);
 
 #[derive(Debug, Default)]
 struct SpyInner {
-    store: InMemorySessions,
+    store: Arc<InMemorySessions>,
     writes: AtomicUsize,
     slow: AtomicBool,
     failing: AtomicBool,
+    /// The write in which its process dies; the first is 1.
+    last: Option<Death>,
+    died: tokio::sync::Notify,
+}
+
+/// When the process of a store dies: before that write, or when it is done and nobody knows yet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Death {
+    Before(usize),
+    After(usize),
 }
 
 impl Spy {
@@ -264,18 +274,48 @@ impl Spy {
         self.0.failing.store(true, Ordering::SeqCst);
     }
 
-    async fn write<T>(&self, work: Work<'_, T>) -> T {
-        self.0.writes.fetch_add(1, Ordering::SeqCst);
+    /// Nothing happens any more.
+    async fn die<T>(&self) -> T {
+        self.0.died.notify_one();
+        std::future::pending().await
+    }
+
+    /// The same store in a process that dies.
+    pub(crate) fn dying(&self, death: Option<Death>) -> Self {
+        Self(Arc::new(SpyInner { store: self.0.store.clone(), last: death, ..SpyInner::default() }))
+    }
+
+    /// Done when the process died.
+    pub(crate) async fn died(&self) {
+        self.0.died.notified().await;
+    }
+
+    /// Writes, unless the process died. The store in memory writes when it is asked, so it is asked here.
+    async fn write<'a, T>(&self, work: impl FnOnce() -> Work<'a, T>) -> T {
+        let number = self.0.writes.fetch_add(1, Ordering::SeqCst) + 1;
+        match self.0.last {
+            Some(Death::Before(last)) if number >= last => return self.die().await,
+            Some(Death::After(last)) if number >= last => {
+                if number == last {
+                    work().await;
+                }
+                return self.die().await;
+            }
+            _ => {}
+        }
         if self.0.slow.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        work.await
+        work().await
     }
 }
 
 impl SessionStore for Spy {
     fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
-        self.0.store.create(new)
+        if self.0.last.is_none() {
+            return self.0.store.create(new);
+        }
+        Work::later(async move { self.write(|| self.0.store.create(new)).await })
     }
 
     fn get<'a>(&'a self, key: &'a SessionKey, filter: EventFilter) -> Work<'a, Result<Option<Session>>> {
@@ -299,10 +339,18 @@ impl SessionStore for Spy {
     }
 
     fn acquire(&self, acquire: Acquire) -> Work<'_, Result<Acquired>> {
-        Work::later(async move { self.write(self.0.store.acquire(acquire)).await })
+        Work::later(async move { self.write(|| self.0.store.acquire(acquire)).await })
     }
 
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
+        if self.0.last.is_some_and(|death| {
+            self.writes()
+                > match death {
+                    Death::Before(last) | Death::After(last) => last,
+                }
+        }) {
+            return Work::later(self.die());
+        }
         self.0.store.heartbeat(lease, ttl)
     }
 
@@ -315,7 +363,7 @@ impl SessionStore for Spy {
         if self.0.failing.swap(false, Ordering::SeqCst) {
             return Work::done(Err(Error::new(ErrorKind::Store, "the disk is full")));
         }
-        Work::later(async move { self.write(self.0.store.append(lease, expected, entries)).await })
+        Work::later(async move { self.write(|| self.0.store.append(lease, expected, entries)).await })
     }
 
     fn release<'a>(
@@ -324,7 +372,7 @@ impl SessionStore for Spy {
         expected: Versions,
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        Work::later(async move { self.write(self.0.store.release(lease, expected, entries)).await })
+        Work::later(async move { self.write(|| self.0.store.release(lease, expected, entries)).await })
     }
 
     fn commit<'a>(
@@ -333,7 +381,7 @@ impl SessionStore for Spy {
         expected: Option<Versions>,
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        Work::later(async move { self.write(self.0.store.commit(key, expected, entries)).await })
+        Work::later(async move { self.write(|| self.0.store.commit(key, expected, entries)).await })
     }
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
