@@ -322,6 +322,13 @@ async fn postgres_that_lets_nobody_in_says_what_to_do() {
     drop(first);
     // As soon as the server has noticed.
     Postgres::options(&full).connections(1).open().await.unwrap();
+    // As a standby does.
+    admin
+        .batch_execute(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on"))
+        .await
+        .unwrap();
+    let error = open(Postgres::options(&url)).await.unwrap_err();
+    assert!(error.message().contains("address of the primary"), "{error}");
 }
 
 #[tokio::test]

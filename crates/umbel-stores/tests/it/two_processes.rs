@@ -41,6 +41,11 @@ impl Kind {
         if self == Self::Runs { (appends / 16).next_multiple_of(LEASE) } else { appends }
     }
 
+    /// How long a task waits that found the lease taken: where many ask, they must not be in the way of who has it.
+    fn pause(self) -> Duration {
+        Duration::from_millis(if self == Self::Runs { 150 } else { 10 })
+    }
+
     fn session(self, app: &str, task: usize) -> SessionKey {
         let name = if self == Self::Sessions { format!("s{task}") } else { "s".to_owned() };
         SessionKey::new(app, "ann", name).unwrap()
@@ -73,7 +78,7 @@ async fn work(store: Arc<dyn SessionStore>, app: &str, kind: Kind, process: &str
                         let mut known = Versions::default();
                         for first in (0..kind.appends()).step_by(LEASE) {
                             let texts = (first..first + LEASE).map(|n| format!("{name} {n}")).collect();
-                            known = run(&*store, &session, known, texts, &mut told).await;
+                            known = run(&*store, &session, known, texts, &mut told, kind.pause()).await;
                         }
                     }
                 }
@@ -101,6 +106,7 @@ async fn run(
     known: Versions,
     texts: Vec<String>,
     told: &mut Vec<(u64, String)>,
+    pause: Duration,
 ) -> Versions {
     let Acquired { lease, mut versions, .. } = loop {
         let acquire = Acquire {
@@ -114,7 +120,7 @@ async fn run(
             Ok(taken) => break taken,
             Err(error) => assert_eq!(error.kind(), ErrorKind::SessionBusy, "{error}"),
         }
-        tokio::time::sleep(Duration::from_millis(25)).await;
+        tokio::time::sleep(pause).await;
     };
     told.push((versions.session, texts[0].clone()));
     for (n, text) in texts.iter().enumerate().skip(1) {
