@@ -1,6 +1,6 @@
 //! Two processes that write at the same time: the tests start themselves a second time.
 //!
-//! Each of 64 tasks in each process appends 24 times, or as often as `UMBEL_CONTRACT_APPENDS` says.
+//! Each of 64 tasks in each process appends 12 times, or as often as `UMBEL_CONTRACT_APPENDS` says.
 
 use std::collections::{HashMap, HashSet};
 use std::process::{Child, Command};
@@ -20,7 +20,7 @@ const VARIABLE: &str = "UMBEL_TEST_SECOND_PROCESS";
 const TASKS: usize = 64;
 
 /// Appends under one lease.
-const LEASE: usize = 8;
+const LEASE: usize = 4;
 
 /// What both processes do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ enum Kind {
 impl Kind {
     fn appends(self) -> usize {
         let appends = std::env::var("UMBEL_CONTRACT_APPENDS").ok().and_then(|text| text.parse().ok());
-        let appends: usize = appends.unwrap_or(24);
+        let appends: usize = appends.unwrap_or(12);
         // Whoever waits for the lease of the one session asks again and again.
         if self == Self::Runs { (appends / 16).next_multiple_of(LEASE) } else { appends }
     }
