@@ -38,7 +38,7 @@ impl Kind {
         let appends = std::env::var("UMBEL_CONTRACT_APPENDS").ok().and_then(|text| text.parse().ok());
         let appends: usize = appends.unwrap_or(12);
         // Whoever waits for the lease of the one session asks again and again.
-        if self == Self::Runs { (appends / 16).next_multiple_of(LEASE) } else { appends }
+        if self == Self::Runs { appends.div_ceil(16).next_multiple_of(LEASE) } else { appends }
     }
 
     /// How long a task waits that found the lease taken: where many ask, they must not be in the way of who has it.
