@@ -10,6 +10,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::onion::{self, Figure};
+use crate::stores;
 use crate::test::{Verdict, ensure, root};
 
 pub(crate) fn check() -> Verdict {
@@ -33,7 +34,7 @@ fn measure_and_compare() -> Result<Vec<String>, Trouble> {
     let bench = root().join("bench");
     let budgets = read_budgets(&bench)?;
     let mut measured = BTreeMap::new();
-    let plain = build(&bench, false)?;
+    let plain = build(&bench, "bench-umbel", false)?;
     for scenario in ["text", "tool", "stream"] {
         let cost = per_run(&plain, &["fixed", scenario])?;
         measured.insert(format!("instructions_{scenario}"), cost);
@@ -44,17 +45,20 @@ fn measure_and_compare() -> Result<Vec<String>, Trouble> {
         let far = per_turn(&plain, scenario, 1_000)?;
         measured.insert(format!("growth_{scenario}_percent"), far * 100 / near.max(1));
     }
-    let counting = build(&bench, true)?;
-    let allocs = json_of(&counting, "allocs")?;
+    let counting = build(&bench, "bench-umbel", true)?;
+    let allocs = json_of(&counting, &["allocs"])?;
     for scenario in ["text", "tool", "stream"] {
         let count = allocs.pointer(&format!("/result/{scenario}/allocations")).and_then(Value::as_u64);
         measured.insert(format!("allocations_{scenario}"), count.unwrap_or(u64::MAX));
     }
-    let memory = json_of(&counting, "memory")?;
+    let memory = json_of(&counting, &["memory"])?;
     let heap = memory.pointer("/result/live_heap_bytes_per_session").and_then(Value::as_u64);
     measured.insert("heap_bytes_per_session".to_owned(), heap.unwrap_or(u64::MAX));
+    let stores = stores::Bench::new(&bench)?;
+    measured.extend(stores::instructions_of_turns(&stores)?);
     let mut problems = compare(&budgets, &measured);
-    for Figure { name, value, wanted } in onion::figures(&plain, &counting)? {
+    let figures = onion::figures(&plain, &counting)?.into_iter().chain(stores::figures(&stores)?);
+    for Figure { name, value, wanted } in figures {
         println!("   {name:<52} {value:>6}  of {wanted}");
         if value > wanted {
             problems.push(format!("{name}: {value}, and {wanted} are allowed"));
@@ -86,10 +90,10 @@ fn read_budgets(bench: &Path) -> Result<BTreeMap<String, u64>, Trouble> {
         .map_err(|e| Trouble::Broken(format!("{} is not as it should be: {e}", path.display())))
 }
 
-/// Builds the benchmark and gives a copy of the binary.
-pub(crate) fn build(bench: &Path, counting: bool) -> Result<PathBuf, Trouble> {
+/// Builds a crate of the benchmark and gives a copy of the binary.
+pub(crate) fn build(bench: &Path, package: &str, counting: bool) -> Result<PathBuf, Trouble> {
     let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    command.args(["build", "--release", "--quiet", "--locked", "-p", "bench-umbel"]).current_dir(bench);
+    command.args(["build", "--release", "--quiet", "--locked", "-p", package]).current_dir(bench);
     if counting {
         command.args(["--features", "harness/count-alloc"]);
     }
@@ -98,8 +102,8 @@ pub(crate) fn build(bench: &Path, counting: bool) -> Result<PathBuf, Trouble> {
         return Err(Trouble::Broken("the benchmark does not build".to_owned()));
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| bench.join("target"), PathBuf::from);
-    let built = target.join("release/bench-umbel");
-    let copy = target.join(if counting { "bench-umbel.counting" } else { "bench-umbel.plain" });
+    let built = target.join("release").join(package);
+    let copy = target.join(format!("{package}.{}", if counting { "counting" } else { "plain" }));
     std::fs::copy(&built, &copy)
         .map_err(|e| Trouble::Broken(format!("{} cannot be copied: {e}", built.display())))?;
     Ok(copy)
@@ -137,13 +141,13 @@ pub(crate) fn counted(binary: &Path, args: &[&str]) -> Result<u64, Trouble> {
     told.parse().map_err(|_| Trouble::Broken(format!("`{}` counted nothing: {told}", args.join(" "))))
 }
 
-fn json_of(binary: &Path, measure: &str) -> Result<Value, Trouble> {
+pub(crate) fn json_of(binary: &Path, args: &[&str]) -> Result<Value, Trouble> {
     let output = Command::new(binary)
-        .arg(measure)
+        .args(args)
         .output()
         .map_err(|e| Trouble::Broken(format!("the benchmark cannot be started: {e}")))?;
     serde_json::from_slice(&output.stdout)
-        .map_err(|e| Trouble::Broken(format!("the benchmark's `{measure}` is not JSON: {e}")))
+        .map_err(|e| Trouble::Broken(format!("the benchmark's `{}` is not JSON: {e}", args.join(" "))))
 }
 
 #[cfg(test)]

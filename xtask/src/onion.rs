@@ -73,7 +73,8 @@ pub(crate) fn main() -> Result<(), String> {
 
 fn table() -> Result<(), Trouble> {
     let bench = root().join("bench");
-    let (plain, counting) = (build(&bench, false)?, build(&bench, true)?);
+    let build = |counting| build(&bench, "bench-umbel", counting);
+    let (plain, counting) = (build(false)?, build(true)?);
     println!("instructions of a turn, by read-only handlers and messages of history\n");
     println!("{:>9} {:>12} {:>12} {:>12}", "handlers", MESSAGES[0], MESSAGES[1], MESSAGES[2]);
     for handlers in HANDLERS {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -38,16 +39,45 @@ impl Server {
             .program("initdb")
             .args(["-A", "trust", "-U", "umbel", "-E", "UTF8", "-D"])
             .arg(server.data()))?;
-        let options = format!("-c listen_addresses= -k {}", server.folder.path().display());
-        let mut start = server.program("pg_ctl");
-        start.args(["start", "-w", "-o", &options, "-l"]).arg(server.folder.path().join("log")).arg("-D");
-        run(start.arg(server.data()))?;
+        run(&mut server.starting())?;
         Ok(server)
     }
 
     /// What tests are told in their environment.
     pub(crate) fn env(&self) -> [(&'static str, String); 2] {
         [(VARIABLE, self.url()), (PROGRAMS_VARIABLE, self.programs.display().to_string())]
+    }
+
+    /// The command that starts it.
+    fn starting(&self) -> Command {
+        let options = format!("-c listen_addresses= -k {}", self.folder.path().display());
+        let mut start = self.program("pg_ctl");
+        start.args(["start", "-w", "-o", &options, "-l"]).arg(self.folder.path().join("log")).arg("-D");
+        start.arg(self.data());
+        start
+    }
+
+    /// Kills it with SIGKILL. What it had in hand is lost, what it acknowledged must not be.
+    pub(crate) fn kill(&self) -> Result<(), String> {
+        let file = self.data().join("postmaster.pid");
+        let text =
+            std::fs::read_to_string(&file).map_err(|error| format!("no process of a server: {error}"))?;
+        let number = text.lines().next().and_then(|line| line.trim().parse().ok());
+        let process = number.and_then(rustix::process::Pid::from_raw).ok_or("the server has no process")?;
+        rustix::process::kill_process(process, rustix::process::Signal::KILL)
+            .map_err(|error| format!("the server cannot be killed: {error}"))
+    }
+
+    /// Starts it again after it was killed. Its orphans may hold its memory for a moment.
+    pub(crate) fn restart(&self) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            match run(self.starting().stderr(Stdio::null())) {
+                Ok(()) => return Ok(()),
+                Err(why) if Instant::now() > deadline => return Err(why),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
     }
 
     /// Its address.

@@ -262,7 +262,8 @@ impl Error {
         Self::new(ErrorKind::Interrupted, raised.to_string()).with_source(raised)
     }
 
-    /// The call waits for the answer to a question about another one, which [holds](Question::holds) it.
+    /// The call waits with those of its batch that people are asked about. It is made again when one of them was answered,
+    /// or when nobody is asked after all: then [`ToolContext::is_released`](crate::ToolContext::is_released).
     pub fn held() -> Self {
         Self::new(ErrorKind::Interrupted, Raised::Held.to_string()).with_source(Raised::Held)
     }

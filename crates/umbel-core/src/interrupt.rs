@@ -37,10 +37,8 @@ pub struct Question {
     pub decisions: Vec<DecisionKind>,
     /// Whether another tool may be called in the place of the one that is shown.
     pub any_tool: bool,
-    /// Whether it is answered together with all others that say so, or not at all.
+    /// Whether it is answered together with all others about the same batch of calls that say so, or not at all.
     pub together: bool,
-    /// Other calls that wait for the answer: they are made with it.
-    pub holds: Vec<CallId>,
 }
 
 impl Question {
@@ -70,7 +68,6 @@ impl Question {
             decisions: Vec::new(),
             any_tool: false,
             together: false,
-            holds: Vec::new(),
         }
     }
 
@@ -253,12 +250,9 @@ pub struct Interrupt {
     /// Whether another tool may be called in its place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub any_tool: bool,
-    /// Whether it is answered together with all others that say so, or not at all.
+    /// Whether it is answered together with all others about the same batch of calls that say so, or not at all.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub together: bool,
-    /// Other calls that wait for the answer; see [`Question::holds`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub holds: Vec<CallId>,
 }
 
 impl Interrupt {
@@ -277,7 +271,6 @@ impl Interrupt {
             decisions: question.decisions,
             any_tool: question.any_tool,
             together: question.together,
-            holds: question.holds,
         }
     }
 
@@ -356,6 +349,16 @@ impl Address {
             && self.isolation_scope == source.isolation_scope
     }
 
+    /// Whether it is about a call of the same batch: one that a model asked for with the same event.
+    pub fn is_same_batch(&self, other: &Self) -> bool {
+        let batch = |address: &Self| Self { call: None, layer: None, nth: 0, ..address.clone() };
+        match (&self.inner, &other.inner) {
+            (Some(one), Some(two)) => self.call == other.call && one.is_same_batch(two),
+            (None, None) => batch(self) == batch(other),
+            _ => false,
+        }
+    }
+
     /// Whether it is the same asker, whichever question it is.
     pub fn is_place(&self, other: &Self) -> bool {
         let place = |address: &Self| Self { nth: 0, ..address.clone() };
@@ -387,7 +390,7 @@ pub enum Raised {
     },
     /// Questions of a run that works for a call of this one.
     Inner(Vec<Interrupt>),
-    /// Nothing: the call waits for the answer to a question about another one; see [`Question::holds`].
+    /// Nothing: the call waits for the answer to a question about another one of its batch.
     Held,
 }
 

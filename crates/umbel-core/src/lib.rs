@@ -86,7 +86,7 @@ pub use log::{AgentDone, CallFinished, Continued, Edited, Failure, Kept, LogEntr
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
 pub use model::{Capabilities, Chunk, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
 pub use onion::{
-    ChunkStream, Guarded, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
+    ChunkStream, Guarded, LayerPlace, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
 };
 pub use part::{
     Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, PartialArg, Payload,
@@ -98,12 +98,14 @@ pub use response::Response;
 pub use run::{Emit, Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
 pub use state::{State, StateScope};
-pub use store::{Abandoned, EventFilter, Lease, NewSession, SessionStore, Versions};
+pub use store::{
+    Abandoned, EventFilter, Idle, IdleFilter, Lease, NewSession, OpenQuestion, SessionStore, Versions,
+};
 pub use tool::{
     AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolStream,
     ToolValue, Toolset,
 };
-pub use tool_context::{CallMade, ToolContext};
+pub use tool_context::{CallMade, InnerLayers, ToolContext};
 pub use transcript::{Edit, Transcript};
 pub use turn::ModelTurn;
 pub use values::{Replay, RunValues};

@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::extensions::Extensions;
 use crate::handler::Handler;
 use crate::id::CallId;
-use crate::interrupt::{Answer, Asker, Question};
+use crate::interrupt::{Address, Answer, Asker, Question};
 use crate::json::Object;
 use crate::model::{Chunk, Model, ModelRequest};
 use crate::run::Run;
@@ -40,9 +40,36 @@ pub struct ToolCall<'a> {
     pub tool: Option<&'a Arc<dyn Tool>>,
     /// The arguments.
     pub args: Arc<Object>,
+    /// Where among the layers it has come to.
+    pub place: LayerPlace<'a>,
+}
+
+/// Where among the layers a call has come to: by that a layer is told from others of its name.
+#[derive(Clone, Copy, Default)]
+pub struct LayerPlace<'a> {
+    /// The layers that stand further in.
+    behind: &'a [Arc<dyn Handler>],
+    /// How many tools with layers of their own stand around these layers.
+    chain: u32,
 }
 
 impl<'a> ToolCall<'a> {
+    /// A call on its way in.
+    pub fn new(cx: &'a ToolContext, tool: Option<&'a Arc<dyn Tool>>, args: Arc<Object>) -> Self {
+        let place = LayerPlace { behind: &[], chain: cx.chain() };
+        Self { cx, tool, args, place }
+    }
+
+    /// The name under which a layer asks about this call.
+    fn layer(&self, layer: &dyn Handler) -> SmolStr {
+        let name = layer.name();
+        let LayerPlace { behind, chain } = self.place;
+        match (chain, behind.iter().filter(|other| other.name() == name).count()) {
+            (0, 0) => name.into(),
+            (chain, same) => format_smolstr!("{name}#{chain}.{same}"),
+        }
+    }
+
     /// The tool's name, as the model gave it.
     pub fn name(&self) -> &'a str {
         self.cx.tool_name()
@@ -62,7 +89,20 @@ impl<'a> ToolCall<'a> {
     /// run as *interrupted*, and the call is made again, from its outermost layer, with the answer. A layer may ask
     /// several questions one after the other.
     pub fn interrupt(&self, layer: &dyn Handler, question: impl Into<Question>) -> Result<Answer> {
-        self.cx.ask(Some(layer_name(layer, WRAP_TOOL)), question.into())
+        self.cx.show(&self.args);
+        self.cx.ask(Some(self.layer(layer)), question.into())
+    }
+
+    /// What people said to the first question of that layer about this call with these arguments, if they did.
+    pub fn answer(&self, layer: &dyn Handler) -> Option<Answer> {
+        let place = Address { layer: Some(self.layer(layer)), ..self.cx.address() };
+        self.run().values().answer(&place, 0, Some(&self.args))
+    }
+
+    /// Whether that layer asked about another call of this batch, and has its answer.
+    pub fn is_batch_answered(&self, layer: &dyn Handler) -> bool {
+        let place = Address { layer: Some(self.layer(layer)), ..self.cx.address() };
+        self.run().values().is_batch_answered(&place)
     }
 
     /// The same call with other arguments.
@@ -76,7 +116,13 @@ impl<'a> ToolCall<'a> {
     where
         'a: 'b,
     {
-        ToolCall { cx, tool: self.tool, args: self.args }
+        ToolCall { cx, tool: self.tool, args: self.args, place: self.place }
+    }
+}
+
+impl fmt::Debug for LayerPlace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LayerPlace({} further in)", self.behind.len())
     }
 }
 
@@ -111,6 +157,7 @@ impl<'a> NextTool<'a> {
             return Guarded::bare(self.end.call(call));
         };
         let rest = Self { layers, ..self };
+        let call = ToolCall { place: LayerPlace { behind: layers, ..call.place }, ..call };
         Guarded::new(&**layer, WRAP_TOOL, || layer.wrap_tool(call, rest))
     }
 }

@@ -529,7 +529,7 @@ impl Run {
 
     /// What people said to this question of the agent or one of its handlers.
     pub(crate) fn ask(&self, layer: Option<SmolStr>, question: Question) -> Result<Answer> {
-        self.values().ask(Address { layer, ..Address::new(self.source(), None) }, question)
+        self.values().ask(Address { layer, ..Address::new(self.source(), None) }, question, None)
     }
 
     /// The questions that this run, or the one it goes on with, left open.

@@ -1,7 +1,8 @@
 //! What a tool sees of the run it works for.
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,8 +15,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::extensions::Extensions;
 use crate::id::{CallId, EventId};
 use crate::interrupt::{Address, Answer, Question};
+use crate::json::Object;
 use crate::part::FunctionCall;
 use crate::run::Run;
+use crate::tool::ToolSet;
 
 /// How the keys begin under which effects are kept that happen once.
 pub const ONCE: &str = "once:";
@@ -34,6 +37,20 @@ struct Shared {
     tool: SmolStr,
     call: Option<CallId>,
     made: CallMade,
+    /// The arguments where the call has come to, on its way through the layers.
+    shown: Mutex<Option<Arc<Object>>>,
+    /// How many tools with layers of their own it has come into.
+    chain: AtomicU32,
+}
+
+/// A call is among the layers of one tool as long as this lives.
+#[derive(Debug)]
+pub struct InnerLayers(Arc<Shared>);
+
+impl Drop for InnerLayers {
+    fn drop(&mut self) {
+        self.0.chain.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What is known of a call before it is made.
@@ -47,12 +64,19 @@ pub struct CallMade {
     pub again: bool,
     /// All calls of its batch, if there are several.
     pub batch: Option<Arc<[FunctionCall]>>,
+    /// The tools that the batch can call.
+    pub tools: Option<Arc<ToolSet>>,
+    /// It waited with others of its batch, and nobody is asked about them any more.
+    pub released: bool,
+    /// The tool that the model called, if a person put another one in its place.
+    pub instead_of: Option<SmolStr>,
 }
 
 impl ToolContext {
     /// The context of one call.
     pub fn new(run: Run, tool: SmolStr, call: Option<CallId>, made: CallMade) -> Self {
-        let shared = Shared { context: Context::new(run), tool, call, made };
+        let (shown, chain) = (Mutex::default(), AtomicU32::new(0));
+        let shared = Shared { context: Context::new(run), tool, call, made, shown, chain };
         Self { shared: Arc::new(shared), extensions: Extensions::new() }
     }
 
@@ -113,6 +137,42 @@ impl ToolContext {
         self.shared.made.batch.as_deref().unwrap_or_default()
     }
 
+    /// The tools that calls of this batch can name, if that is known.
+    pub fn tools(&self) -> Option<&Arc<ToolSet>> {
+        self.shared.made.tools.as_ref()
+    }
+
+    /// Whether it waited with others of its batch ([`Error::held`]), and nobody is asked about them any more.
+    pub fn is_released(&self) -> bool {
+        self.shared.made.released
+    }
+
+    /// The tool that the model called, if a person put this one in its place.
+    pub fn instead_of(&self) -> Option<&SmolStr> {
+        self.shared.made.instead_of.as_ref()
+    }
+
+    /// Says that the call comes among layers that stand around one tool.
+    pub fn inner_layers(&self) -> InnerLayers {
+        self.shared.chain.fetch_add(1, Ordering::Relaxed);
+        InnerLayers(self.shared.clone())
+    }
+
+    /// How many tools with layers of their own it has come into.
+    pub(crate) fn chain(&self) -> u32 {
+        self.shared.chain.load(Ordering::Relaxed)
+    }
+
+    /// Says with which arguments the call goes on: people are shown these if it asks something from there.
+    pub fn show(&self, args: &Arc<Object>) {
+        *self.shared.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(args.clone());
+    }
+
+    /// The arguments that people are shown, if they were told.
+    pub fn shown(&self) -> Option<Arc<Object>> {
+        self.shared.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Names this call and no other, also when it is made again after a question or a crash: what a service needs to do
     /// the same thing only once. Without an id of the call there is no such name.
     pub fn idempotency_key(&self) -> Option<SmolStr> {
@@ -132,9 +192,11 @@ impl ToolContext {
         Address { event, ..Address::new(self.run().source(), self.shared.call.clone()) }
     }
 
-    /// What people said to this question of the tool, or of a layer around it.
+    /// What people said to this question of the tool, or of a layer around it. An answer belongs to the arguments that
+    /// were [shown](Self::show): with others the question is asked anew.
     pub fn ask(&self, layer: Option<SmolStr>, question: Question) -> Result<Answer> {
-        self.run().values().ask(Address { layer, ..self.address() }, question)
+        let place = Address { layer, ..self.address() };
+        self.run().values().ask(place, question, self.shown().as_deref())
     }
 
     /// Does something once, though the tool may be called again after a question, a cancellation or a crash: what it gave is

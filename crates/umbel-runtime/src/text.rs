@@ -52,6 +52,29 @@ pub fn rejected_because(reason: &str) -> String {
     format!("A person rejected this call, so it was not made. They said: {reason}")
 }
 
+/// What a person is asked who may do more than approve and reject.
+pub fn approve_hint(tool: &str) -> String {
+    format!("The agent wants to call `{tool}`. Decide what becomes of the call.")
+}
+
+/// What a call of a tool is answered that a person rejected, be it with a reason.
+pub fn call_rejected(tool: &str, reason: Option<&str>) -> String {
+    match reason {
+        Some(reason) => format!(
+            "A person rejected this call of `{tool}`, so it was not made. They said: {reason}. Do not make it again \
+             unless they ask for it."
+        ),
+        None => format!(
+            "A person rejected this call of `{tool}`, so it was not made. Do not make it again unless they ask for it."
+        ),
+    }
+}
+
+/// Goes before the result of a call that a person changed.
+pub fn call_edited(tool: &str, args: &str) -> String {
+    format!("A person changed this call before it was made: `{tool}` was called with {args}. It gave:\n")
+}
+
 /// What a call is answered that was under way when the run was cut short.
 pub const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it was under way when the run was cut short, and it \
     may or may not have taken effect. Find out before you make it again.";

@@ -8,7 +8,7 @@ use serde_json::Value;
 use umbel_core::session::without_temp;
 #[cfg(feature = "sqlite")]
 use umbel_core::store::News;
-use umbel_core::store::{refuse_nul, refuse_nul_keys};
+use umbel_core::store::{WaitChange, refuse_nul, refuse_nul_keys};
 use umbel_core::{Error, ErrorKind, Event, LogEntry, Object, Part, Payload, Result, SessionKey, StateScope};
 
 /// Entries as they are written.
@@ -18,6 +18,8 @@ pub(crate) struct Prepared {
     pub(crate) state: Scoped,
     /// When the newest of the events was said.
     pub(crate) updated_at: Option<f64>,
+    /// What becomes of that which the session waits for.
+    pub(crate) waits: WaitChange,
 }
 
 /// One entry of a log as it is written.
@@ -40,7 +42,8 @@ impl Prepared {
     /// Skips previews, strips `temp:` keys, and refuses what no store takes.
     pub(crate) fn new(entries: &[LogEntry]) -> Result<Self> {
         refuse_nul_keys(entries)?;
-        let mut prepared = Self { rows: Vec::with_capacity(entries.len()), ..Self::default() };
+        let (rows, waits) = (Vec::with_capacity(entries.len()), WaitChange::of(entries));
+        let mut prepared = Self { rows, waits, ..Self::default() };
         for entry in entries {
             match entry {
                 LogEntry::Event(event) if event.is_partial() => {}

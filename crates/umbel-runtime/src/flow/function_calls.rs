@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
+use smol_str::SmolStr;
 use tracing::Instrument;
 use umbel_core::{
     Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirmation, Content, DecisionKind,
@@ -24,6 +25,8 @@ use crate::{spans, text};
 
 /// Asks for tools that need a confirmation. Handlers have no such name.
 pub(crate) const CONFIRM_LAYER: &str = "_confirm";
+/// Says in a result's metadata that it was given in the tool's place, and is to come before those of calls that were made.
+pub(crate) const INJECTED: &str = "injected";
 /// Asks about calls that were cut short.
 const RECOVERY_LAYER: &str = "_recovery";
 
@@ -42,6 +45,10 @@ pub struct Batch {
     pub finished: Vec<CallFinished>,
     /// The calls were made before: people were asked, or the run was cut short.
     pub again: Again,
+    /// All calls that the model asked for with that event, if they are more than these.
+    pub together: Option<Arc<[FunctionCall]>>,
+    /// The tools that the model called where people put others in their place.
+    pub renamed: BTreeMap<CallId, SmolStr>,
 }
 
 /// Whether calls were made before.
@@ -73,7 +80,7 @@ impl Batch {
     /// The answer that a call has already.
     fn answered(&self, call: &FunctionCall) -> Option<Done> {
         let (_, value) = self.answers.iter().find(|(id, _)| call.id.as_ref() == Some(id))?;
-        Some(Done { part: Some(response_part(call, value.clone())), ..Done::default() })
+        Some(Done { part: Some(response_part(call, value.clone())), is_first: true, ..Done::default() })
     }
 
     /// What a call gave before the run was cut short.
@@ -107,6 +114,15 @@ struct Done {
     asks: Vec<Interrupt>,
     /// It waits for people, and has no result yet.
     waits: Option<CallId>,
+    /// The result was given in the tool's place, and comes before those of calls that were made.
+    is_first: bool,
+}
+
+impl Done {
+    /// Whether it waits, and asks nobody itself.
+    fn is_held(&self) -> bool {
+        self.waits.is_some() && self.asks.is_empty()
+    }
 }
 
 /// What calls gave together.
@@ -213,11 +229,13 @@ pub(crate) async fn emit_questions(run: &Run, asks: Vec<Interrupt>) -> Result<Ar
 pub(crate) async fn execute(
     run: &Run,
     layers: &[Arc<dyn Handler>],
-    tools: &ToolSet,
+    tools: &Arc<ToolSet>,
     batch: &Batch,
 ) -> Result<Executed> {
-    let several = (batch.calls.len() > 1).then(|| Arc::from(batch.calls.as_slice()));
-    let caller = Caller { run, layers, tools, batch, several, turns: exclusive(batch, tools) };
+    let several = || (batch.calls.len() > 1).then(|| Arc::from(batch.calls.as_slice()));
+    let several = batch.together.clone().or_else(several);
+    let turns = exclusive(batch, tools);
+    let mut caller = Caller { run, layers, tools, batch, several, turns, releases: false };
     let mut done: Vec<Done> = batch.calls.iter().filter_map(|call| batch.answered(call)).collect();
     let results = match batch.calls.as_slice() {
         [only] if done.is_empty() => vec![caller.make(only).await],
@@ -226,6 +244,7 @@ pub(crate) async fn execute(
             Box::pin(caller.make_all(&open)).await
         }
     };
+    let results = Box::pin(caller.release(results)).await;
     let mut failure = None;
     for result in results {
         match result {
@@ -233,6 +252,7 @@ pub(crate) async fn execute(
             Err(error) => failure = failure.or(Some(error)),
         }
     }
+    done.sort_by_key(|one| !one.is_first);
     let Some(error) = failure else { return Ok(merge(run, done)) };
     done.retain(|one| one.actions.as_ref().is_none_or(|actions| actions.is_plain()));
     if let Some(event) = merge(run, done).event.filter(|_| !error.is_control()) {
@@ -277,11 +297,13 @@ struct Caller<'a> {
     run: &'a Run,
     /// Around each call, outermost first.
     layers: &'a [Arc<dyn Handler>],
-    tools: &'a ToolSet,
+    tools: &'a Arc<ToolSet>,
     batch: &'a Batch,
     /// The calls, if there are several.
     several: Option<Arc<[FunctionCall]>>,
     turns: Option<tokio::sync::RwLock<()>>,
+    /// Calls that waited with others need not any more.
+    releases: bool,
 }
 
 impl Caller<'_> {
@@ -315,6 +337,32 @@ impl Caller<'_> {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
+    /// Makes calls that wait with others, if nobody is asked about any of them.
+    async fn release(&mut self, mut results: Vec<Result<Done>>) -> Vec<Result<Done>> {
+        let is_held = |result: &Result<Done>| matches!(result, Ok(done) if done.is_held());
+        let failed = results.iter().any(Result::is_err);
+        if failed || !results.iter().any(is_held) || self.is_asking(&results) {
+            return results;
+        }
+        self.releases = true;
+        for result in results.iter_mut().filter(|result| is_held(result)) {
+            let Ok(Done { waits: Some(id), .. }) = result else { continue };
+            if let Some(call) = self.batch.calls.iter().find(|call| call.id.as_ref() == Some(id)) {
+                *result = self.make_one_of_several(0, call).await.1;
+            }
+        }
+        results
+    }
+
+    /// Whether people are asked about a call of this batch.
+    fn is_asking(&self, results: &[Result<Done>]) -> bool {
+        let asks = |result: &Result<Done>| matches!(result, Ok(done) if !done.asks.is_empty());
+        let here = |asked: &Interrupt| {
+            asked.address.is_of(self.run.source()) && asked.address.event == self.batch.event
+        };
+        results.iter().any(asks) || self.run.open_questions().iter().any(here)
+    }
+
     /// Makes a call and notes its result, so that it is not made again should its siblings be cut short.
     async fn make_one_of_several(&self, index: usize, call: &FunctionCall) -> (usize, Result<Done>) {
         if let Some(done) = self.batch.finished(call) {
@@ -339,7 +387,15 @@ impl Caller<'_> {
         let meta = self.tools.get(&call.name);
         let confirmation = call.id.as_ref().and_then(|id| self.batch.confirmations.get(id)).cloned();
         let (event, batch) = (self.batch.event.clone(), self.several.clone());
-        let made = CallMade { event, confirmation, again: self.batch.again != Again::No, batch };
+        let made = CallMade {
+            event,
+            confirmation,
+            again: self.batch.again != Again::No,
+            tools: batch.is_some().then(|| self.tools.clone()),
+            batch,
+            released: self.releases,
+            instead_of: call.id.as_ref().and_then(|id| self.batch.renamed.get(id)).cloned(),
+        };
         let cx = ToolContext::new(self.run.clone(), call.name.clone(), call.id.clone(), made);
         let mut asks = None;
         let value = async {
@@ -362,8 +418,9 @@ impl Caller<'_> {
         let waits = call.id.clone().filter(|_| asks.is_some());
         let skips = actions.as_ref().is_some_and(|actions| actions.skip_summarization == Some(true));
         let words = spec.filter(|spec| skips && spec.answers).and_then(|_| in_words(&value.value));
+        let is_first = value.metadata.get(INJECTED) == Some(&Value::Bool(true));
         let part = (!(later && is_nothing(&value.value))).then(|| response_part(call, *value));
-        Ok(Done { part, words, actions, asks: asks.unwrap_or_default(), waits })
+        Ok(Done { part, words, actions, asks: asks.unwrap_or_default(), waits, is_first })
     }
 
     /// The question of a tool that asks for a confirmation in google-adk's way, beside its result.
@@ -380,13 +437,29 @@ impl Caller<'_> {
             ..Question::confirm("").decisions(DecisionKind::ALL)
         };
         let address = Address { layer: Some(CONFIRM_LAYER.into()), ..cx.address() };
-        Some(vec![self.interrupt(call, address, question)])
+        Some(vec![self.interrupt(cx, call, address, question)])
     }
 
-    fn interrupt(&self, call: &FunctionCall, address: Address, question: Question) -> Interrupt {
+    /// A question about a call, with the arguments that it had where it is asked. One that is open keeps its name.
+    fn interrupt(
+        &self,
+        cx: &ToolContext,
+        call: &FunctionCall,
+        address: Address,
+        question: Question,
+    ) -> Interrupt {
         let services = self.run.services();
+        let args = cx.shown().or_else(|| call.args.clone());
+        let shown = FunctionCall { args, ..call.clone() };
+        let open = self.run.open_questions().into_iter();
+        let same = |asked: &Interrupt| {
+            asked.address == address && asked.call.as_ref().is_some_and(|call| *call == shown)
+        };
+        if let Some(open) = open.into_iter().find(same) {
+            return open;
+        }
         let asked = Interrupt::new(services.ids.call(), address, question, services.clock.now());
-        Interrupt { digest: Some(digest(call)), call: Some(call.clone()), ..asked }
+        Interrupt { digest: Some(digest(&shown)), call: Some(shown), ..asked }
     }
 
     /// What is to be asked before a call can be made. The call is answered for the time being, so that the log holds
@@ -398,7 +471,7 @@ impl Caller<'_> {
                     Some(Asker::Layer(layer)) => Some(layer),
                     _ => None,
                 };
-                vec![self.interrupt(call, Address { layer, nth, ..cx.address() }, *question)]
+                vec![self.interrupt(cx, call, Address { layer, nth, ..cx.address() }, *question)]
             }
             Some(Raised::Inner(inside)) => {
                 let outside = |asked: Interrupt| {
@@ -408,7 +481,7 @@ impl Caller<'_> {
                 inside.into_iter().map(outside).collect()
             }
             Some(Raised::Held) => Vec::new(),
-            None => vec![self.interrupt(call, cx.address(), Question::confirm(error.message()))],
+            None => vec![self.interrupt(cx, call, cx.address(), Question::confirm(error.message()))],
         };
         if let Some(first) = asks.first() {
             cx.request_confirmation(first.message.clone().unwrap_or_default(), first.payload.clone())?;
@@ -499,9 +572,9 @@ impl Caller<'_> {
 
     /// A tool that nothing stands around.
     async fn known(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<Box<ToolValue>> {
-        match self.gate(cx, meta, &args)? {
-            Some(answer) => Ok(Box::new(answer)),
-            None => self.guarded(cx, meta, args).await,
+        match self.gate(cx, meta, args)? {
+            Gate::Shut(answer) => Ok(answer),
+            Gate::Open(args) => self.guarded(cx, meta, args).await,
         }
     }
 
@@ -513,7 +586,7 @@ impl Caller<'_> {
         args: Arc<Object>,
     ) -> Result<Box<ToolValue>> {
         let end = Centre { caller: self, meta };
-        let call = ToolCall { cx, tool: meta.map(|meta| &meta.tool), args };
+        let call = ToolCall::new(cx, meta.map(|meta| &meta.tool), args);
         let made = NextTool::new(self.layers, &end).call(call);
         let output = self.run.cancel_token().guard(made).await?.map_err(ToolError::into_error)?;
         match output {
@@ -530,25 +603,54 @@ impl Caller<'_> {
         Error::new(ErrorKind::Tool, text::tool_not_found(name, &known))
     }
 
-    /// Stops a call that a person must agree to.
-    fn gate(&self, cx: &ToolContext, meta: &ToolMeta, args: &Object) -> Result<Option<ToolValue>> {
+    /// Stops a call that a person must agree to. If they want it otherwise, it is made with their arguments.
+    fn gate(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<Gate> {
         let spec = meta.tool.spec();
-        if !spec.confirm.needed(args) {
-            return Ok(None);
+        let needed = spec.confirm.needed(&args);
+        if !needed && cx.confirmation().is_none() {
+            return Ok(Gate::Open(args));
         }
-        match cx.confirmation() {
-            Some(Answer { answer: Some(value), .. }) => Ok(Some(value.clone().into())),
-            Some(answer) if answer.confirmed => Ok(None),
-            Some(Answer { reason: Some(reason), .. }) => {
-                Ok(Some(error_value(&text::rejected_because(reason))))
+        let shut = |value: ToolValue| Ok(Gate::Shut(Box::new(value)));
+        match self.confirmed(cx, &args) {
+            Some(Answer { confirmed: true, args: Some(edited), answer: None, .. }) => {
+                let edited = Arc::new(edited);
+                cx.show(&edited);
+                Ok(Gate::Open(edited))
             }
-            Some(_) => Ok(Some(error_value(text::REJECTED))),
+            _ if !needed => Ok(Gate::Open(args)),
+            Some(Answer { answer: Some(value), .. }) => shut(value.into()),
+            Some(answer) if answer.confirmed => Ok(Gate::Open(args)),
+            Some(Answer { reason: Some(reason), .. }) => shut(error_value(&text::rejected_because(&reason))),
+            Some(_) => shut(error_value(text::REJECTED)),
             None => {
                 cx.request_confirmation(text::confirm_hint(&spec.name), None)?;
                 cx.skip_summarization();
-                Ok(Some(error_value(text::NEEDS_CONFIRMATION)))
+                shut(error_value(text::NEEDS_CONFIRMATION))
             }
         }
+    }
+
+    /// What a person said to the call of the tool with these arguments. What they said to questions of the tool itself,
+    /// or about other arguments, is something else.
+    fn confirmed(&self, cx: &ToolContext, args: &Object) -> Option<Answer> {
+        let here = cx.address();
+        let mut answers = self.run.values().answers(self.run.source());
+        let is_ours = |asked: &Address| {
+            asked.inner.is_none()
+                && asked.call == here.call
+                && asked.event.as_ref().is_none_or(|event| Some(event) == here.event.as_ref())
+        };
+        answers.retain(|(asked, _)| is_ours(&asked.address));
+        if answers.is_empty() {
+            // Whoever makes the calls says so.
+            return cx.confirmation().cloned();
+        }
+        let empty = Arc::default();
+        let (_, answer) = answers.into_iter().find(|(asked, _)| {
+            let shown = asked.call.as_ref().and_then(|call| call.args.as_ref()).unwrap_or(&empty);
+            asked.address.layer.as_deref() == Some(CONFIRM_LAYER) && **shown == *args
+        })?;
+        Some(answer)
     }
 
     /// Calls the tool so that neither a panic nor endless work does harm.
@@ -615,6 +717,14 @@ impl Caller<'_> {
     }
 }
 
+/// What a tool that people must agree to does with a call.
+enum Gate {
+    /// It is made, with these arguments.
+    Open(Arc<Object>),
+    /// It is answered without being made.
+    Shut(Box<ToolValue>),
+}
+
 /// The centre of the layers around a tool call.
 struct Centre<'a> {
     caller: &'a Caller<'a>,
@@ -627,11 +737,13 @@ impl ToolEnd for Centre<'_> {
             return Work::done(Err(self.caller.unknown(call.name()).into()));
         };
         Work::later(async move {
-            if let Some(answer) = self.caller.gate(call.cx, meta, &call.args)? {
-                return Ok(answer.into());
-            }
+            call.cx.show(&call.args);
+            let args = match self.caller.gate(call.cx, meta, call.args)? {
+                Gate::Shut(answer) => return Ok(ToolOutput::Value(answer)),
+                Gate::Open(args) => args,
+            };
             let spec = meta.tool.spec();
-            let work = async { meta.tool.call(call.cx, call.args).await.map_err(ToolError::into_error) };
+            let work = async { meta.tool.call(call.cx, args).await.map_err(ToolError::into_error) };
             let made = self.caller.within(&spec.name, spec.timeout, work).await;
             Ok(made.map_err(|error| error.asked_by(|| Asker::Itself))?)
         })

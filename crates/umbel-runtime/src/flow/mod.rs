@@ -15,7 +15,7 @@ use umbel_core::{Agent, Event, Result, Run, SafePoint, Transcript};
 
 pub use self::draft::Draft;
 pub use self::function_calls::{Again, Batch};
-pub(crate) use self::function_calls::{CONFIRM_LAYER, emit_questions};
+pub(crate) use self::function_calls::{CONFIRM_LAYER, INJECTED, emit_questions};
 pub(crate) use self::function_calls::{as_object, error_value};
 pub use self::processors::{Processors, RequestProcessor, ResponseProcessor};
 

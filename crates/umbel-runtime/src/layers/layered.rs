@@ -79,6 +79,7 @@ struct Centre(Arc<dyn Tool>);
 impl ToolEnd for Centre {
     fn call<'a>(&'a self, call: ToolCall<'a>) -> Work<'a, ToolResult> {
         Work::later(async move {
+            call.cx.show(&call.args);
             let work = async { self.0.call(call.cx, call.args).await };
             AssertUnwindSafe(work)
                 .catch_unwind()
@@ -102,8 +103,10 @@ impl Tool for LayeredTool {
         cx: &'a ToolContext,
         args: Arc<Object>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        let call = ToolCall { cx, tool: Some(&self.tool.0), args };
-        Box::pin(NextTool::new(&self.layers, &self.tool).call(call))
+        Box::pin(async move {
+            let _inside = cx.inner_layers();
+            NextTool::new(&self.layers, &self.tool).call(ToolCall::new(cx, Some(&self.tool.0), args)).await
+        })
     }
 
     fn prepare<'a>(

@@ -50,12 +50,14 @@ pub(crate) fn check(
         }
     }
     let together = || open.iter().filter(|asked| asked.together);
-    let given = together().filter(|asked| answered.contains(&asked.id)).count();
-    let wanted = together().count();
-    if given > 0 && given < wanted {
-        return Err(refused(format!(
-            "{wanted} questions are to be answered together, and {given} of them are: answer all of them"
-        )));
+    for one in together().filter(|asked| answered.contains(&asked.id)) {
+        let batch = || together().filter(|asked| asked.address.is_same_batch(&one.address));
+        let (given, wanted) = (batch().filter(|asked| answered.contains(&asked.id)).count(), batch().count());
+        if given < wanted {
+            return Err(refused(format!(
+                "{wanted} questions are to be answered together, and {given} of them are: answer all of them"
+            )));
+        }
     }
     Ok(())
 }

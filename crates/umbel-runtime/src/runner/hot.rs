@@ -128,7 +128,6 @@ fn questions(event: &Event) -> Vec<Interrupt> {
             decisions: if is_gate { DecisionKind::ALL.to_vec() } else { Vec::new() },
             any_tool: false,
             together: false,
-            holds: Vec::new(),
         })
     };
     event.calls().filter_map(question).collect()
@@ -208,11 +207,11 @@ impl HotSession {
 
     /// A run begins: if it answers the one before, it goes on with what that one left.
     pub(crate) fn started(&mut self) {
-        let last = self.events.last();
-        let answers = last.is_some_and(|event| event.responses().next().is_some());
         if self.trail.is_none() {
             return;
         }
+        let last = self.events.last();
+        let answers = last.is_some_and(|event| event.responses().next().is_some());
         let (run, from) = (last.map(|event| event.run.clone()), self.events.len().saturating_sub(1));
         let trail = self.trail();
         trail.running = run;

@@ -80,14 +80,16 @@ impl Inner {
         if event.long_running().is_empty() {
             return;
         }
-        let before = self.hot().open().len();
         self.hot().note_questions(event);
         for step in steps {
             if let RunStep::Asked { interrupts } = step {
                 self.hot().asked(interrupts);
             }
         }
-        let asked: Vec<Interrupt> = self.hot().open().iter().skip(before).cloned().collect();
+        let known = std::mem::take(&mut self.interrupts);
+        let is_new = |asked: &&Interrupt| known.iter().all(|known| known.id != asked.id);
+        let asked: Vec<Interrupt> = self.hot().open().iter().filter(is_new).cloned().collect();
+        self.interrupts = known;
         self.interrupts.extend(asked);
     }
 

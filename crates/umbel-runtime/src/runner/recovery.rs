@@ -146,14 +146,15 @@ pub(super) async fn start_again(task: Task) -> Result<Run> {
     if let Some(error) = unrecoverable(&recorder, &parts, &trail, &begins) {
         recorder.give_up(error);
     }
-    let step = Arc::new(step);
-    let acquired = claim(&recorder, &parts, &step).await?;
+    let (step, store) = (Arc::new(step), &shared.services.sessions);
+    let mut acquired = claim(&recorder, &parts).await?;
     if acquired.news.whole || !acquired.news.entries.is_empty() {
         // Someone wrote in between; what was looked at is no longer so.
-        let store = &shared.services.sessions;
         store.release(&acquired.lease, acquired.versions, smallvec![]).await?;
         return Err(stale(&parts.key));
     }
+    let entries = smallvec![LogEntry::Record(step.clone())];
+    acquired.versions = store.append(&acquired.lease, acquired.versions, entries).await?;
     recorder.begin_again(acquired, &step);
     parts.input = recorder.session(|hot| {
         let mut said = hot.events.iter_from(trail.from).rev().filter(|event| event.is_user());
@@ -163,11 +164,14 @@ pub(super) async fn start_again(task: Task) -> Result<Run> {
 }
 
 /// Takes the lease of a session. The one of a call's session may run out a little later than that of its caller's.
-async fn claim(recorder: &Recorder, parts: &RunParts, step: &Arc<RunStep>) -> Result<Acquired> {
+///
+/// Nothing is written with it: another process may have gone on with the run since it was looked at, and the log must not
+/// say that this one did.
+async fn claim(recorder: &Recorder, parts: &RunParts) -> Result<Acquired> {
     let wait = if parts.depth > 0 { parts.config.limits.lease } else { parts.config.wait_for_session };
     let patience = Instant::now() + wait;
     loop {
-        let acquire = acquire(recorder, parts, smallvec![LogEntry::Record(step.clone())]);
+        let acquire = acquire(recorder, parts, smallvec![]);
         match recorder.shared.services.sessions.acquire(acquire).await {
             Err(error) if error.kind() == ErrorKind::SessionBusy && Instant::now() < patience => {
                 let pause = std::pin::pin!(tokio::time::sleep(std::time::Duration::from_millis(20)));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use deadpool_postgres::Transaction;
 use tokio_postgres::types::ToSql;
 use umbel_core::store::refuse_nul;
-use umbel_core::{ArtifactStore, Part, Result, SessionKey, Work};
+use umbel_core::{ArtifactStore, Clock, Part, Result, SessionKey, SystemClock, Work};
 
 use super::fault::Trouble;
-use super::{Postgres, query, signed, unsigned};
+use super::{Postgres, execute, query, signed, unsigned};
 use crate::entries::{artifact_place, join_part, split_part};
 
 /// An artifact as it is written.
@@ -30,12 +30,14 @@ impl Row<'_> {
     /// Saves it under the next version. Tells which, and the number of the transaction.
     async fn save(&self, change: &Transaction<'_>) -> Result<(i64, i64), Trouble> {
         self.lock(change).await?;
-        let insert = "INSERT INTO umbel_artifacts (app, user_id, session, name, part, data, version)
-            SELECT $1, $2, $3, $4, $5, $6, coalesce(max(version) + 1, 0) FROM umbel_artifacts
+        let insert =
+            "INSERT INTO umbel_artifacts (app, user_id, session, name, part, data, saved_at, version)
+            SELECT $1, $2, $3, $4, $5, $6, $7, coalesce(max(version) + 1, 0) FROM umbel_artifacts
             WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4
             RETURNING version, xmin::text::bigint";
         let [app, user, session, name] = &self.place;
-        let rows = query(change, insert, &[app, user, session, name, &self.part, &self.data]).await?;
+        let now = SystemClock.now();
+        let rows = query(change, insert, &[app, user, session, name, &self.part, &self.data, &now]).await?;
         let saved = rows.first().map(|row| Ok::<_, Trouble>((row.try_get(0)?, row.try_get(1)?)));
         saved.unwrap_or(Ok((0, 0)))
     }
@@ -127,6 +129,24 @@ impl ArtifactStore for Postgres {
                     WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4";
                 query(change, delete, &[&app, &user, &session, &name]).await?;
                 Ok(())
+            })
+        }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let erase = "DELETE FROM umbel_artifacts WHERE app = $1 AND user_id = $2";
+                execute(change, erase, &[&app, &user]).await
+            })
+        }))
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let old = "DELETE FROM umbel_artifacts WHERE app = $1 AND saved_at < $2";
+                execute(change, old, &[&app, &time]).await
             })
         }))
     }

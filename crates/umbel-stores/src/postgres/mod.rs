@@ -11,6 +11,7 @@ mod memory;
 mod schema;
 mod sessions;
 mod transfer;
+mod upkeep;
 
 use std::fmt;
 use std::sync::Arc;
@@ -275,6 +276,16 @@ async fn query(
 ) -> Result<Vec<tokio_postgres::Row>, Trouble> {
     let statement = client.prepare_cached(sql).await?;
     Ok(client.query(&statement, values).await?)
+}
+
+/// Runs a statement that is kept prepared and gives no rows. Tells how many it changed.
+async fn execute(
+    client: &impl deadpool_postgres::GenericClient,
+    sql: &str,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<u64, Trouble> {
+    let statement = client.prepare_cached(sql).await?;
+    Ok(client.execute(&statement, values).await?)
 }
 
 /// Numbers that PostgreSQL keeps signed and Umbel counts up from 0.

@@ -4,13 +4,17 @@ use deadpool_postgres::Transaction;
 use umbel_core::{Error, ErrorKind};
 
 use super::fault::Trouble;
-use super::query;
+use super::{query, sessions};
 
 /// Each takes a database one version further. What was released is never changed, only added to.
-pub(super) const MIGRATIONS: [&str; 2] = [
+pub(super) const MIGRATIONS: [&str; 3] = [
     include_str!("migrations/1_sessions.sql"),
     include_str!("migrations/2_artifacts_memory_credentials.sql"),
+    include_str!("migrations/3_waits_and_ages.sql"),
 ];
+
+/// The version from which on a session's row tells what it waits for.
+const WAITS: usize = 3;
 
 /// Whoever migrates holds this lock ("umbl"), so that servers that start together do it once.
 const LOCK: i64 = 0x756d_626c;
@@ -34,6 +38,9 @@ pub(super) async fn migrate(change: &Transaction<'_>) -> Result<(), Trouble> {
         change.batch_execute(migration).await?;
         let version = i64::try_from(before + 1).unwrap_or(i64::MAX);
         query(change, "INSERT INTO umbel_schema (version) VALUES ($1)", &[&version]).await?;
+    }
+    if from < WAITS {
+        sessions::fill_in_waits(change).await?;
     }
     Ok(())
 }

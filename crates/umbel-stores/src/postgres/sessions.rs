@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{Client, GenericClient, Transaction};
+use serde::Serialize;
 use smol_str::SmolStr;
 use tokio_postgres::types::ToSql;
 use umbel_core::json::empty_object;
 use umbel_core::store::{
-    Abandoned, Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News, refuse_nul,
+    Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, NewSession, News,
+    OpenQuestion, WaitChange, Waits, refuse_nul,
 };
 use umbel_core::{
     Clock, Event, List, LogEntry, Object, Result, Session, SessionKey, SessionStore, State, SystemClock,
@@ -17,19 +19,20 @@ use umbel_core::{
 };
 
 use super::fault::Trouble;
-use super::{Postgres, Tries, query, signed, unknown, unsigned};
+use super::{Postgres, Tries, query, signed, unknown, unsigned, upkeep};
 use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, refuse_holes, to_json};
 use crate::refusal::{busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
 
 /// The server's clock, in milliseconds.
-const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// The columns of a [`Row`], with the versions of its user and its app, and the server's clock.
 const ROW: &str = "SELECT s.id, s.version, s.epoch, s.lease_until, s.lease_ttl, s.updated_at,
     (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = $2),
     (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = ''),
-    (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    s.questions IS NOT NULL OR s.awaited_calls IS NOT NULL
     FROM umbel_sessions s WHERE s.app = $1 AND s.user_id = $2 AND s.name = $3";
 
 /// A session's row.
@@ -46,6 +49,8 @@ struct Row {
     now: i64,
     /// The transaction that gave the lease, once this one has.
     written_by: Option<i64>,
+    /// It waits for something.
+    waits: bool,
 }
 
 impl Row {
@@ -67,6 +72,7 @@ impl Row {
             app_version: unsigned(row.try_get::<_, Option<i64>>(7)?.unwrap_or(0)),
             now: row.try_get(8)?,
             written_by: None,
+            waits: row.try_get(9)?,
         }))
     }
 
@@ -101,6 +107,10 @@ impl Row {
     fn versions(&self) -> Versions {
         let incarnation = unsigned(self.id);
         Versions { incarnation, session: self.version, user: self.user_version, app: self.app_version }
+    }
+
+    fn is_held(&self) -> bool {
+        self.lease_until.is_some_and(|until| until > self.now)
     }
 
     fn check_version(&self, key: &SessionKey, expected: Versions) -> Result<(), Trouble> {
@@ -143,6 +153,11 @@ impl Row {
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
         let update = "UPDATE umbel_sessions SET version = $1, updated_at = $2 WHERE id = $3";
         query(change, update, &[&signed(self.version), &self.updated_at, &self.id]).await?;
+        if self.waits || entries.waits.begins_to_wait() {
+            let mut waits = waits(change, self.id).await?;
+            waits.apply(entries.waits.clone());
+            save_waits(change, self.id, &waits).await?;
+        }
         Ok(())
     }
 
@@ -233,6 +248,45 @@ impl Row {
             versions: self.versions(),
         })
     }
+}
+
+/// What a session waits for, as its row tells.
+async fn waits(change: &Transaction<'_>, id: i64) -> Result<Waits, Trouble> {
+    let select =
+        "SELECT coalesce(questions, '{}'), coalesce(awaited_calls, '{}') FROM umbel_sessions WHERE id = $1";
+    let rows = query(change, select, &[&id]).await?;
+    let Some(row) = rows.first() else { return Ok(Waits::default()) };
+    let (questions, calls): (Vec<&str>, Vec<&str>) = (row.try_get(0)?, row.try_get(1)?);
+    let questions = questions.into_iter().map(|json| from_json("an open question", json));
+    let calls = calls.into_iter().map(|json| from_json("an awaited call", json));
+    Ok(Waits { questions: questions.collect::<Result<_>>()?, calls: calls.collect::<Result<_>>()? })
+}
+
+async fn save_waits(change: &Transaction<'_>, id: i64, waits: &Waits) -> Result<(), Trouble> {
+    let update = "UPDATE umbel_sessions SET questions = nullif($1::text[], '{}'), awaited_calls = nullif($2::text[], '{}')
+        WHERE id = $3";
+    query(change, update, &[&each_to_json(&waits.questions)?, &each_to_json(&waits.calls)?, &id]).await?;
+    Ok(())
+}
+
+/// Each as JSON; ids too, since they may have a NUL.
+fn each_to_json<T: Serialize>(list: &[T]) -> Result<Vec<String>> {
+    list.iter().map(to_json).collect()
+}
+
+/// Finds out from the logs what sessions wait for that were written before their rows told it.
+pub(super) async fn fill_in_waits(change: &Transaction<'_>) -> Result<(), Trouble> {
+    // Other sessions cannot wait for anything, whatever their logs say.
+    let select = "SELECT app, user_id, name FROM umbel_sessions WHERE id IN (
+        SELECT session FROM umbel_log WHERE body LIKE '%longRunningToolIds%' OR body LIKE '%interrupts%')";
+    for row in query(change, select, &[]).await? {
+        let [app, user, name]: [&str; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
+        let key = SessionKey::new(app, user, name)?;
+        let (row, mut waits) = (Row::lock(change, &key).await?, Waits::default());
+        waits.apply(WaitChange::of(&row.news(change, &key, Versions::default()).await?.entries));
+        save_waits(change, row.id, &waits).await?;
+    }
+    Ok(())
 }
 
 /// What an append writes, column by column.
@@ -338,7 +392,10 @@ async fn delete(change: &Transaction<'_>, key: &SessionKey) -> Result<(), Troubl
             UNION SELECT s.id FROM umbel_sessions s JOIN family f ON s.parent = f.id)
         SELECT id FROM family";
     let rows = query(change, family, &[&key.app(), &key.user(), &key.id()]).await?;
-    let ids: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    delete_rows(change, rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?).await
+}
+
+pub(super) async fn delete_rows(change: &Transaction<'_>, ids: Vec<i64>) -> Result<(), Trouble> {
     // The sessions first: that waits for whoever is writing to one of them.
     for table in ["umbel_sessions WHERE id", "umbel_log WHERE session", "umbel_session_state WHERE session"] {
         query(change, &format!("DELETE FROM {table} = ANY($1)"), &[&ids]).await?;
@@ -492,7 +549,8 @@ impl Postgres {
         give_back: bool,
     ) -> Result<Versions> {
         let entries = Prepared::new(entries)?;
-        if entries.state.user.is_empty() && entries.state.app.is_empty() {
+        let is_shared = !entries.state.user.is_empty() || !entries.state.app.is_empty();
+        if !is_shared && !entries.waits.begins_to_wait() && entries.waits.settled.is_empty() {
             return self.append_at_once(lease, expected, &entries, give_back).await;
         }
         let entries = &entries;
@@ -503,7 +561,7 @@ impl Postgres {
         Ok(appended.await?.versions())
     }
 
-    /// The same in one statement, where nothing is set that sessions share.
+    /// The same in one statement, where nothing is set that sessions share, and nobody is asked or answers.
     async fn append_at_once(
         &self,
         lease: &Lease,
@@ -555,7 +613,8 @@ async fn append_statement(
     let gives_back = ", epoch = s.epoch + 1, owner = NULL, lease_until = NULL, lease_ttl = NULL";
     let append = format!(
         "WITH s AS (
-            UPDATE umbel_sessions s SET version = s.version + $7, updated_at = coalesce($8, s.updated_at){}
+            UPDATE umbel_sessions s SET version = s.version + $7, updated_at = coalesce($8, s.updated_at),
+                awaited_calls = nullif(array(SELECT unnest(s.awaited_calls) EXCEPT SELECT unnest($13::text[])), '{{}}'){}
             WHERE s.id = $4 AND s.epoch = $5 AND s.version = $6 AND s.app = $1 AND s.user_id = $2 AND s.name = $3
             RETURNING s.id
         ), l AS (
@@ -577,8 +636,9 @@ async fn append_statement(
     let (id, epoch, version) = (signed(expected.incarnation), signed(lease.epoch), signed(expected.session));
     let (count, at) = (signed(entries.rows.len() as u64), entries.updated_at);
     let ((times, bodies), (keys, values)) = (columns(entries), pairs(&entries.state.session)?);
-    let values: [&(dyn ToSql + Sync); 12] =
-        [&app, &user, &name, &id, &epoch, &version, &count, &at, &times, &bodies, &keys, &values];
+    let answered = each_to_json(&entries.waits.answered)?;
+    let values: [&(dyn ToSql + Sync); 13] =
+        [&app, &user, &name, &id, &epoch, &version, &count, &at, &times, &bodies, &keys, &values, &answered];
     let rows = query(client, &append, &values).await?;
     let Some(row) = rows.first() else {
         // Nothing fitted; why, the row tells.
@@ -644,6 +704,23 @@ impl SessionStore for Postgres {
 
     fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>> {
         Work::later(self.write(move |change, _| Box::pin(delete(change, key))))
+    }
+
+    fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let Some(row) = Row::select(change, key, " FOR UPDATE OF s").await? else { return Ok(()) };
+                if row.is_held() {
+                    return Err(busy(key).into());
+                }
+                row.check_version(key, expected)?;
+                delete(change, key).await
+            })
+        }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| Box::pin(upkeep::erase_user(change, app, user))))
     }
 
     fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
@@ -726,5 +803,17 @@ impl SessionStore for Postgres {
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
         Work::later(self.write(move |change, _| Box::pin(abandoned(change, app))))
+    }
+
+    fn open_questions<'a>(
+        &'a self,
+        app: &'a str,
+        user: Option<&'a str>,
+    ) -> Work<'a, Result<Vec<OpenQuestion>>> {
+        Work::later(self.read(move |moment, _| Box::pin(upkeep::open_questions(moment, app, user))))
+    }
+
+    fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
+        Work::later(self.read(move |moment, _| Box::pin(upkeep::idle(moment, app, filter))))
     }
 }

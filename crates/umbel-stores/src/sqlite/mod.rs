@@ -10,9 +10,11 @@ mod credentials;
 mod fault;
 mod memory;
 mod schema;
+mod scrub;
 mod sessions;
 mod threads;
 mod transfer;
+mod upkeep;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,6 +26,7 @@ use rusqlite::{Connection, OpenFlags};
 use umbel_core::{Error, ErrorKind, Result};
 
 use self::fault::{fault, read_only};
+use self::scrub::Scrubs;
 use self::threads::Threads;
 use crate::seal::Keys;
 
@@ -34,9 +37,10 @@ pub struct Sqlite {
 }
 
 struct Inner {
-    path: PathBuf,
+    path: Arc<Path>,
     threads: Threads,
     keys: Option<Keys>,
+    scrubs: Scrubs,
 }
 
 /// How a database is opened.
@@ -97,7 +101,7 @@ impl SqliteOptions {
         }
         writer.pragma_update(None, "journal_mode", "WAL").map_err(say)?;
         writer.pragma_update(None, "synchronous", "FULL").map_err(say)?;
-        // What is deleted must not be found in the file.
+        // What is deleted must not be found in the file; see also scrub.rs.
         writer.pragma_update(None, "secure_delete", "ON").map_err(say)?;
         writer.pragma_update(None, "journal_size_limit", 8 << 20).map_err(say)?;
         schema::migrate(&mut writer, path)?;
@@ -107,8 +111,9 @@ impl SqliteOptions {
             writer.pragma_update(None, "max_page_count", pages).map_err(say)?;
         }
         let readers = (0..self.readers).map(|_| self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE));
-        let threads = Threads::start(writer, readers.collect::<Result<_>>()?, self.wait_for_lock)?;
-        Ok(Sqlite { inner: Arc::new(Inner { path: self.path, threads, keys: self.keys }) })
+        let (path, readers) = (Arc::<Path>::from(self.path.as_path()), readers.collect::<Result<_>>()?);
+        let threads = Threads::start(path.clone(), writer, readers, self.wait_for_lock)?;
+        Ok(Sqlite { inner: Arc::new(Inner { path, threads, keys: self.keys, scrubs: Scrubs::default() }) })
     }
 
     fn connect(&self, flags: OpenFlags) -> Result<Connection> {
@@ -149,24 +154,23 @@ impl Sqlite {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T> {
-        let inner = self.inner.clone();
-        let read = self.inner.threads.read(move |connection| {
-            let moment = connection.transaction().map_err(|error| fault(&inner.path, error))?;
-            work(&moment).map_err(|trouble| trouble.at(&inner.path))
-        });
-        read.await
+        self.inner.threads.read(move |connection| work(&*connection.transaction()?)).await
     }
 
-    /// Writes something, all of it or nothing.
+    /// Writes something, all of it or nothing, in a transaction of its own.
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T> {
-        let inner = self.inner.clone();
-        self.inner
-            .threads
-            .write(move |connection| work(connection).map_err(|trouble| trouble.at(&inner.path)))
-            .await
+        self.inner.threads.write(work).await
+    }
+
+    /// The same in one transaction with whatever else waits, for what is small and often. The work may be done twice.
+    async fn write_together<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&Connection) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T> {
+        self.inner.threads.write_together(work).await
     }
 }
 

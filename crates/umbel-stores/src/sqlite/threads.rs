@@ -1,10 +1,12 @@
 //! The threads that talk to the database: one that writes, and some that read beside it.
 //!
 //! The writer takes whatever waits into one transaction. So many sessions share one fsync, and nobody waits for more
-//! than the group in front of them and their own. Within a group each write stands in a savepoint: one that is refused
-//! leaves the others as they are. Where another process writes to the same file, the two take turns.
+//! than the group in front of them and their own. A write that is refused before it changed anything leaves the others
+//! as they are. One that fails in the middle takes the whole group back, and then each is done again by itself: that is
+//! seldom, while a savepoint for each would copy every page that it touches. What can be done in no transaction is done
+//! between two groups. Where another process writes to the same file, the two take turns.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle, sleep};
@@ -14,6 +16,7 @@ use futures::channel::oneshot;
 use rusqlite::{Connection, ErrorCode};
 use umbel_core::{Error, ErrorKind, Result};
 
+use super::Trouble;
 use super::fault::fault;
 
 /// Writes that share a transaction at most, so that the first of them does not wait for ever.
@@ -32,40 +35,57 @@ const RECENTLY: Duration = Duration::from_secs(1);
 /// Does its work on a connection.
 type Read = Box<dyn FnOnce(&mut Connection) + Send>;
 
+/// What the writer does next.
+enum Job {
+    /// A write, in a transaction.
+    Write(Box<dyn Write>),
+    /// Something that can be done in no transaction.
+    Alone(Box<dyn FnOnce(&Connection) + Send>),
+}
+
 /// A write that waits for its turn.
 trait Write: Send {
-    /// Does it, within the transaction of its group.
-    fn run(&mut self, connection: &Connection);
+    /// Whether it shares its transaction with others. It may be done twice, then.
+    fn is_shared(&self) -> bool;
 
-    /// What went wrong with it.
-    fn failure(&self) -> Option<&Error>;
+    /// Does it within a transaction. If it tells that it failed in the middle, the transaction is to be taken back.
+    fn run(&mut self, connection: &Connection) -> Result<(), FailedInTheMiddle>;
 
-    /// Tells whoever waits how it went. If the group failed, so did this.
-    fn tell(self: Box<Self>, failed: Option<&Error>);
+    /// Tells whoever waits how it went. If the transaction failed, so did this.
+    fn tell(self: Box<Self>, path: &Path, failed: Option<&Error>);
 }
+
+/// A write failed after it had changed something, or the database did.
+struct FailedInTheMiddle;
 
 /// A write that gives a value.
 struct Writing<T, F> {
-    work: Option<F>,
-    result: Option<Result<T>>,
+    work: F,
+    is_shared: bool,
+    result: Option<Result<T, Trouble>>,
     tell: oneshot::Sender<Result<T>>,
 }
 
-impl<T: Send, F: FnOnce(&Connection) -> Result<T> + Send> Write for Writing<T, F> {
-    fn run(&mut self, connection: &Connection) {
-        self.result = self.work.take().map(|work| in_savepoint(connection, work));
+impl<T: Send, F: FnMut(&Connection) -> Result<T, Trouble> + Send> Write for Writing<T, F> {
+    fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
-    fn failure(&self) -> Option<&Error> {
-        self.result.as_ref().and_then(|result| result.as_ref().err())
+    fn run(&mut self, connection: &Connection) -> Result<(), FailedInTheMiddle> {
+        let before = connection.total_changes();
+        let result = (self.work)(connection);
+        let unchanged = matches!(result, Err(Trouble::Refused(_))) && connection.total_changes() == before;
+        let sound = result.is_ok() || unchanged;
+        self.result = Some(result);
+        if sound { Ok(()) } else { Err(FailedInTheMiddle) }
     }
 
-    fn tell(self: Box<Self>, failed: Option<&Error>) {
+    fn tell(self: Box<Self>, path: &Path, failed: Option<&Error>) {
         let result = match (self.result, failed) {
             // What went wrong with this very write says more than what it did to the others.
-            (Some(Err(error)), _) => Err(error),
+            (Some(Err(trouble)), _) => Err(trouble.at(path)),
             (_, Some(failed)) => Err(Error::new(failed.kind(), failed.message())),
-            (Some(result), None) => result,
+            (Some(Ok(value)), None) => Ok(value),
             (None, None) => Err(ended()),
         };
         // Nobody waits any more; what was written is written.
@@ -76,26 +96,31 @@ impl<T: Send, F: FnOnce(&Connection) -> Result<T> + Send> Write for Writing<T, F
 /// The threads of one database. They end when this is dropped.
 pub(super) struct Threads {
     // Options, so that they can be closed before the threads are waited for.
-    writer: Option<Sender<Box<dyn Write>>>,
+    writer: Option<Sender<Job>>,
     readers: Option<Sender<Read>>,
-    threads: Vec<JoinHandle<()>>,
+    writing: Option<JoinHandle<()>>,
+    reading: Vec<JoinHandle<()>>,
+    path: Arc<Path>,
 }
 
 impl Threads {
-    /// Starts them; the first connection writes, the others read. Another process that writes is waited for so long.
+    /// Starts them for the database at a path; the first connection writes, the others read. Another process that writes
+    /// is waited for so long.
     pub(super) fn start(
+        path: Arc<Path>,
         writer: Connection,
         readers: Vec<Connection>,
         wait_for_lock: Duration,
     ) -> Result<Self> {
-        let (write, writes) = mpsc::channel::<Box<dyn Write>>();
+        let (write, writes) = mpsc::channel::<Job>();
         let (read, reads) = mpsc::channel::<Read>();
         let reads = Arc::new(Mutex::new(reads));
-        let mut writer = Writer { connection: writer, wait_for_lock, waited: None };
-        let mut threads = vec![start(move || writer.write_all(&writes))?];
+        let mut writing = Writer { connection: writer, path: path.clone(), wait_for_lock, waited: None };
+        let writing = Some(start(move || writing.write_all(&writes))?);
+        let mut reading = Vec::with_capacity(readers.len());
         for mut connection in readers {
             let reads = reads.clone();
-            threads.push(start(move || {
+            reading.push(start(move || {
                 loop {
                     // A statement of its own: the lock must be free while the work is done.
                     let next = reads.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -104,40 +129,73 @@ impl Threads {
                 }
             })?);
         }
-        Ok(Self { writer: Some(write), readers: Some(read), threads })
+        Ok(Self { writer: Some(write), readers: Some(read), writing, reading, path })
     }
 
     /// Reads something on another thread.
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Connection) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&mut Connection) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T> {
         let (tell, told) = oneshot::channel();
         let work: Read = Box::new(move |connection| drop(tell.send(work(connection))));
         send(self.readers.as_ref(), work)?;
+        told.await.map_err(|_| ended())?.map_err(|trouble| trouble.at(&self.path))
+    }
+
+    /// Writes something on another thread, in a transaction of its own. It is durable once this is done.
+    pub(super) async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T> {
+        let mut work = Some(work);
+        let once = move |connection: &Connection| match work.take() {
+            Some(work) => work(connection),
+            None => Err(ended().into()),
+        };
+        self.queue(false, once).await
+    }
+
+    /// The same in one transaction with whatever else waits. The work may be done twice.
+    pub(super) async fn write_together<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&Connection) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T> {
+        self.queue(true, work).await
+    }
+
+    async fn queue<T: Send + 'static>(
+        &self,
+        is_shared: bool,
+        work: impl FnMut(&Connection) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T> {
+        let (tell, told) = oneshot::channel();
+        let write = Box::new(Writing { work, is_shared, result: None, tell });
+        send(self.writer.as_ref(), Job::Write(write))?;
         told.await.map_err(|_| ended())?
     }
 
-    /// Writes something on another thread. It is durable once this is done.
-    pub(super) async fn write<T: Send + 'static>(
+    /// Does something on the writing thread, outside of any transaction.
+    pub(super) async fn alone<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T> {
         let (tell, told) = oneshot::channel();
-        let write: Box<dyn Write> = Box::new(Writing { work: Some(work), result: None, tell });
-        send(self.writer.as_ref(), write)?;
-        told.await.map_err(|_| ended())?
+        let work = Box::new(move |connection: &Connection| drop(tell.send(work(connection))));
+        send(self.writer.as_ref(), Job::Alone(work))?;
+        told.await.map_err(|_| ended())?.map_err(|trouble| trouble.at(&self.path))
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.writer = None;
+        // The writer goes last and alone: only the last connection takes the write-ahead log into the file and removes
+        // it, and of two that close at the same time neither is the last.
         self.readers = None;
-        for thread in self.threads.drain(..) {
-            // One that panicked has nothing more to say.
-            drop(thread.join());
-        }
+        // A thread that panicked has nothing more to say.
+        self.reading.drain(..).for_each(|thread| drop(thread.join()));
+        self.writer = None;
+        self.writing.take().map(JoinHandle::join);
     }
 }
 
@@ -156,42 +214,24 @@ fn ended() -> Error {
     Error::new(ErrorKind::Store, "the thread of the database has ended: open the database again")
 }
 
-/// What the work gives; what it wrote is undone if it fails.
-fn in_savepoint<T>(connection: &Connection, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-    let run = |sql| run(connection, sql).map_err(|error| fault(&path_of(connection), error));
-    run("SAVEPOINT one")?;
-    let result = work(connection);
-    // Where the disk failed, SQLite has undone the whole transaction itself.
-    if connection.is_autocommit() {
-        return result;
-    }
-    if result.is_err() {
-        run("ROLLBACK TO one")?;
-    }
-    run("RELEASE one")?;
-    result
-}
-
-/// What the writing thread has.
+/// The thread that writes.
 struct Writer {
     connection: Connection,
+    path: Arc<Path>,
     wait_for_lock: Duration,
     /// When another process was last waited for.
     waited: Option<Instant>,
 }
 
 impl Writer {
-    /// Writes what comes, in groups.
-    fn write_all(&mut self, writes: &Receiver<Box<dyn Write>>) {
-        while let Ok(first) = writes.recv() {
-            let waiting = || writes.try_iter().take(LARGEST_GROUP - 1);
-            match self.begin() {
-                Ok(()) => self.write_group(std::iter::once(first).chain(waiting())),
-                // Whoever came in the meantime would wait as long, one after the other, for the same.
-                Err(error) => {
-                    let error = fault(&path_of(&self.connection), error);
-                    std::iter::once(first).chain(waiting()).for_each(|write| write.tell(Some(&error)));
-                }
+    /// Does what comes, writes in groups.
+    fn write_all(&mut self, jobs: &Receiver<Job>) {
+        let mut next = None;
+        while let Some(job) = next.take().or_else(|| jobs.recv().ok()) {
+            match job {
+                Job::Write(first) if first.is_shared() => next = self.write_group(first, jobs),
+                Job::Write(write) => drop(self.write_alone(write)),
+                Job::Alone(work) => work(&self.connection),
             }
             if self.waited.is_some_and(|at| at.elapsed() < RECENTLY) {
                 sleep(GIVE_WAY);
@@ -199,12 +239,74 @@ impl Writer {
         }
     }
 
+    /// Writes what waits, in one transaction. Gives what waits as well and does not belong to it.
+    fn write_group(&mut self, first: Box<dyn Write>, jobs: &Receiver<Job>) -> Option<Job> {
+        if let Err(error) = self.begin() {
+            first.tell(&self.path, Some(&error));
+            // Whoever came in the meantime would wait as long, one after the other, for the same.
+            while let Ok(job) = jobs.try_recv() {
+                match job {
+                    Job::Write(write) => write.tell(&self.path, Some(&error)),
+                    other => return Some(other),
+                }
+            }
+            return None;
+        }
+        let (mut group, mut next) = (Vec::new(), Some(Job::Write(first)));
+        let belongs = |job: &mut Job| matches!(job, Job::Write(write) if write.is_shared());
+        while group.len() < LARGEST_GROUP
+            && let Some(Job::Write(mut write)) = next.take_if(belongs)
+        {
+            let done = write.run(&self.connection);
+            group.push(write);
+            if let Err(FailedInTheMiddle) = done {
+                self.roll_back();
+                self.write_each(group);
+                return None;
+            }
+            next = jobs.try_recv().ok();
+        }
+        let failed = self.commit().err();
+        group.into_iter().for_each(|write| write.tell(&self.path, failed.as_ref()));
+        next
+    }
+
+    /// Writes each by itself, until another process does not let go of the file.
+    fn write_each(&mut self, writes: Vec<Box<dyn Write>>) {
+        let mut locked = Ok(());
+        for write in writes {
+            match &locked {
+                Ok(()) => locked = self.write_alone(write),
+                Err(error) => write.tell(&self.path, Some(error)),
+            }
+        }
+    }
+
+    /// Writes something in a transaction of its own. It is an error if there was none to be had.
+    fn write_alone(&mut self, mut write: Box<dyn Write>) -> Result<()> {
+        if let Err(error) = self.begin() {
+            write.tell(&self.path, Some(&error));
+            return Err(error);
+        }
+        let written = match write.run(&self.connection) {
+            Ok(()) => self.commit(),
+            Err(FailedInTheMiddle) => {
+                self.roll_back();
+                Ok(())
+            }
+        };
+        write.tell(&self.path, written.err().as_ref());
+        Ok(())
+    }
+
     /// Begins a transaction, as soon as no other process writes.
-    fn begin(&mut self) -> rusqlite::Result<()> {
+    fn begin(&mut self) -> Result<()> {
+        let say = |error| fault(&self.path, error);
         let started = Instant::now();
-        self.connection.busy_timeout(Duration::ZERO)?;
-        loop {
-            match run(&self.connection, "BEGIN IMMEDIATE") {
+        self.connection.busy_timeout(Duration::ZERO).map_err(say)?;
+        let begun = loop {
+            let mut begin = self.connection.prepare_cached("BEGIN IMMEDIATE").map_err(say)?;
+            match begin.execute([]) {
                 Err(error)
                     if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
                         && started.elapsed() < self.wait_for_lock =>
@@ -212,49 +314,155 @@ impl Writer {
                     self.waited = Some(Instant::now());
                     sleep(LOOK_EVERY);
                 }
-                begun => return begun.map(drop),
+                begun => break begun.map(drop).map_err(say),
             }
-        }
-    }
-
-    /// Writes what waits, in one transaction.
-    fn write_group(&self, writes: impl Iterator<Item = Box<dyn Write>>) {
-        let (connection, path) = (&self.connection, path_of(&self.connection));
-        let mut group = Vec::new();
-        for mut write in writes {
-            write.run(connection);
-            group.push(write);
-            if connection.is_autocommit() {
-                break;
-            }
-        }
-        let committed = if connection.is_autocommit() {
-            Err(given_up(&path, &group))
-        } else {
-            run(connection, "COMMIT").map(drop).map_err(|error| fault(&path, error))
         };
-        if committed.is_err() && !connection.is_autocommit() {
-            // If even that fails, the next group will say why.
-            drop(run(connection, "ROLLBACK"));
+        self.connection.busy_timeout(self.wait_for_lock).map_err(say)?;
+        begun
+    }
+
+    fn commit(&self) -> Result<()> {
+        let committed = self.run("COMMIT");
+        if committed.is_err() {
+            self.roll_back();
         }
-        for write in group {
-            write.tell(committed.as_ref().err());
+        committed
+    }
+
+    /// Takes a transaction back, unless SQLite has done so itself, as it does where the disk failed.
+    fn roll_back(&self) {
+        if !self.connection.is_autocommit() {
+            // If even that fails, the next transaction will say why.
+            drop(self.run("ROLLBACK"));
         }
+    }
+
+    fn run(&self, sql: &str) -> Result<()> {
+        let done = self.connection.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
+        done.map(drop).map_err(|error| fault(&self.path, error))
     }
 }
 
-/// SQLite undid the whole group, since the last of it failed: what the others are told.
-fn given_up(path: &Path, group: &[Box<dyn Write>]) -> Error {
-    let why = group.last().and_then(|write| write.failure());
-    let (kind, why) =
-        why.map_or((ErrorKind::Store, "for a reason it did not give"), |why| (why.kind(), why.message()));
-    Error::new(kind, format!("the database {} gave up a group of writes: {why}", path.display()))
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-fn run(connection: &Connection, sql: &str) -> rusqlite::Result<usize> {
-    connection.prepare_cached(sql)?.execute([])
-}
+    use tempfile::TempDir;
 
-fn path_of(connection: &Connection) -> PathBuf {
-    PathBuf::from(connection.path().unwrap_or_default())
+    use super::*;
+
+    fn start() -> (TempDir, Threads) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some.db");
+        let connect = || Connection::open(&path).unwrap();
+        let writer = connect();
+        writer.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE numbers (number UNIQUE)").unwrap();
+        let threads = Threads::start(
+            path.as_path().into(),
+            writer,
+            vec![connect(), connect()],
+            Duration::from_secs(10),
+        )
+        .unwrap();
+        (folder, threads)
+    }
+
+    fn insert(connection: &Connection, number: i64) -> Result<(), Trouble> {
+        connection.execute("INSERT INTO numbers VALUES (?1)", [number])?;
+        Ok(())
+    }
+
+    async fn numbers(threads: &Threads) -> Vec<i64> {
+        let read = threads.read(|connection| {
+            let mut select = connection.prepare("SELECT number FROM numbers ORDER BY number")?;
+            Ok(select.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
+        });
+        read.await.unwrap()
+    }
+
+    fn refusal() -> Trouble {
+        Error::new(ErrorKind::StaleSession, "too late").into()
+    }
+
+    /// Does a write in a group with two others: one that begins only when all three wait, and one after it. Gives what
+    /// came of it, and how often the last of them was done.
+    async fn in_a_group(
+        threads: &Threads,
+        work: impl FnMut(&Connection) -> Result<(), Trouble> + Send + 'static,
+    ) -> (Result<()>, usize) {
+        let (go, gone) = mpsc::channel::<()>();
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = count.clone();
+        let first = threads.write_together(move |connection| {
+            // The second time nobody tells any more.
+            let _ = gone.recv();
+            insert(connection, 1)
+        });
+        let last = threads.write_together(move |connection| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            insert(connection, 3)
+        });
+        let (first, middle, last, ()) =
+            tokio::join!(first, threads.write_together(work), last, async { drop(go) });
+        first.unwrap();
+        last.unwrap();
+        (middle, count.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn a_refused_write_leaves_its_group_alone() {
+        let (_folder, threads) = start();
+        let (refused, count) = in_a_group(&threads, |_| Err(refusal())).await;
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::StaleSession);
+        assert_eq!((numbers(&threads).await, count), (vec![1, 3], 1));
+    }
+
+    #[tokio::test]
+    async fn a_write_that_fails_in_the_middle_is_undone_and_the_others_are_written() {
+        let (_folder, threads) = start();
+        let refused_late = |connection: &Connection| {
+            insert(connection, 2)?;
+            Err(refusal())
+        };
+        let (failed, _) = in_a_group(&threads, refused_late).await;
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::StaleSession);
+        assert_eq!(numbers(&threads).await, [1, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_write_that_the_database_refuses_fails_alone() {
+        let (_folder, threads) = start();
+        let (failed, _) = in_a_group(&threads, |connection| insert(connection, 1)).await;
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Store);
+        assert_eq!(numbers(&threads).await, [1, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_write_of_its_own_is_done_between_groups_and_once() {
+        let (_folder, threads) = start();
+        let (go, gone) = mpsc::channel::<()>();
+        let first = threads.write_together(move |connection| {
+            let _ = gone.recv();
+            insert(connection, 1)
+        });
+        let alone = threads.write(|connection| {
+            insert(connection, 2)?;
+            Err::<(), _>(refusal())
+        });
+        let last = threads.write_together(|connection| insert(connection, 3));
+        let (first, alone, last, ()) = tokio::join!(first, alone, last, async { drop(go) });
+        assert!(first.is_ok() && last.is_ok());
+        assert_eq!(alone.unwrap_err().kind(), ErrorKind::StaleSession);
+        assert_eq!(numbers(&threads).await, [1, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_database_that_was_closed_is_one_file() {
+        for _ in 0..20 {
+            let (folder, threads) = start();
+            threads.write(|connection| insert(connection, 1)).await.unwrap();
+            drop(threads);
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+    }
 }

@@ -9,6 +9,8 @@ mod migrations;
 mod postgres;
 #[cfg(all(feature = "postgres", feature = "sqlite"))]
 mod postgres_faults;
+#[cfg(feature = "sqlite")]
+mod privacy;
 #[cfg(all(feature = "postgres", feature = "sqlite"))]
 mod proxy;
 mod server;

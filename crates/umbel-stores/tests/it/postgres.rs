@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::{Client, NoTls};
-use umbel_core::store::{Acquire, Acquired, Entries};
+use umbel_core::store::{Acquire, Acquired, Entries, IdleFilter};
 use umbel_core::{
     ArtifactStore, Content, Credential, CredentialStore, ErrorKind, Event, EventFilter, LogEntry,
     MemoryStore, NewSession, RunId, SessionKey, SessionStore, Source, Versions,
 };
-use umbel_stores::{Key, Keys, Postgres, contract};
+use umbel_stores::{Key, Keys, Postgres, Stores, contract};
+
+use crate::privacy;
 
 /// The address of the server, or a word that there is none.
 // Who runs the tests is told why these are not run.
@@ -159,6 +161,60 @@ async fn postgres_that_is_not_there_or_newer_is_an_error_with_words() {
     assert!(error.message().contains("newer version") && error.message().contains("99"), "{error}");
 }
 
+#[tokio::test]
+async fn postgres_of_any_earlier_version_becomes_todays() {
+    let Some(server) = server() else { return };
+    let tables = async |url: &str| {
+        let columns =
+            "SELECT table_name || '.' || column_name || ' ' || data_type FROM information_schema.columns
+            WHERE table_name LIKE 'umbel%' ORDER BY 1";
+        let rows = connect(url).await.query(columns, &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect::<Vec<String>>()
+    };
+    let new = new_database(&server).await;
+    let (first, second) = tokio::join!(Postgres::open(&new), Postgres::open(&new));
+    first.unwrap();
+    second.unwrap();
+    let migrations = [
+        include_str!("../../src/postgres/migrations/1_sessions.sql"),
+        include_str!("../../src/postgres/migrations/2_artifacts_memory_credentials.sql"),
+        include_str!("../../src/postgres/migrations/3_waits_and_ages.sql"),
+    ];
+    for from in 1..=migrations.len() {
+        let url = new_database(&server).await;
+        let client = connect(&url).await;
+        client.batch_execute("CREATE TABLE umbel_schema (version bigint NOT NULL)").await.unwrap();
+        for (before, migration) in migrations.iter().take(from).enumerate() {
+            client.batch_execute(migration).await.unwrap();
+            client.batch_execute(&format!("INSERT INTO umbel_schema VALUES ({})", before + 1)).await.unwrap();
+        }
+        let fields = "app, user_id, name, first_state, version, updated_at, epoch";
+        let insert =
+            format!("INSERT INTO umbel_sessions ({fields}) VALUES ('app', 'ann', 's1', '{{}}', 0, 1.5, 1)");
+        client.batch_execute(&insert).await.unwrap();
+        let log = [
+            r#"{"id":"1","author":"a","timestamp":1.0,"longRunningToolIds":["c1","c2"]}"#,
+            r#"{"step":"ended","outcome":{"kind":"interrupted","interrupts":[{"id":"q","address":{"agent":"a"},"reason":"input"}]}}"#,
+            r#"{"id":"2","author":"user","timestamp":1.0,"content":{"role":"user","parts":[{"functionResponse":{"id":"c1","name":"t","response":{}}}]}}"#,
+        ];
+        for (version, body) in log.iter().enumerate() {
+            let time = (!body.contains("step")).then_some(1.0);
+            let insert = "INSERT INTO umbel_log (session, version, time, body) VALUES (1, $1, $2, $3)";
+            client.execute(insert, &[&(version as i64 + 1), &time, body]).await.unwrap();
+        }
+        client.batch_execute("UPDATE umbel_sessions SET version = 3").await.unwrap();
+        let store = open(&url).await;
+        assert_eq!(tables(&url).await, tables(&new).await, "from version {from}");
+        assert_eq!(texts(&store, &key("s1")).await.len(), 2);
+        // The newest version had the index already, so nobody looked into the log.
+        let waits = usize::from(from < migrations.len());
+        assert_eq!(store.open_questions("app", None).await.unwrap().len(), waits);
+        let idle = store.idle("app", IdleFilter::before(2.0)).await.unwrap();
+        assert_eq!(idle[0].awaited_calls, waits as u64);
+        save(&store, "x").await.unwrap();
+    }
+}
+
 async fn save(store: &Postgres, secret: &str) -> umbel_core::Result<()> {
     CredentialStore::save(store, "app", "ann", "mail", Credential::new(secret)).await
 }
@@ -198,4 +254,37 @@ async fn postgres_takes_in_what_another_store_exported_and_gives_it_back() {
     assert_eq!(store.abandoned("app").await.unwrap().len(), 1);
     let again = store.import(lines.as_bytes()).await.unwrap_err();
     assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+}
+
+/// How often a word stands in all tables, as text or as bytes.
+async fn count(client: &Client, word: &str) -> i64 {
+    let tables = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'umbel%'";
+    let hex: String = word.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let mut found = 0;
+    for table in client.query(tables, &[]).await.unwrap() {
+        let table: String = table.get(0);
+        let select = format!(
+            "SELECT count(*) FROM {table} t WHERE t::text ILIKE '%{word}%' OR t::text LIKE '%{hex}%'"
+        );
+        found += client.query_one(&select, &[]).await.unwrap().get::<_, i64>(0);
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_has_nothing_of_an_erased_user_in_its_tables() {
+    let Some(url) = server() else { return };
+    let url = new_database(&url).await;
+    let (stores, client) = (Stores::from(open(&url).await), connect(&url).await);
+    privacy::fill(&stores, 24).await;
+    assert!(count(&client, privacy::MARK).await > 50, "the search finds what is there");
+    privacy::erase(&stores, 24).await;
+    assert_eq!(count(&client, privacy::MARK).await, 0);
+    assert!(count(&client, "others").await > 50);
+}
+
+#[tokio::test]
+async fn postgres_does_not_keep_what_is_too_old() {
+    let Some(url) = server() else { return };
+    privacy::retain(&Stores::from(open(&new_database(&url).await).await)).await;
 }

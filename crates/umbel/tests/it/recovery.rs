@@ -426,7 +426,8 @@ async fn a_run_that_ends_its_process_again_and_again_is_given_up() {
     let dying = store.dying(Some(Death::Before(2)));
     run_and_die(&runner(dying.clone(), make()).build().unwrap(), &dying, &key, "go".into()).await;
     for _ in 0..5 {
-        let dying = store.dying(Some(Death::Before(2)));
+        // It takes the lease, then says that it goes on.
+        let dying = store.dying(Some(Death::Before(3)));
         let other = runner(dying.clone(), make()).build().unwrap();
         tokio::time::sleep(Duration::from_millis(7)).await;
         tokio::select! {

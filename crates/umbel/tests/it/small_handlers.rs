@@ -246,7 +246,7 @@ impl ToolEnd for Script {
 
 async fn through(layers: &[Arc<dyn Handler>], cx: &ToolContext, result: ToolResult) -> ToolResult {
     let script = Script(std::sync::Mutex::new(vec![result]), AtomicUsize::new(0));
-    let call = ToolCall { cx, tool: None, args: Arc::new(Object::new()) };
+    let call = ToolCall::new(cx, None, Arc::new(Object::new()));
     let result = NextTool::new(layers, &script).call(call).await;
     assert_eq!(script.1.load(Ordering::SeqCst), 1, "these layers never call twice");
     result

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use serde_json::Value;
-use umbel::store::{Abandoned, Acquire, Acquired, Entries, News};
+use umbel::store::{Abandoned, Acquire, Acquired, Entries, Idle, IdleFilter, News, OpenQuestion};
 use umbel::{
     Agent, Content, Error, ErrorKind, Event, EventFilter, FunctionCall, FunctionResponse, FunctionTool,
     InMemorySessions, Interrupt, Lease, LogEntry, ModelRequest, NewSession, Object, Outcome, Part, Response,
@@ -386,6 +386,26 @@ impl SessionStore for Spy {
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
         self.0.store.abandoned(app)
+    }
+
+    fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
+        self.0.store.delete_unchanged(key, expected)
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        self.0.store.erase_user(app, user)
+    }
+
+    fn open_questions<'a>(
+        &'a self,
+        app: &'a str,
+        user: Option<&'a str>,
+    ) -> Work<'a, Result<Vec<OpenQuestion>>> {
+        self.0.store.open_questions(app, user)
+    }
+
+    fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
+        self.0.store.idle(app, filter)
     }
 }
 

@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde_json::Value;
 use umbel_core::{
-    Answer, CallFinished, CallId, Error, ErrorKind, Event, FunctionCall, Interrupt, List, Object, Result,
-    RunStep, Work,
+    Address, Answer, CallFinished, CallId, Error, ErrorKind, Event, FunctionCall, Interrupt, List, Object,
+    Result, RunStep, Work,
 };
 
 use super::RequestProcessor;
 use crate::contents::visible::REQUEST_CONFIRMATION;
 use crate::flow::Draft;
 use crate::flow::function_calls::{self, Again, Batch, CONFIRM_LAYER};
+use crate::text;
 
 pub(super) struct Confirmations;
 
@@ -64,14 +66,23 @@ async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) 
         draft.run.end();
         return Ok(());
     }
-    let mut answers = values.answers(draft.run.source());
-    answers.retain(|(asked, _)| given.questions.contains(&asked.id) && !is_used(&events, given.at, asked));
-    let Some(mut batch) = batch(draft, &events, &answers)? else { return Ok(()) };
-    begin(draft, given.at, &mut batch).await?;
+    let all = values.answers(draft.run.source());
+    let is_new =
+        |asked: &Interrupt| given.questions.contains(&asked.id) && !is_used(&events, given.at, asked);
+    let answers: Vec<_> = all.iter().filter(|(asked, _)| is_new(asked)).collect();
+    for mut batch in batches(draft, &events, &answers, &all)? {
+        begin(draft, given.at, &mut batch).await?;
+        make(draft, &batch).await?;
+    }
+    Ok(())
+}
+
+/// Makes calls that were answered.
+async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
     let layers = &draft.team.place(draft.run.node_id())?.onion.wrap_tool;
-    let mut made = function_calls::execute(draft.run, layers, &draft.tools, &batch).await?;
+    let mut made = function_calls::execute(draft.run, layers, &draft.tools, batch).await?;
     let Some(event) = &mut made.event else { return Ok(()) };
-    function_calls::mark_direct(&draft.tools, &batch, event);
+    function_calls::mark_direct(&draft.tools, batch, event);
     let transfer = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone());
     // A call may ask again.
     if let Some(last) = function_calls::emit_with_questions(draft.run, made).await? {
@@ -81,7 +92,7 @@ async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) 
         draft.run.transfer_to(name);
         draft.run.end();
     }
-    if waits_on(draft, &batch) {
+    if waits_on(draft, batch) {
         draft.run.pause();
         draft.stop();
     }
@@ -130,39 +141,74 @@ fn is_used(events: &List<Arc<Event>>, at: usize, asked: &Interrupt) -> bool {
         .any(|event| !event.is_user() && event.responses().any(|response| response.id.as_ref() == Some(call)))
 }
 
-/// The calls that were answered, as people want them, and those that waited with them.
+/// The calls that were answered, with those that waited with them: a batch for each event by which a model asked.
+fn batches(
+    draft: &Draft<'_>,
+    events: &List<Arc<Event>>,
+    answers: &[&(Interrupt, Answer)],
+    all: &[(Interrupt, Answer)],
+) -> Result<Vec<Batch>> {
+    let mut asking: Vec<(Arc<Event>, BTreeSet<CallId>)> = Vec::new();
+    for (asked, _) in answers {
+        let Some((event, call)) = check(draft, events, asked)? else { continue };
+        let place = asking.iter().position(|(known, _)| known.id == event.id).unwrap_or_else(|| {
+            asking.push((event, BTreeSet::new()));
+            asking.len() - 1
+        });
+        if let Some((_, calls)) = asking.get_mut(place) {
+            calls.extend(call.id);
+        }
+    }
+    Ok(asking.iter().map(|(event, answered)| batch(draft, events, event, answered, all)).collect())
+}
+
+/// The calls of an event that were answered, as people want them, and those that wait and ask nobody.
 fn batch(
     draft: &Draft<'_>,
     events: &List<Arc<Event>>,
-    answers: &[(Interrupt, Answer)],
-) -> Result<Option<Batch>> {
-    let mut batch = Batch { again: Again::Answered, ..Batch::default() };
-    for (asked, answer) in answers {
-        let Some((event, mut call)) = check(draft, events, asked)? else { continue };
-        let Some(id) = call.id.clone() else { continue };
-        batch.event = Some(event.id.clone());
-        let known = batch.calls.iter().any(|known| known.id == call.id);
-        if asked.address.inner.is_none() && !known {
-            call.name = answer.tool.clone().unwrap_or(call.name);
-        }
-        if asked.address.inner.is_none()
-            && asked.address.layer.as_ref().is_none_or(|layer| layer == CONFIRM_LAYER)
-        {
-            if let Some(args) = &answer.args {
-                call.args = Some(Arc::new(args.clone()));
+    event: &Event,
+    answered: &BTreeSet<CallId>,
+    all: &[(Interrupt, Answer)],
+) -> Batch {
+    let several = (event.calls().count() > 1).then(|| event.calls().cloned().collect());
+    let mut batch = Batch { again: Again::Answered, together: several, ..Batch::of_event(event) };
+    let open = draft.run.open_questions();
+    let asks = |id: &CallId| {
+        open.iter().any(|asked| {
+            asked.address.call.as_ref() == Some(id) && asked.address.event.as_ref() == Some(&event.id)
+        })
+    };
+    let is_made = |call: &FunctionCall| {
+        call.id.as_ref().is_some_and(|id| answered.contains(id) || (!asks(id) && waits(events, event, id)))
+    };
+    batch.calls.retain(is_made);
+    for call in &mut batch.calls {
+        let Some(id) = &call.id else { continue };
+        let is_ours = |asked: &Address| {
+            asked.inner.is_none()
+                && asked.call.as_ref() == Some(id)
+                && asked.event.as_ref().is_none_or(|asking| *asking == event.id)
+        };
+        for (asked, answer) in all.iter().filter(|(asked, _)| is_ours(&asked.address)) {
+            if let Some(tool) = &answer.tool {
+                let before = std::mem::replace(&mut call.name, tool.clone());
+                batch.renamed.entry(id.clone()).or_insert(before);
             }
-            batch.confirmations.insert(id, answer.clone());
-        }
-        if !known {
-            batch.calls.push(call);
-        }
-        for held in event.calls().filter(|call| call.id.as_ref().is_some_and(|id| asked.holds.contains(id))) {
-            if batch.calls.iter().all(|call| call.id != held.id) {
-                batch.calls.push(held.clone());
+            // A layer's question is the layer's own matter.
+            if asked.address.layer.as_ref().is_none_or(|layer| layer == CONFIRM_LAYER) {
+                batch.confirmations.insert(id.clone(), answer.clone());
             }
         }
     }
-    Ok((!batch.calls.is_empty()).then_some(batch))
+    batch
+}
+
+/// Whether a call has no result yet but that it waits for people.
+fn waits(events: &List<Arc<Event>>, event: &Event, id: &CallId) -> bool {
+    let behind = events.iter().rev().take_while(|later| later.id != event.id);
+    let mut results = behind.flat_map(|later| later.responses()).filter(|one| one.id.as_ref() == Some(id));
+    let last = results.next().and_then(|result| result.response.as_ref());
+    last.is_some_and(|last| last.get("error").and_then(Value::as_str) == Some(text::NEEDS_CONFIRMATION))
 }
 
 fn refused(message: String) -> Error {
@@ -199,6 +245,10 @@ fn check(
         .ok_or_else(|| refused(format!("there is no tool `{}` any more", shown.name)))?;
     let empty = Arc::new(Object::new());
     let args = |call: &FunctionCall| call.args.clone().unwrap_or_else(|| empty.clone());
+    if asked.address.event.is_some() {
+        // The run wrote down itself what it asked, and with which arguments the call had come there.
+        return Ok(Some((event, made)));
+    }
     let is_gate = asked.address.layer.as_deref() == Some(CONFIRM_LAYER);
     if is_gate && !tool.tool.spec().confirm.needed(&args(shown)) && !asked_by_tool(events, id) {
         return Err(refused(format!("a call of `{}` needs no confirmation", shown.name)));
