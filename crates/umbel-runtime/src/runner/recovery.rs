@@ -25,7 +25,7 @@ const AT_ONCE: usize = 16;
 pub struct Recovered {
     /// Its session.
     pub key: SessionKey,
-    /// The run.
+    /// The run; without a name where its log is damaged.
     pub run: RunId,
     /// How it ended; an error if it could not be gone on with.
     pub outcome: Result<Outcome>,
@@ -49,7 +49,13 @@ impl Runner {
             {
                 return Ok(None);
             }
-            self.recover_one(one.key, one.parent.is_some()).await
+            let damaged =
+                |error| Recovered { key: one.key.clone(), run: RunId::default(), outcome: Err(error) };
+            match self.recover_one(one.key.clone(), one.parent.is_some()).await {
+                // It must not keep the others from being told of.
+                Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(damaged(error))),
+                recovered => recovered,
+            }
         });
         let done: Vec<Result<Option<Recovered>>> = work.buffer_unordered(AT_ONCE).collect().await;
         done.into_iter().filter_map(Result::transpose).collect()

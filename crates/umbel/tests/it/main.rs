@@ -35,6 +35,7 @@ mod sessions;
 mod small_handlers;
 mod small_handlers_run;
 mod spans;
+mod store_faults;
 mod summarise;
 mod support;
 mod tool_macro;
