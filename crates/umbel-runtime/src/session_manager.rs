@@ -25,6 +25,9 @@ use crate::runner::Runner;
 /// How often a change of state is tried anew if someone else writes to the session at the same time.
 const ATTEMPTS: usize = 5;
 
+/// Sessions that are looked at in one go. A store may have to look through all that there are for it.
+const PAGE: usize = 1_000;
+
 /// Sessions that are deleted at the same time, so that they share commits.
 const AT_ONCE: usize = 8;
 
@@ -243,7 +246,7 @@ impl SessionManager {
         let before = now - self.settings.timeout.as_secs_f64();
         let (mut swept, mut last) = (Swept::default(), None::<Idle>);
         loop {
-            let filter = IdleFilter { after: last.as_ref(), ..IdleFilter::before(before) };
+            let filter = IdleFilter { after: last.as_ref(), ..IdleFilter::before(before).limit(PAGE) };
             let page = self.services.sessions.idle(&self.app, filter).await?;
             last = page.last().cloned();
             let fates = stream::iter(page).map(|idle| self.retire(idle, now)).buffer_unordered(AT_ONCE);

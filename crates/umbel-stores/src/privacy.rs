@@ -117,11 +117,14 @@ impl Retention {
     }
 }
 
+/// Sessions that are looked at in one go. A store may have to look through all that there are for it.
+const PAGE: usize = 1_000;
+
 /// Deletes the sessions that last changed before a time, unless someone comes back to one at that moment.
 async fn delete_sessions(stores: &Stores, app: &str, before: f64) -> Result<u64> {
     let (mut count, mut last) = (0, None::<Idle>);
     loop {
-        let filter = IdleFilter { after: last.as_ref(), ..IdleFilter::before(before) };
+        let filter = IdleFilter { after: last.as_ref(), ..IdleFilter::before(before).limit(PAGE) };
         let page = stores.sessions.idle(app, filter).await?;
         last = page.last().cloned();
         // Some at the same time, so that they share commits.

@@ -297,9 +297,9 @@ async fn a_sweep_gets_past_pages_of_protected_sessions() {
     let (builder, clock) = builder();
     let runner = builder.build().unwrap();
     let manager = SessionManager::new(&runner);
-    for n in 0..250 {
+    for n in 0..2_500 {
         let key = manager.get_or_create("ann", n.to_string()).await.unwrap().key;
-        if n < 150 {
+        if n < 1_500 {
             let known = umbel::Versions::default();
             let (owner, ttl, entries) = ("run".into(), Duration::from_secs(600), Default::default());
             runner
@@ -310,7 +310,7 @@ async fn a_sweep_gets_past_pages_of_protected_sessions() {
         }
     }
     clock.forward(HOUR);
-    assert_eq!(manager.sweep().await.unwrap(), swept(100, 150, 0));
+    assert_eq!(manager.sweep().await.unwrap(), swept(1_000, 1_500, 0));
 }
 
 /// A runner whose agent asks before it pays, or orders what comes later.
