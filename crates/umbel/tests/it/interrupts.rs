@@ -483,17 +483,7 @@ async fn an_agent_called_by_an_agent_called_in_a_parallel_branch_of_a_loop_asks(
         assert_eq!(seen.interrupts().len(), 1, "{way:?}: the second round asks: {seen:?}");
         let again = desk.only().await;
         assert_eq!(shown(&again), ("ask".into(), json!({"round": 2})));
-        let seen = desk.answer([(&again, Answer::input(2))]).await;
-        for e in &seen.events {
-            std::eprintln!(
-                "DBG {:?} {} {:?} {:?}",
-                e.source,
-                e.text(),
-                e.calls().collect::<Vec<_>>(),
-                e.responses().collect::<Vec<_>>()
-            );
-        }
-        seen.assert_finished();
+        desk.answer([(&again, Answer::input(2))]).await.assert_finished();
         let counts = [&boss, &worker, &beside].map(|model| model.requests().len());
         assert_eq!(counts, [4, 4, 2], "{way:?}: nobody is asked twice for the same");
         let done = notes.all().into_iter().filter(|note| note.contains("does")).count();
