@@ -11,6 +11,9 @@ use crate::test::{Verdict, cargo, ensure, succeed};
 /// Where tests find the address of the server.
 pub(crate) const VARIABLE: &str = "UMBEL_TEST_POSTGRES";
 
+/// Where tests find PostgreSQL's programs, for servers of their own that they stop and start.
+pub(crate) const PROGRAMS_VARIABLE: &str = "UMBEL_TEST_POSTGRES_PROGRAMS";
+
 /// A server that stops when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -38,6 +41,11 @@ impl Server {
             .arg(server.data()))?;
         run(&mut server.starting())?;
         Ok(server)
+    }
+
+    /// What tests are told in their environment.
+    pub(crate) fn env(&self) -> [(&'static str, String); 2] {
+        [(VARIABLE, self.url()), (PROGRAMS_VARIABLE, self.programs.display().to_string())]
     }
 
     /// The command that starts it.
@@ -111,10 +119,14 @@ pub(crate) fn check() -> Verdict {
         Ok(server) => server,
         Err(why) => return Verdict::NotRun(why),
     };
-    let url = server.url();
-    let env = [(VARIABLE, url.as_str())];
-    for args in [&["test", "-p", "umbel-stores", "--all-features", "postgres"][..], &["test", "-p", "xtask"]]
-    {
+    let env = server.env();
+    let env = env.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let tests = [
+        &["test", "-p", "umbel-stores", "--all-features", "postgres"][..],
+        &["test", "-p", "umbel", "--test", "it", "postgres"],
+        &["test", "-p", "xtask"],
+    ];
+    for args in tests {
         match cargo(args, &env) {
             Verdict::Passed => {}
             other => return other,
@@ -130,7 +142,7 @@ pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
         return ExitCode::from(2);
     };
     let verdict = match Server::start() {
-        Ok(server) => succeed(Command::new(program).args(args).env(VARIABLE, server.url())),
+        Ok(server) => succeed(Command::new(program).args(args).envs(server.env())),
         Err(why) => Verdict::Failed(why),
     };
     match verdict {

@@ -266,7 +266,7 @@ impl WaitChange {
                 LogEntry::Record(step) => match &**step {
                     RunStep::Asked { interrupts }
                     | RunStep::Ended { outcome: Outcome::Interrupted { interrupts } } => {
-                        change.ask(interrupts)
+                        change.ask(interrupts);
                     }
                     _ => {}
                 },

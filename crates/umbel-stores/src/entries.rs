@@ -102,6 +102,18 @@ pub(crate) fn decode(key: &SessionKey, version: u64, time: Option<f64>, body: &s
     entry.map_err(|error| corrupt(&format!("entry {version} of session {key}"), error))
 }
 
+/// Refuses a log with a hole: between two versions there are as many entries as versions.
+pub(crate) fn refuse_holes(key: &SessionKey, from: u64, to: u64, entries: &[LogEntry]) -> Result<()> {
+    let (found, expected) = (entries.len() as u64, to.saturating_sub(from));
+    if found == expected {
+        return Ok(());
+    }
+    let message = format!(
+        "entries of session {key} are missing: after entry {from} there are {found} of {expected}; restore the database from a copy"
+    );
+    Err(Error::new(ErrorKind::Corrupt, message))
+}
+
 /// What came first, and what came after that.
 #[cfg(feature = "sqlite")]
 pub(crate) fn together(first: Option<News>, then: News) -> News {

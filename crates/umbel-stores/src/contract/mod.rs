@@ -134,7 +134,8 @@ macro_rules! __session_cases {
             },
             odd::{
                 odd_names_are_kept_apart, apps_and_users_do_not_see_each_other, odd_state_keys_are_kept,
-                a_nul_in_a_state_key_is_refused, a_nul_in_a_value_is_kept
+                a_nul_in_a_state_key_is_refused, a_nul_in_a_value_is_kept,
+                events_keep_their_order_when_the_clock_goes_back
             },
             busy::{
                 many_tasks_on_one_session_lose_nothing, many_tasks_with_leases_lose_nothing,

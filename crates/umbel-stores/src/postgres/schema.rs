@@ -21,6 +21,8 @@ const LOCK: i64 = 0x756d_626c;
 
 /// Brings the tables to today's version.
 pub(super) async fn migrate(change: &Transaction<'_>) -> Result<(), Trouble> {
+    // However long it takes.
+    change.batch_execute("SET LOCAL lock_timeout = 0").await?;
     query(change, "SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     change.batch_execute("CREATE TABLE IF NOT EXISTS umbel_schema (version bigint NOT NULL)").await?;
     let found = query(change, "SELECT coalesce(max(version), 0) FROM umbel_schema", &[]).await?;

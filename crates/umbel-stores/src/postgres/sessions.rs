@@ -1,7 +1,7 @@
 //! Sessions in PostgreSQL.
 
+use std::future::ready;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{Client, GenericClient, Transaction};
@@ -19,10 +19,13 @@ use umbel_core::{
 };
 
 use super::fault::Trouble;
-use super::{Postgres, query, signed, unsigned, upkeep};
-use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, to_json};
+use super::{Postgres, Tries, query, signed, unknown, unsigned, upkeep};
+use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, refuse_holes, to_json};
 use crate::refusal::{busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
+
+/// The server's clock, in milliseconds.
+pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// The columns of a [`Row`], with the versions of its user and its app, and the server's clock.
 const ROW: &str = "SELECT s.id, s.version, s.epoch, s.lease_until, s.lease_ttl, s.updated_at,
@@ -44,6 +47,8 @@ struct Row {
     app_version: u64,
     /// The server's clock, in milliseconds.
     now: i64,
+    /// The transaction that gave the lease, once this one has.
+    written_by: Option<i64>,
     /// It waits for something.
     waits: bool,
 }
@@ -66,6 +71,7 @@ impl Row {
             user_version: unsigned(row.try_get::<_, Option<i64>>(6)?.unwrap_or(0)),
             app_version: unsigned(row.try_get::<_, Option<i64>>(7)?.unwrap_or(0)),
             now: row.try_get(8)?,
+            written_by: None,
             waits: row.try_get(9)?,
         }))
     }
@@ -79,6 +85,23 @@ impl Row {
     async fn lock(change: &Transaction<'_>, key: &SessionKey) -> Result<Self, Trouble> {
         let row = Self::select(change, key, " FOR UPDATE OF s").await?.ok_or_else(|| not_found(key))?;
         Ok(row)
+    }
+
+    /// The same, unless someone holds the lease. That is seen without waiting for who writes under it, so that those
+    /// who ask again and again are not in its way.
+    async fn lock_free(change: &Transaction<'_>, key: &SessionKey) -> Result<Option<Self>, Trouble> {
+        let free = format!(" AND (s.lease_until > {NOW}) IS NOT TRUE FOR UPDATE OF s");
+        if let Some(row) = Self::select(change, key, &free).await? {
+            return Ok(Some(row));
+        }
+        let held = Self::find(change, key).await?.ok_or_else(|| not_found(key))?;
+        let latest = held.now.saturating_add(held.lease_ttl);
+        if held.lease_until.is_some_and(|until| until > latest) {
+            // The clock went back since the lease was given.
+            let shorten = "UPDATE umbel_sessions SET lease_until = $1 WHERE id = $2 AND lease_until = $3";
+            query(change, shorten, &[&latest, &held.id, &held.lease_until]).await?;
+        }
+        Ok(None)
     }
 
     fn versions(&self) -> Versions {
@@ -138,6 +161,23 @@ impl Row {
         Ok(())
     }
 
+    /// Whether a transaction that wrote these entries and left the row like this was committed. Waits for it to end.
+    async fn was_written(&self, change: &Transaction<'_>, entries: &Prepared) -> Result<bool, Trouble> {
+        let select = "SELECT epoch = $2 AND lease_until = $3 AND xmin::text::bigint = $4
+            FROM umbel_sessions WHERE id = $1 FOR UPDATE";
+        let epoch = signed(self.epoch);
+        let found = query(change, select, &[&self.id, &epoch, &self.lease_until, &self.written_by]).await?;
+        let bodies = columns(entries).1;
+        if bodies.is_empty() {
+            let is_like_this: Option<bool> = found.first().map_or(Ok(None), |row| row.try_get(0))?;
+            return Ok(is_like_this.unwrap_or(false));
+        }
+        // The row may have changed since; the log never does, and no event is like another. That also tells it from
+        // what was written after a crash of the server under the number of a transaction that was lost in it.
+        let before = self.version.saturating_sub(bodies.len() as u64);
+        Ok(bodies_after(change, self.id, before, bodies.len()).await? == bodies)
+    }
+
     /// Writes who has the lease, and until when.
     async fn set_lease(
         &mut self,
@@ -146,9 +186,13 @@ impl Row {
         ttl: Option<i64>,
     ) -> Result<(), Trouble> {
         self.epoch += 1;
-        let until = ttl.map(|ttl| self.now.saturating_add(ttl));
-        let update = "UPDATE umbel_sessions SET epoch = $1, owner = $2, lease_until = $3, lease_ttl = $4 WHERE id = $5";
-        query(change, update, &[&signed(self.epoch), &owner, &until, &ttl, &self.id]).await?;
+        self.lease_until = ttl.map(|ttl| self.now.saturating_add(ttl));
+        let update =
+            "UPDATE umbel_sessions SET epoch = $1, owner = $2, lease_until = $3, lease_ttl = $4 WHERE id = $5
+            RETURNING xmin::text::bigint";
+        let updated =
+            query(change, update, &[&signed(self.epoch), &owner, &self.lease_until, &ttl, &self.id]).await?;
+        self.written_by = updated.first().map(|row| row.try_get(0)).transpose()?;
         Ok(())
     }
 
@@ -182,6 +226,7 @@ impl Row {
             let rows = query(client, select, &[&self.id, &from, &to]).await?;
             news.entries = rows.iter().map(|row| entry(key, row)).collect::<Result<_, _>>()?;
         }
+        refuse_holes(key, known.session, versions.session, &news.entries)?;
         Ok(news)
     }
 
@@ -334,6 +379,13 @@ async fn create(change: &Transaction<'_>, new: &NewSession, state: &Scoped) -> R
     Row::lock(change, key).await?.session(change, key, List::new()).await
 }
 
+/// Whether this very session is there, and not another of its name.
+async fn is_stored(change: &Transaction<'_>, session: &Session) -> Result<bool, Trouble> {
+    let found = Row::find(change, &session.key).await?;
+    let (id, at) = (session.versions.incarnation, session.updated_at.to_bits());
+    Ok(found.is_some_and(|row| unsigned(row.id) == id && row.updated_at.to_bits() == at))
+}
+
 async fn delete(change: &Transaction<'_>, key: &SessionKey) -> Result<(), Trouble> {
     let family = "WITH RECURSIVE family AS (
             SELECT id FROM umbel_sessions WHERE app = $1 AND user_id = $2 AND name = $3
@@ -355,27 +407,48 @@ async fn acquire(
     change: &Transaction<'_>,
     wanted: &Acquire,
     entries: &Prepared,
-) -> Result<Option<Acquired>, Trouble> {
+) -> Result<Option<(Acquired, Row)>, Trouble> {
     let key = &wanted.key;
-    let mut row = Row::lock(change, key).await?;
-    if row.is_held() {
-        let latest = row.now.saturating_add(row.lease_ttl);
-        if row.lease_until.is_some_and(|until| until > latest) {
-            // The clock went back since the lease was given.
-            query(change, "UPDATE umbel_sessions SET lease_until = $1 WHERE id = $2", &[&latest, &row.id])
-                .await?;
-        }
-        return Ok(None);
-    }
+    let Some(mut row) = Row::lock_free(change, key).await? else { return Ok(None) };
     let news = row.news(change, key, wanted.known).await?;
     row.write(change, key, entries).await?;
     row.set_lease(change, Some(&wanted.owner), Some(millis(wanted.ttl))).await?;
     let lease = Lease { key: key.clone(), epoch: row.epoch };
-    Ok(Some(Acquired { lease, news, versions: row.versions() }))
+    Ok(Some((Acquired { lease, news, versions: row.versions() }, row)))
+}
+
+async fn append(
+    change: &Transaction<'_>,
+    lease: &Lease,
+    expected: Versions,
+    entries: &Prepared,
+    give_back: bool,
+) -> Result<Row, Trouble> {
+    let mut row = Row::lock(change, &lease.key).await?;
+    row.check_lease(lease, expected)?;
+    row.write(change, &lease.key, entries).await?;
+    if give_back {
+        row.set_lease(change, None, None).await?;
+    }
+    Ok(row)
+}
+
+async fn commit(
+    change: &Transaction<'_>,
+    key: &SessionKey,
+    expected: Option<Versions>,
+    entries: &Prepared,
+) -> Result<Row, Trouble> {
+    let mut row = Row::lock_free(change, key).await?.ok_or_else(|| busy(key))?;
+    if let Some(expected) = expected {
+        row.check_version(key, expected)?;
+    }
+    row.write(change, key, entries).await?;
+    Ok(row)
 }
 
 async fn abandoned(change: &Transaction<'_>, app: &str) -> Result<Vec<Abandoned>, Trouble> {
-    let now = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    let now = NOW;
     // Leases from before the clock went back would otherwise outlive it.
     let shorten = format!(
         "UPDATE umbel_sessions SET lease_until = {now} + lease_ttl WHERE app = $1 AND lease_until > {now} + lease_ttl"
@@ -481,18 +554,11 @@ impl Postgres {
             return self.append_at_once(lease, expected, &entries, give_back).await;
         }
         let entries = &entries;
-        let appended = self.write(move |change, _| {
-            Box::pin(async move {
-                let mut row = Row::lock(change, &lease.key).await?;
-                row.check_lease(lease, expected)?;
-                row.write(change, &lease.key, entries).await?;
-                if give_back {
-                    row.set_lease(change, None, None).await?;
-                }
-                Ok(row.versions())
-            })
-        });
-        appended.await
+        let appended = self.write_once(
+            move |change, _| Box::pin(append(change, lease, expected, entries, give_back)),
+            move |change, row, _| Box::pin(row.was_written(change, entries)),
+        );
+        Ok(appended.await?.versions())
     }
 
     /// The same in one statement, where nothing is set that sessions share, and nobody is asked or answers.
@@ -503,18 +569,37 @@ impl Postgres {
         entries: &Prepared,
         give_back: bool,
     ) -> Result<Versions> {
-        let is_second = AtomicBool::new(false);
-        let appended = self.again(async || {
-            let client = self.client().await?;
-            // What broke off may have been written all the same.
-            if is_second.swap(true, Ordering::Relaxed)
-                && let Some(versions) = written_before(&client, lease, expected, entries, give_back).await?
-            {
-                return Ok(versions);
+        let (mut tries, mut in_doubt) = (Tries::new(), false);
+        loop {
+            let trouble = match self.try_append(lease, expected, entries, give_back, in_doubt).await {
+                Ok(versions) => return Ok(versions),
+                Err(trouble) => trouble,
+            };
+            // Where no connection could be had, nothing was asked.
+            in_doubt |= trouble.may_pass() && matches!(trouble, Trouble::Postgres(_));
+            if !self.tries_again(&mut tries, &trouble).await {
+                return Err(if in_doubt && trouble.may_pass() { unknown(trouble) } else { trouble.into() });
             }
-            append_statement(&client, lease, expected, entries, give_back).await
-        });
-        appended.await
+        }
+    }
+
+    async fn try_append(
+        &self,
+        lease: &Lease,
+        expected: Versions,
+        entries: &Prepared,
+        give_back: bool,
+        in_doubt: bool,
+    ) -> Result<Versions, Trouble> {
+        let client = self.client().await?;
+        match append_statement(&client, lease, expected, entries, give_back).await {
+            // By what an earlier attempt wrote, perhaps, though its answer was lost.
+            Err(Trouble::Refused(error)) if in_doubt => {
+                let written = written_before(&client, lease, expected, entries, give_back).await?;
+                written.ok_or(Trouble::Refused(error))
+            }
+            other => other,
+        }
     }
 }
 
@@ -578,13 +663,22 @@ async fn written_before(
     if !fits || unsigned(row.id) != expected.incarnation {
         return Ok(None);
     }
-    let select = "SELECT body FROM umbel_log WHERE session = $1 AND version > $2 ORDER BY version LIMIT $3";
-    let (version, count) = (signed(expected.session), signed(entries.rows.len() as u64));
-    let rows = query(client, select, &[&row.id, &version, &count]).await?;
-    let found = rows.iter().map(|row| row.try_get::<_, &str>(0)).collect::<Result<Vec<_>, _>>()?;
+    let found = bodies_after(client, row.id, expected.session, entries.rows.len()).await?;
     let is_there = (!found.is_empty() || gave_back) && found == columns(entries).1;
     let session = expected.session + entries.rows.len() as u64;
     Ok(is_there.then(|| Versions { session, ..row.versions() }))
+}
+
+/// The first so many entries after a version, as they are stored.
+async fn bodies_after(
+    client: &impl GenericClient,
+    id: i64,
+    version: u64,
+    count: usize,
+) -> Result<Vec<String>, Trouble> {
+    let select = "SELECT body FROM umbel_log WHERE session = $1 AND version > $2 ORDER BY version LIMIT $3";
+    let rows = query(client, select, &[&id, &signed(version), &signed(count as u64)]).await?;
+    Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
 }
 
 impl SessionStore for Postgres {
@@ -592,7 +686,11 @@ impl SessionStore for Postgres {
         Work::later(async move {
             let state = Scoped::new(&new.state)?;
             let (new, state) = (&new, &state);
-            self.write(move |change, _| Box::pin(create(change, new, state))).await
+            let created = self.write_once(
+                move |change, _| Box::pin(create(change, new, state)),
+                move |change, session, _| Box::pin(is_stored(change, session)),
+            );
+            created.await
         })
     }
 
@@ -643,8 +741,15 @@ impl SessionStore for Postgres {
             refuse_nul("owner of a lease", &wanted.owner)?;
             let entries = Prepared::new(&std::mem::take(&mut wanted.entries))?;
             let (wanted, entries) = (&wanted, &entries);
-            let taken = self.write(move |change, _| Box::pin(acquire(change, wanted, entries))).await?;
-            taken.ok_or_else(|| busy(&wanted.key))
+            let taken = self.write_once(
+                move |change, _| Box::pin(acquire(change, wanted, entries)),
+                move |change, taken, _| match taken {
+                    Some((_, row)) => Box::pin(row.was_written(change, entries)),
+                    None => Box::pin(ready(Ok(true))),
+                },
+            );
+            let (acquired, _) = taken.await?.ok_or_else(|| busy(&wanted.key))?;
+            Ok(acquired)
         })
     }
 
@@ -688,20 +793,11 @@ impl SessionStore for Postgres {
     ) -> Work<'a, Result<Versions>> {
         Work::later(async move {
             let entries = &Prepared::new(&entries)?;
-            let committed = self.write(move |change, _| {
-                Box::pin(async move {
-                    let mut row = Row::lock(change, key).await?;
-                    if row.is_held() {
-                        return Err(busy(key).into());
-                    }
-                    if let Some(expected) = expected {
-                        row.check_version(key, expected)?;
-                    }
-                    row.write(change, key, entries).await?;
-                    Ok(row.versions())
-                })
-            });
-            committed.await
+            let committed = self.write_once(
+                move |change, _| Box::pin(commit(change, key, expected, entries)),
+                move |change, row, _| Box::pin(row.was_written(change, entries)),
+            );
+            Ok(committed.await?.versions())
         })
     }
 

@@ -1,5 +1,6 @@
 //! What is in PostgreSQL as JSON lines, and back.
 
+use std::future::ready;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use deadpool_postgres::Transaction;
 use tokio_postgres::IsolationLevel;
 use tokio_postgres::types::ToSql;
 use umbel_core::memory::MemoryEntry;
-use umbel_core::{Result, SessionKey};
+use umbel_core::{Error, ErrorKind, Result, SessionKey};
 
 use super::credentials::save;
 use super::fault::Trouble;
@@ -47,17 +48,27 @@ impl Postgres {
             Ok(())
         })?;
         let pieces = &pieces;
-        let imported = self.write(move |change, _| {
-            Box::pin(async move {
-                for piece in pieces {
-                    import(change, piece).await?;
-                }
-                Ok(())
-            })
-        });
+        let imported = self.write_once(
+            move |change, _| Box::pin(import_all(change, pieces)),
+            |_, (), _| Box::pin(ready(Err(perhaps_imported().into()))),
+        );
         imported.await?;
         Ok(count)
     }
+}
+
+async fn import_all(change: &Transaction<'_>, pieces: &[Piece]) -> Result<(), Trouble> {
+    for piece in pieces {
+        import(change, piece).await?;
+    }
+    Ok(())
+}
+
+/// Too much to look through.
+fn perhaps_imported() -> Error {
+    let message = "the connection to PostgreSQL broke before it said whether the lines were taken in: look whether one \
+        of their sessions is there, and import them again if not";
+    Error::new(ErrorKind::Store, message)
 }
 
 async fn export_state<W: Write>(moment: &Transaction<'_>, lines: &mut Lines<W>) -> Result<(), Trouble> {

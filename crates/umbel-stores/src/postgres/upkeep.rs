@@ -5,13 +5,10 @@ use umbel_core::store::{Idle, IdleFilter, OpenQuestion};
 use umbel_core::{SessionKey, Versions};
 
 use super::fault::Trouble;
-use super::sessions::delete_rows;
+use super::sessions::{NOW, delete_rows};
 use super::{query, signed, unsigned};
 use crate::entries::from_json;
 use crate::refusal::busy;
-
-/// The server's clock, in milliseconds.
-const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// The open questions of an app, or of one of its users.
 pub(super) async fn open_questions(

@@ -25,7 +25,7 @@ use futures::channel::oneshot;
 use rusqlite::{Connection, OpenFlags};
 use umbel_core::{Error, ErrorKind, Result};
 
-use self::fault::fault;
+use self::fault::{fault, read_only};
 use self::scrub::Scrubs;
 use self::threads::Threads;
 use crate::seal::Keys;
@@ -66,7 +66,8 @@ impl SqliteOptions {
         self
     }
 
-    /// How long to wait for another process that writes; 10 seconds unless told otherwise.
+    /// How long to wait for another process that writes; 10 seconds unless told otherwise. What is to be written fails
+    /// together when that time is over.
     pub fn wait_for_lock(mut self, wait: Duration) -> Self {
         self.wait_for_lock = wait;
         self
@@ -94,6 +95,10 @@ impl SqliteOptions {
         let path = &self.path;
         let say = |error| fault(path, error);
         let mut writer = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        // SQLite would open it for reading, and stay with that when the file may be written again.
+        if writer.is_readonly("main").map_err(say)? {
+            return Err(read_only(path));
+        }
         writer.pragma_update(None, "journal_mode", "WAL").map_err(say)?;
         writer.pragma_update(None, "synchronous", "FULL").map_err(say)?;
         // What is deleted must not be found in the file; see also scrub.rs.
@@ -107,7 +112,7 @@ impl SqliteOptions {
         }
         let readers = (0..self.readers).map(|_| self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE));
         let (path, readers) = (Arc::<Path>::from(self.path.as_path()), readers.collect::<Result<_>>()?);
-        let threads = Threads::start(path.clone(), writer, readers)?;
+        let threads = Threads::start(path.clone(), writer, readers, self.wait_for_lock)?;
         Ok(Sqlite { inner: Arc::new(Inner { path, threads, keys: self.keys, scrubs: Scrubs::default() }) })
     }
 

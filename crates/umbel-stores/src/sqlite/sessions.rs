@@ -17,7 +17,7 @@ use umbel_core::{
 };
 
 use super::{Sqlite, Trouble, signed, unsigned, upkeep};
-use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, to_json, together};
+use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, refuse_holes, to_json, together};
 use crate::refusal::{busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
 
@@ -204,6 +204,7 @@ impl Row {
         } else {
             entries_after(connection, key, self.id, known.session)?
         };
+        refuse_holes(key, known.session, versions.session, &entries)?;
         Ok(News { versions, whole, entries, session_state, user_state, app_state })
     }
 

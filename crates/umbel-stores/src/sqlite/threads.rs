@@ -4,15 +4,16 @@
 //! than the group in front of them and their own. A write that is refused before it changed anything leaves the others
 //! as they are. One that fails in the middle takes the whole group back, and then each is done again by itself: that is
 //! seldom, while a savepoint for each would copy every page that it touches. What can be done in no transaction is done
-//! between two groups.
+//! between two groups. Where another process writes to the same file, the two take turns.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
 use futures::channel::oneshot;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use umbel_core::{Error, ErrorKind, Result};
 
 use super::Trouble;
@@ -20,6 +21,16 @@ use super::fault::fault;
 
 /// Writes that share a transaction at most, so that the first of them does not wait for ever.
 const LARGEST_GROUP: usize = 512;
+
+/// How often the writer looks whether another process is done. SQLite itself soon looks every 100 ms only, and would
+/// hardly ever find the short time between two groups of a busy process.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How long the writer leaves the file to a process it had to wait for not long ago: that one looks in this time.
+const GIVE_WAY: Duration = Duration::from_millis(2);
+
+/// What is not long ago.
+const RECENTLY: Duration = Duration::from_secs(1);
 
 /// Does its work on a connection.
 type Read = Box<dyn FnOnce(&mut Connection) + Send>;
@@ -93,12 +104,18 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Starts them for the database at a path; the first connection writes, the others read.
-    pub(super) fn start(path: Arc<Path>, writer: Connection, readers: Vec<Connection>) -> Result<Self> {
+    /// Starts them for the database at a path; the first connection writes, the others read. Another process that writes
+    /// is waited for so long.
+    pub(super) fn start(
+        path: Arc<Path>,
+        writer: Connection,
+        readers: Vec<Connection>,
+        wait_for_lock: Duration,
+    ) -> Result<Self> {
         let (write, writes) = mpsc::channel::<Job>();
         let (read, reads) = mpsc::channel::<Read>();
         let reads = Arc::new(Mutex::new(reads));
-        let writing = Writer { connection: writer, path: path.clone() };
+        let mut writing = Writer { connection: writer, path: path.clone(), wait_for_lock, waited: None };
         let writing = Some(start(move || writing.write_all(&writes))?);
         let mut reading = Vec::with_capacity(readers.len());
         for mut connection in readers {
@@ -201,25 +218,38 @@ fn ended() -> Error {
 struct Writer {
     connection: Connection,
     path: Arc<Path>,
+    wait_for_lock: Duration,
+    /// When another process was last waited for.
+    waited: Option<Instant>,
 }
 
 impl Writer {
     /// Does what comes, writes in groups.
-    fn write_all(&self, jobs: &Receiver<Job>) {
+    fn write_all(&mut self, jobs: &Receiver<Job>) {
         let mut next = None;
         while let Some(job) = next.take().or_else(|| jobs.recv().ok()) {
             match job {
                 Job::Write(first) if first.is_shared() => next = self.write_group(first, jobs),
-                Job::Write(write) => self.write_alone(write),
+                Job::Write(write) => drop(self.write_alone(write)),
                 Job::Alone(work) => work(&self.connection),
+            }
+            if self.waited.is_some_and(|at| at.elapsed() < RECENTLY) {
+                sleep(GIVE_WAY);
             }
         }
     }
 
     /// Writes what waits, in one transaction. Gives what waits as well and does not belong to it.
-    fn write_group(&self, first: Box<dyn Write>, jobs: &Receiver<Job>) -> Option<Job> {
-        if let Err(error) = self.run("BEGIN IMMEDIATE") {
+    fn write_group(&mut self, first: Box<dyn Write>, jobs: &Receiver<Job>) -> Option<Job> {
+        if let Err(error) = self.begin() {
             first.tell(&self.path, Some(&error));
+            // Whoever came in the meantime would wait as long, one after the other, for the same.
+            while let Ok(job) = jobs.try_recv() {
+                match job {
+                    Job::Write(write) => write.tell(&self.path, Some(&error)),
+                    other => return Some(other),
+                }
+            }
             return None;
         }
         let (mut group, mut next) = (Vec::new(), Some(Job::Write(first)));
@@ -231,7 +261,7 @@ impl Writer {
             group.push(write);
             if let Err(FailedInTheMiddle) = done {
                 self.roll_back();
-                group.into_iter().for_each(|write| self.write_alone(write));
+                self.write_each(group);
                 return None;
             }
             next = jobs.try_recv().ok();
@@ -241,16 +271,54 @@ impl Writer {
         next
     }
 
-    /// Writes something in a transaction of its own.
-    fn write_alone(&self, mut write: Box<dyn Write>) {
-        let written = self.run("BEGIN IMMEDIATE").and_then(|()| match write.run(&self.connection) {
+    /// Writes each by itself, until another process does not let go of the file.
+    fn write_each(&mut self, writes: Vec<Box<dyn Write>>) {
+        let mut locked = Ok(());
+        for write in writes {
+            match &locked {
+                Ok(()) => locked = self.write_alone(write),
+                Err(error) => write.tell(&self.path, Some(error)),
+            }
+        }
+    }
+
+    /// Writes something in a transaction of its own. It is an error if there was none to be had.
+    fn write_alone(&mut self, mut write: Box<dyn Write>) -> Result<()> {
+        if let Err(error) = self.begin() {
+            write.tell(&self.path, Some(&error));
+            return Err(error);
+        }
+        let written = match write.run(&self.connection) {
             Ok(()) => self.commit(),
             Err(FailedInTheMiddle) => {
                 self.roll_back();
                 Ok(())
             }
-        });
+        };
         write.tell(&self.path, written.err().as_ref());
+        Ok(())
+    }
+
+    /// Begins a transaction, as soon as no other process writes.
+    fn begin(&mut self) -> Result<()> {
+        let say = |error| fault(&self.path, error);
+        let started = Instant::now();
+        self.connection.busy_timeout(Duration::ZERO).map_err(say)?;
+        let begun = loop {
+            let mut begin = self.connection.prepare_cached("BEGIN IMMEDIATE").map_err(say)?;
+            match begin.execute([]) {
+                Err(error)
+                    if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                        && started.elapsed() < self.wait_for_lock =>
+                {
+                    self.waited = Some(Instant::now());
+                    sleep(LOOK_EVERY);
+                }
+                begun => break begun.map(drop).map_err(say),
+            }
+        };
+        self.connection.busy_timeout(self.wait_for_lock).map_err(say)?;
+        begun
     }
 
     fn commit(&self) -> Result<()> {
@@ -289,7 +357,13 @@ mod tests {
         let connect = || Connection::open(&path).unwrap();
         let writer = connect();
         writer.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE numbers (number UNIQUE)").unwrap();
-        let threads = Threads::start(path.as_path().into(), writer, vec![connect(), connect()]).unwrap();
+        let threads = Threads::start(
+            path.as_path().into(),
+            writer,
+            vec![connect(), connect()],
+            Duration::from_secs(10),
+        )
+        .unwrap();
         (folder, threads)
     }
 

@@ -16,7 +16,7 @@ use crate::privacy;
 /// The address of the server, or a word that there is none.
 // Who runs the tests is told why these are not run.
 #[allow(clippy::print_stderr)]
-fn server() -> Option<String> {
+pub(crate) fn server() -> Option<String> {
     let url = std::env::var("UMBEL_TEST_POSTGRES").ok();
     if url.is_none() {
         eprintln!("not run, since UMBEL_TEST_POSTGRES names no server: use `cargo xtask test postgres`");
@@ -25,13 +25,13 @@ fn server() -> Option<String> {
 }
 
 /// A database of its own on that server.
-async fn new_database(url: &str) -> String {
+pub(crate) async fn new_database(url: &str) -> String {
     let name = format!("test_{}", contract::fresh_app().replace('-', "_"));
     connect(url).await.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
     url.replace("///postgres?", &format!("///{name}?"))
 }
 
-async fn connect(url: &str) -> Client {
+pub(crate) async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
@@ -65,11 +65,11 @@ fn postgres_keeps_the_contract_of_artifacts_memory_and_credentials() {
     });
 }
 
-fn key(id: &str) -> SessionKey {
+pub(crate) fn key(id: &str) -> SessionKey {
     SessionKey::new("app", "ann", id).unwrap()
 }
 
-fn entries(texts: &[&str]) -> Entries {
+pub(crate) fn entries(texts: &[&str]) -> Entries {
     let said = |text: &&str| {
         let mut event = Event::new(RunId::from("e-1"), Arc::new(Source::new("agent")));
         event.content = Some(Arc::new(Content::model(*text)));
@@ -78,16 +78,16 @@ fn entries(texts: &[&str]) -> Entries {
     texts.iter().map(said).collect()
 }
 
-async fn texts(store: &Postgres, key: &SessionKey) -> Vec<String> {
+pub(crate) async fn texts(store: &Postgres, key: &SessionKey) -> Vec<String> {
     let session = store.get(key, EventFilter::default()).await.unwrap().unwrap();
     session.events.iter().map(|event| event.text()).collect()
 }
 
-async fn new_session(store: &Postgres) -> SessionKey {
+pub(crate) async fn new_session(store: &Postgres) -> SessionKey {
     store.create(NewSession::new(key("s1"))).await.unwrap().key
 }
 
-async fn lease(store: &Postgres, key: &SessionKey) -> Acquired {
+pub(crate) async fn lease(store: &Postgres, key: &SessionKey) -> Acquired {
     let (owner, ttl, known) = ("tester".into(), Duration::from_secs(60), Versions::default());
     let acquire = Acquire { key: key.clone(), owner, ttl, known, entries: Entries::new() };
     store.acquire(acquire).await.unwrap()
@@ -141,28 +141,6 @@ async fn postgres_an_append_that_was_cut_off_is_written_once() {
     lock.commit().await.unwrap();
     assert_eq!(append.await.unwrap().unwrap().session, 1);
     assert_eq!(texts(&store, &s1).await, ["once"]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn postgres_says_when_all_connections_are_in_use() {
-    let Some(url) = server() else { return };
-    let url = new_database(&url).await;
-    let store = Postgres::options(&url).connections(1).patience(Duration::from_secs(2)).open().await.unwrap();
-    let s1 = new_session(&store).await;
-    let mut other = connect(&url).await;
-    let lock = other.transaction().await.unwrap();
-    lock.execute("SELECT 1 FROM umbel_sessions FOR UPDATE", &[]).await.unwrap();
-    let slow = tokio::spawn({
-        let (store, s1) = (store.clone(), s1.clone());
-        async move { store.commit(&s1, None, entries(&["slow"])).await }
-    });
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    let error = store.get(&s1, EventFilter::default()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Store);
-    assert!(error.message().contains("in use"), "{error}");
-    lock.commit().await.unwrap();
-    slow.await.unwrap().unwrap();
-    assert_eq!(texts(&store, &s1).await, ["slow"]);
 }
 
 #[tokio::test]

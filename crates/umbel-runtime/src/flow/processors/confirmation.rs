@@ -61,8 +61,11 @@ struct Given {
 async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) -> Result<()> {
     let values = draft.run.values();
     if !given.others && !given.questions.iter().any(|question| values.is_answered(question)) {
-        // The same answer came again: its call was made long ago, and there is nothing new to say.
-        draft.run.end();
+        // It was taken in before: earlier in this run, or in another one. Then it came again, and there is nothing new to
+        // say.
+        if events.iter_from(given.at + 1).next().is_none() {
+            draft.run.end();
+        }
         return Ok(());
     }
     let all = values.answers(draft.run.source());
@@ -94,6 +97,7 @@ async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
     if waits_on(draft, batch) {
         draft.run.pause();
         draft.run.end();
+        draft.stop();
     }
     Ok(())
 }
