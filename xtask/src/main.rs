@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 mod budgets;
+mod crash;
 mod onion;
 mod postgres;
 mod stores;
@@ -17,9 +18,18 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
 
 commands:
+  crash [--short] [--target NAME] [--scenario NAME] [--random N] [--stops N] [--server-kills N] [--seed N]
+      kills processes that run agents, and the database server, and shows that nothing is lost
+      --short           what `cargo xtask test crash` does
+      --target NAME     only sqlite, postgres (processes that use it are killed) or server (PostgreSQL's own is)
+      --scenario NAME   only what agents of that kind do
+      --random N        kills at random moments, per store (300), besides those at every point of the work
+      --stops N         processes that are stopped until others took over, and then go on, per store (40)
+      --server-kills N  kills of the server (30)
+      --seed N          the random moments of an earlier run
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, lints, tests, vectors, postgres, docs, example, budgets
+      format, style, lints, tests, vectors, postgres, crash, docs, example, budgets
   bench onion
       what handlers and tool layers cost, in instructions and allocations
   bench stores
@@ -53,6 +63,8 @@ fn bench(name: Option<&str>) -> ExitCode {
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
+        Some("crash") => crash::main(args),
+        Some(crash::CHILD) => crash::child_main(args),
         Some("test") => test::main(args),
         Some("postgres") => postgres::main(args),
         Some("vectors") => vectors::main(args),

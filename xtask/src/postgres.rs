@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -9,6 +10,9 @@ use crate::test::{Verdict, cargo, ensure, succeed};
 
 /// Where tests find the address of the server.
 pub(crate) const VARIABLE: &str = "UMBEL_TEST_POSTGRES";
+
+/// Where tests find PostgreSQL's programs, for servers of their own that they stop and start.
+pub(crate) const PROGRAMS_VARIABLE: &str = "UMBEL_TEST_POSTGRES_PROGRAMS";
 
 /// A server that stops when this is dropped.
 #[derive(Debug)]
@@ -35,11 +39,45 @@ impl Server {
             .program("initdb")
             .args(["-A", "trust", "-U", "umbel", "-E", "UTF8", "-D"])
             .arg(server.data()))?;
-        let options = format!("-c listen_addresses= -k {}", server.folder.path().display());
-        let mut start = server.program("pg_ctl");
-        start.args(["start", "-w", "-o", &options, "-l"]).arg(server.folder.path().join("log")).arg("-D");
-        run(start.arg(server.data()))?;
+        run(&mut server.starting())?;
         Ok(server)
+    }
+
+    /// What tests are told in their environment.
+    pub(crate) fn env(&self) -> [(&'static str, String); 2] {
+        [(VARIABLE, self.url()), (PROGRAMS_VARIABLE, self.programs.display().to_string())]
+    }
+
+    /// The command that starts it.
+    fn starting(&self) -> Command {
+        let options = format!("-c listen_addresses= -k {}", self.folder.path().display());
+        let mut start = self.program("pg_ctl");
+        start.args(["start", "-w", "-o", &options, "-l"]).arg(self.folder.path().join("log")).arg("-D");
+        start.arg(self.data());
+        start
+    }
+
+    /// Kills it with SIGKILL. What it had in hand is lost, what it acknowledged must not be.
+    pub(crate) fn kill(&self) -> Result<(), String> {
+        let file = self.data().join("postmaster.pid");
+        let text =
+            std::fs::read_to_string(&file).map_err(|error| format!("no process of a server: {error}"))?;
+        let number = text.lines().next().and_then(|line| line.trim().parse().ok());
+        let process = number.and_then(rustix::process::Pid::from_raw).ok_or("the server has no process")?;
+        rustix::process::kill_process(process, rustix::process::Signal::KILL)
+            .map_err(|error| format!("the server cannot be killed: {error}"))
+    }
+
+    /// Starts it again after it was killed. Its orphans may hold its memory for a moment.
+    pub(crate) fn restart(&self) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            match run(self.starting().stderr(Stdio::null())) {
+                Ok(()) => return Ok(()),
+                Err(why) if Instant::now() > deadline => return Err(why),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
     }
 
     /// Its address.
@@ -81,10 +119,14 @@ pub(crate) fn check() -> Verdict {
         Ok(server) => server,
         Err(why) => return Verdict::NotRun(why),
     };
-    let url = server.url();
-    let env = [(VARIABLE, url.as_str())];
-    for args in [&["test", "-p", "umbel-stores", "--all-features", "postgres"][..], &["test", "-p", "xtask"]]
-    {
+    let env = server.env();
+    let env = env.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let tests = [
+        &["test", "-p", "umbel-stores", "--all-features", "postgres"][..],
+        &["test", "-p", "umbel", "--test", "it", "postgres"],
+        &["test", "-p", "xtask"],
+    ];
+    for args in tests {
         match cargo(args, &env) {
             Verdict::Passed => {}
             other => return other,
@@ -100,7 +142,7 @@ pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
         return ExitCode::from(2);
     };
     let verdict = match Server::start() {
-        Ok(server) => succeed(Command::new(program).args(args).env(VARIABLE, server.url())),
+        Ok(server) => succeed(Command::new(program).args(args).envs(server.env())),
         Err(why) => Verdict::Failed(why),
     };
     match verdict {

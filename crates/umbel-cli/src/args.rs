@@ -6,10 +6,12 @@ use std::ffi::OsString;
 pub const USAGE: &str = "\
 Talks with a demo agent in the terminal. Its model is a script, so it works offline and needs no key.
 
-Usage: umbel [--user NAME] [MESSAGE]...
+Usage: umbel [--user NAME] [--store ADDRESS] [--session ID] [MESSAGE]...
 
   MESSAGE          Answer this message and leave. Without it a conversation begins.
   --user NAME      Who is talking; `local` if left out.
+  --store ADDRESS  Where conversations are kept: sqlite:FILE or postgres://...; nowhere if left out.
+  --session ID     Which conversation to go on with; a new one if left out.
   --explain        Show what the agents are made of: instructions, tools, handlers.
   -h, --help       Show this help.
   -V, --version    Show the version.
@@ -18,12 +20,15 @@ Examples:
   umbel
   umbel weather in Paris and Rome
   echo \"convert 100 EUR to JPY\" | umbel
+  umbel --store sqlite:trips.db --session lisbon
 
 NO_COLOR=1 turns colours off.
 ";
 
 /// Who talks if nobody says so.
 const LOCAL: &str = "local";
+/// The store that keeps nothing.
+const NOWHERE: &str = "memory:";
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +43,10 @@ pub enum Command {
     Chat {
         /// With whom.
         user: String,
+        /// Where conversations are kept.
+        store: String,
+        /// Which conversation to go on with.
+        session: Option<String>,
         /// One message and no more; a conversation if there is none.
         message: Option<String>,
     },
@@ -53,37 +62,45 @@ pub struct BadArgs(pub String);
 /// use umbel_cli::args::{Command, parse};
 ///
 /// let command = parse(["--user", "ann", "weather", "in", "Paris"].map(Into::into)).unwrap();
-/// let message = Some("weather in Paris".to_owned());
-/// assert_eq!(command, Command::Chat { user: "ann".to_owned(), message });
+/// let (store, message) = ("memory:".to_owned(), Some("weather in Paris".to_owned()));
+/// assert_eq!(command, Command::Chat { user: "ann".to_owned(), store, session: None, message });
 /// ```
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, BadArgs> {
     let mut args = args.into_iter().map(|arg| arg.to_string_lossy().into_owned());
-    let (mut user, mut words) = (LOCAL.to_owned(), Vec::new());
+    let (mut user, mut store, mut session, mut words) =
+        (LOCAL.to_owned(), NOWHERE.to_owned(), None, Vec::new());
     while let Some(arg) = args.next() {
-        match arg.as_str() {
+        let (flag, given) = match arg.split_once('=').filter(|(flag, _)| flag.starts_with("--")) {
+            Some((flag, given)) => (flag, Some(given.to_owned())),
+            None => (arg.as_str(), None),
+        };
+        match flag {
             "-h" | "--help" => return Ok(Command::Help),
             "-V" | "--version" => return Ok(Command::Version),
             "--explain" => return Ok(Command::Explain),
-            "--user" => user = name(args.next())?,
+            "--user" => user = value(given.or_else(|| args.next()), "--user", "a name", "ann")?,
+            "--store" => {
+                store = value(given.or_else(|| args.next()), "--store", "an address", "sqlite:trips.db")?;
+            }
+            "--session" => {
+                session = Some(value(given.or_else(|| args.next()), "--session", "an id", "lisbon")?);
+            }
             // A message may begin with a dash: all that follows is one.
             "--" => words.extend(args.by_ref()),
-            flag => match flag.strip_prefix("--user=") {
-                Some(given) => user = name(Some(given.to_owned()))?,
-                None if flag.starts_with('-') && flag.len() > 1 => return Err(unknown(flag)),
-                None => words.push(arg),
-            },
+            _ if flag.starts_with('-') && flag.len() > 1 => return Err(unknown(flag)),
+            _ => words.push(arg),
         }
     }
     let message = words.join(" ");
     let message = message.trim();
     let message = (!message.is_empty()).then(|| message.to_owned());
-    Ok(Command::Chat { user, message })
+    Ok(Command::Chat { user, store, session, message })
 }
 
-fn name(given: Option<String>) -> Result<String, BadArgs> {
-    match given.filter(|name| !name.trim().is_empty()) {
-        Some(name) => Ok(name),
-        None => Err(BadArgs("`--user` needs a name, such as `--user ann`.".to_owned())),
+fn value(given: Option<String>, flag: &str, what: &str, such: &str) -> Result<String, BadArgs> {
+    match given.filter(|given| !given.trim().is_empty()) {
+        Some(given) => Ok(given),
+        None => Err(BadArgs(format!("`{flag}` needs {what}, such as `{flag} {such}`."))),
     }
 }
 
@@ -103,7 +120,8 @@ mod tests {
     }
 
     fn chat(user: &str, message: Option<&str>) -> Result<Command, BadArgs> {
-        Ok(Command::Chat { user: user.to_owned(), message: message.map(str::to_owned) })
+        let (store, message) = ("memory:".to_owned(), message.map(str::to_owned));
+        Ok(Command::Chat { user: user.to_owned(), store, session: None, message })
     }
 
     #[test]
@@ -116,13 +134,25 @@ mod tests {
         assert_eq!(parsed(&["-h"]), Ok(Command::Help));
         assert_eq!(parsed(&["hi", "--version"]), Ok(Command::Version));
         assert_eq!(parsed(&["--explain"]), Ok(Command::Explain));
+        assert_eq!(parsed(&["1=2"]), chat("local", Some("1=2")));
+        let kept = Command::Chat {
+            user: "local".to_owned(),
+            store: "sqlite:a.db".to_owned(),
+            session: Some("s".to_owned()),
+            message: None,
+        };
+        assert_eq!(parsed(&["--store=sqlite:a.db", "--session", "s"]), Ok(kept));
     }
 
     #[test]
     fn what_cannot_be_followed_is_refused_with_a_hint() {
-        for (args, word) in
-            [(&["--colour"][..], "--help"), (&["--user"], "--user ann"), (&["--user", ""], "name")]
-        {
+        for (args, word) in [
+            (&["--colour"][..], "--help"),
+            (&["--user"], "--user ann"),
+            (&["--user", ""], "name"),
+            (&["--store"], "sqlite:"),
+            (&["--session="], "an id"),
+        ] {
             assert!(parsed(args).unwrap_err().0.contains(word), "{args:?}");
         }
     }

@@ -6,7 +6,7 @@
 //! - [`screen`]: how events look; [`style`]: colours
 //! - [`demo`]: the agents one talks with, and the script that is their model
 //!
-//! It makes no requests and keeps nothing: conversations are gone when it ends.
+//! It makes no requests. Conversations are gone when it ends, unless it is told where to keep them.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -22,6 +22,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::io::BufReader;
+use umbel_stores::Stores;
 
 use crate::args::{Command, USAGE};
 use crate::chat::{Chat, Interrupts, Reply};
@@ -40,7 +41,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(Command::Help) => say(USAGE),
         Ok(Command::Version) => say(concat!("umbel ", env!("CARGO_PKG_VERSION"), "\n")),
         Ok(Command::Explain) => explain(),
-        Ok(Command::Chat { user, message }) => talk(&user, message),
+        Ok(Command::Chat { user, store, session, message }) => talk(&Who { user, store, session }, message),
         Err(bad) => {
             complain(&bad.0);
             return ExitCode::from(BAD_USAGE);
@@ -64,7 +65,7 @@ fn say(text: &str) -> io::Result<ExitCode> {
 
 /// Shows what came of each agent of the demo and all that extends it.
 fn explain() -> io::Result<ExitCode> {
-    let runner = demo::runner(None).map_err(io::Error::other)?;
+    let runner = demo::runner(None, Stores::in_memory()).map_err(io::Error::other)?;
     for explanation in runner.explain().map_err(io::Error::other)? {
         writeln!(io::stdout(), "{explanation}")?;
     }
@@ -76,24 +77,36 @@ fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "umbel: {text}");
 }
 
-fn talk(user: &str, message: Option<String>) -> io::Result<ExitCode> {
+/// Who talks, and in which conversation.
+struct Who {
+    user: String,
+    store: String,
+    session: Option<String>,
+}
+
+fn talk(who: &Who, message: Option<String>) -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(converse(user, message));
+    let result = runtime.block_on(converse(who, message));
     // A thread may still wait for a line that nobody will type.
     runtime.shutdown_background();
     result
 }
 
-async fn converse(user: &str, message: Option<String>) -> io::Result<ExitCode> {
+async fn converse(who: &Who, message: Option<String>) -> io::Result<ExitCode> {
     let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let style = Style::for_terminal(io::stdout().is_terminal());
     let pace = io::stdout().is_terminal().then_some(PACE);
-    let runner = demo::runner(pace).map_err(io::Error::other)?;
+    let stores = umbel_stores::open(&who.store).await.map_err(io::Error::other)?;
+    let runner = demo::runner(pace, stores).map_err(io::Error::other)?;
     let screen = Screen::new(io::stdout(), style, terminal);
     // Elsewhere Ctrl-C ends the program, as it does any other.
     let interrupts = if terminal && message.is_none() { Interrupts::ctrl_c() } else { Interrupts::never() };
     let input = BufReader::new(tokio::io::stdin());
-    let mut chat = Chat::begin(runner, user, input, screen, interrupts).await.map_err(io::Error::other)?;
+    let begun = Chat::begin(runner, &who.user, who.session.as_deref(), input, screen, interrupts).await;
+    let mut chat = begun.map_err(io::Error::other)?;
+    if who.store != "memory:" {
+        chat.go_on().await?;
+    }
     let Some(message) = message else {
         chat.talk().await?;
         return Ok(ExitCode::SUCCESS);

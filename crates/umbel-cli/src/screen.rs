@@ -299,7 +299,7 @@ pub fn in_log(event: &Event) -> String {
         });
     }
     parts.extend(event.calls().map(|call| match question(call) {
-        Some((_, about)) => format!("? {}", called(&about)),
+        Some(about) => format!("? {}", called(&about)),
         None => format!("→ {}", called(call)),
     }));
     parts.extend(event.responses().map(|response| format!("← {}", answered(response))));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::clock::{Clock, SystemClock};
 use crate::error::Result;
 use crate::part::Part;
 use crate::session::SessionKey;
@@ -32,6 +33,19 @@ pub trait ArtifactStore: Send + Sync + fmt::Debug {
 
     /// Deletes all versions.
     fn delete<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<()>>;
+
+    /// Deletes all artifacts of a user, those of sessions included. Tells how many versions there were.
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>>;
+
+    /// Deletes every version of an app that was saved before this time, seconds since 1970. Others keep their numbers.
+    /// Tells how many there were.
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>>;
+
+    /// Sees to it that nothing of what was deleted can be found in its files any more, as
+    /// [`SessionStore::scrub`](crate::SessionStore::scrub) does.
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::done(Ok(()))
+    }
 }
 
 /// A shared store is a store, so that several runners can use one.
@@ -60,12 +74,34 @@ impl<S: ArtifactStore + ?Sized> ArtifactStore for Arc<S> {
     fn delete<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<()>> {
         (**self).delete(key, name)
     }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        (**self).erase_user(app, user)
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        (**self).delete_older_than(app, time)
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        (**self).scrub()
+    }
 }
 
 /// Keeps artifacts in memory.
 #[derive(Default)]
 pub struct InMemoryArtifacts {
-    files: Mutex<BTreeMap<Place, Vec<Arc<Part>>>>,
+    files: Mutex<Files>,
+}
+
+/// Versions of each artifact, oldest first; none is empty.
+type Files = BTreeMap<Place, Vec<Saved>>;
+
+/// A version of an artifact.
+struct Saved {
+    version: u64,
+    time: f64,
+    part: Arc<Part>,
 }
 
 /// App, user, session (`None` for the user's own), name.
@@ -82,8 +118,22 @@ impl InMemoryArtifacts {
         Self::default()
     }
 
-    fn with<T>(&self, read: impl FnOnce(&mut BTreeMap<Place, Vec<Arc<Part>>>) -> T) -> Work<'_, Result<T>> {
+    fn with<T>(&self, read: impl FnOnce(&mut Files) -> T) -> Work<'_, Result<T>> {
         Work::done(Ok(read(&mut self.files.lock().unwrap_or_else(PoisonError::into_inner))))
+    }
+
+    /// Keeps only some of the versions. Tells how many went.
+    fn keep(&self, keeps: impl Fn(&Place, &Saved) -> bool) -> Work<'_, Result<u64>> {
+        self.with(|files| {
+            let mut gone = 0;
+            files.retain(|place, versions| {
+                let before = versions.len();
+                versions.retain(|saved| keeps(place, saved));
+                gone += before - versions.len();
+                !versions.is_empty()
+            });
+            gone as u64
+        })
     }
 }
 
@@ -94,8 +144,9 @@ impl ArtifactStore for InMemoryArtifacts {
         }
         self.with(|files| {
             let versions = files.entry(place(key, name)).or_default();
-            versions.push(Arc::new(part));
-            versions.len() as u64 - 1
+            let version = versions.last().map_or(0, |last| last.version + 1);
+            versions.push(Saved { version, time: SystemClock.now(), part: Arc::new(part) });
+            version
         })
     }
 
@@ -107,10 +158,11 @@ impl ArtifactStore for InMemoryArtifacts {
     ) -> Work<'a, Result<Option<Arc<Part>>>> {
         self.with(|files| {
             let versions = files.get(&place(key, name))?;
-            match version {
-                None => versions.last().cloned(),
-                Some(version) => versions.get(usize::try_from(version).ok()?).cloned(),
-            }
+            let found = match version {
+                None => versions.last(),
+                Some(version) => versions.iter().find(|saved| saved.version == version),
+            };
+            found.map(|saved| saved.part.clone())
         })
     }
 
@@ -126,13 +178,23 @@ impl ArtifactStore for InMemoryArtifacts {
     }
 
     fn versions<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<Vec<u64>>> {
-        self.with(|files| (0..files.get(&place(key, name)).map_or(0, |all| all.len() as u64)).collect())
+        self.with(|files| {
+            files.get(&place(key, name)).into_iter().flatten().map(|saved| saved.version).collect()
+        })
     }
 
     fn delete<'a>(&'a self, key: &'a SessionKey, name: &'a str) -> Work<'a, Result<()>> {
         self.with(|files| {
             files.remove(&place(key, name));
         })
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        self.keep(|(of_app, of_user, ..), _| of_app != app || of_user != user)
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        self.keep(|(of_app, ..), saved| of_app != app || saved.time >= time)
     }
 }
 

@@ -19,7 +19,23 @@ pub struct CancelToken(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     reason: AtomicU8,
+    /// Where to stop, by [`SafePoint`].
+    stops: AtomicU8,
     notify: Notify,
+    /// The token of whoever waits for this run.
+    above: Option<CancelToken>,
+}
+
+/// Where a run can stop without leaving anything half done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SafePoint {
+    /// When the model has answered: calls that it asks for are not begun.
+    AfterModel = 1,
+    /// When the calls of a step are done, before the model is asked again.
+    AfterTools = 2,
+    /// Whichever comes first.
+    Next = 3,
 }
 
 /// Why a run was told to stop.
@@ -46,6 +62,27 @@ impl CancelToken {
         };
         let _ = self.0.reason.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
         self.0.notify.notify_waiters();
+    }
+
+    /// A token for a run that this one waits for. It stops at safe points where this one does.
+    pub fn below(&self) -> Self {
+        Self(Arc::new(Inner { above: Some(self.clone()), ..Inner::default() }))
+    }
+
+    /// Asks the run, and those that work for it, to stop at a safe point. One that is done before simply finishes.
+    pub fn cancel_at(&self, point: SafePoint) {
+        self.0.stops.fetch_or(point as u8, Ordering::AcqRel);
+    }
+
+    /// An error if the run is to stop at such a point: what a step says to itself when it has come there.
+    #[inline]
+    pub fn check_at(&self, point: SafePoint) -> Result<(), Error> {
+        let stops = self.0.stops.load(Ordering::Acquire) & point as u8 != 0;
+        match &self.0.above {
+            _ if stops => Err(CancelReason::Asked.error()),
+            Some(above) => above.check_at(point),
+            None => Ok(()),
+        }
     }
 
     /// Why it was cancelled, if it was.
@@ -136,6 +173,22 @@ impl CancelReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_stops_at_the_points_it_was_told_and_so_do_those_below() {
+        let token = CancelToken::new();
+        let below = token.below().below();
+        below.check_at(SafePoint::Next).unwrap();
+        token.cancel_at(SafePoint::AfterTools);
+        for token in [&token, &below] {
+            token.check_at(SafePoint::AfterModel).unwrap();
+            assert_eq!(token.check_at(SafePoint::AfterTools).unwrap_err().kind(), ErrorKind::Cancelled);
+            assert!(token.check_at(SafePoint::Next).is_err() && !token.is_cancelled());
+        }
+        let other = CancelToken::new();
+        other.below().cancel_at(SafePoint::Next);
+        other.check_at(SafePoint::Next).unwrap();
+    }
 
     #[tokio::test]
     async fn a_guarded_future_ends_when_the_token_is_cancelled() {

@@ -15,6 +15,10 @@ pub struct RunConfig {
     pub limits: RunLimits,
     /// What a failing tool does.
     pub tool_errors: ToolErrors,
+    /// What becomes of calls that were cut short by a crash or a cancellation.
+    pub unfinished_calls: UnfinishedCalls,
+    /// What becomes of runs that another build of the agents began.
+    pub other_builds: OtherBuilds,
     /// How long to wait for a session that another run holds, before it is refused.
     pub wait_for_session: Duration,
     /// Files in the user's message are stored as artifacts and named in their place.
@@ -46,6 +50,10 @@ pub struct RunLimits {
     pub tool_time: Duration,
     /// How long a cancelled run may take to unwind.
     pub grace: Duration,
+    /// How long a run holds its session without a sign of life. After that another process may go on with it.
+    pub lease: Duration,
+    /// How often a run may be gone on with after a crash. One that was gone on with more often has failed.
+    pub recoveries: u32,
 }
 
 impl Default for RunLimits {
@@ -57,6 +65,8 @@ impl Default for RunLimits {
             run_time: Duration::from_secs(600),
             tool_time: Duration::from_secs(300),
             grace: Duration::from_secs(5),
+            lease: Duration::from_secs(30),
+            recoveries: 5,
         }
     }
 }
@@ -69,4 +79,25 @@ pub enum ToolErrors {
     ToModel,
     /// The run fails. Siblings that are done keep their results, the others are stopped.
     Fail,
+}
+
+/// What becomes of a call that was begun and has no result, since the run was cut short. Calls of tools that are read-only
+/// or idempotent, or that know how far they came, are simply made again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnfinishedCalls {
+    /// The model is told that its outcome is unknown.
+    #[default]
+    Report,
+    /// A person is asked: whether it is to be made again, or what came of it.
+    Ask,
+}
+
+/// What becomes of a run that was cut short or interrupted, when another build of the agents is to go on with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OtherBuilds {
+    /// It goes on as far as the agents are still there.
+    #[default]
+    Continue,
+    /// It has failed.
+    Refuse,
 }

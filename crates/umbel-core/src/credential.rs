@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
+use crate::clock::{Clock, SystemClock};
 use crate::error::Result;
 use crate::store::refuse_nul;
 use crate::work::Work;
@@ -49,6 +50,18 @@ pub trait CredentialStore: Send + Sync + fmt::Debug {
 
     /// Forgets it.
     fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>>;
+
+    /// Forgets all credentials of a user. Tells how many there were.
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>>;
+
+    /// Forgets the credentials of an app that were saved before this time, seconds since 1970. Tells how many there were.
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>>;
+
+    /// Sees to it that nothing of what was deleted can be found in its files any more, as
+    /// [`SessionStore::scrub`](crate::SessionStore::scrub) does.
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::done(Ok(()))
+    }
 }
 
 /// A shared store is a store, so that several runners can use one.
@@ -75,12 +88,30 @@ impl<S: CredentialStore + ?Sized> CredentialStore for Arc<S> {
     fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>> {
         (**self).delete(app, user, name)
     }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        (**self).erase_user(app, user)
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        (**self).delete_older_than(app, time)
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        (**self).scrub()
+    }
 }
 
 /// Keeps credentials in memory.
 #[derive(Default)]
 pub struct InMemoryCredentials {
-    secrets: Mutex<HashMap<[String; 3], Credential>>,
+    secrets: Mutex<HashMap<[String; 3], Saved>>,
+}
+
+/// A credential, and when it was saved.
+struct Saved {
+    time: f64,
+    credential: Credential,
 }
 
 impl InMemoryCredentials {
@@ -89,11 +120,17 @@ impl InMemoryCredentials {
         Self::default()
     }
 
-    fn with<T>(
-        &self,
-        change: impl FnOnce(&mut HashMap<[String; 3], Credential>) -> T,
-    ) -> Work<'_, Result<T>> {
+    fn with<T>(&self, change: impl FnOnce(&mut HashMap<[String; 3], Saved>) -> T) -> Work<'_, Result<T>> {
         Work::done(Ok(change(&mut self.secrets.lock().unwrap_or_else(PoisonError::into_inner))))
+    }
+
+    /// Keeps only some. Tells how many went.
+    fn keep(&self, keeps: impl Fn(&[String; 3], &Saved) -> bool) -> Work<'_, Result<u64>> {
+        self.with(|secrets| {
+            let before = secrets.len();
+            secrets.retain(|place, saved| keeps(place, saved));
+            (before - secrets.len()) as u64
+        })
     }
 }
 
@@ -115,7 +152,8 @@ impl CredentialStore for InMemoryCredentials {
             }
         }
         self.with(|secrets| {
-            secrets.insert(place(app, user, name), credential);
+            let saved = Saved { time: SystemClock.now(), credential };
+            secrets.insert(place(app, user, name), saved);
         })
     }
 
@@ -125,13 +163,21 @@ impl CredentialStore for InMemoryCredentials {
         user: &'a str,
         name: &'a str,
     ) -> Work<'a, Result<Option<Credential>>> {
-        self.with(|secrets| secrets.get(&place(app, user, name)).cloned())
+        self.with(|secrets| secrets.get(&place(app, user, name)).map(|saved| saved.credential.clone()))
     }
 
     fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>> {
         self.with(|secrets| {
             secrets.remove(&place(app, user, name));
         })
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        self.keep(|[of_app, of_user, _], _| of_app != app || of_user != user)
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        self.keep(|[of_app, ..], saved| of_app != app || saved.time >= time)
     }
 }
 

@@ -13,12 +13,13 @@ use crate::extensions::Extensions;
 use crate::history::History;
 use crate::id::CountingIds;
 use crate::in_memory::InMemorySessions;
+use crate::interrupt::Interrupt;
 use crate::list::List;
 use crate::log::RunStep;
 use crate::run::{Emitted, Journal, Run, RunParts, Services};
 use crate::session::SessionKey;
 use crate::state::State;
-use crate::tool_context::ToolContext;
+use crate::tool_context::{CallMade, ToolContext};
 use crate::values::RunValues;
 use crate::view::ContentsView;
 use crate::work::{BoxFuture, Work};
@@ -62,7 +63,7 @@ impl ToolContext {
 
     /// The same with dependencies for the tool.
     pub fn detached_with(tool: &str, dependencies: Extensions) -> Result<Self> {
-        Ok(Self::new(Run::detached(dependencies)?, tool.into(), Some("call".into()), None))
+        Ok(Self::new(Run::detached(dependencies)?, tool.into(), Some("call".into()), CallMade::default()))
     }
 }
 
@@ -103,6 +104,10 @@ impl Journal for Nowhere {
 
     fn count_model_call(&self) -> u32 {
         0
+    }
+
+    fn open_questions(&self) -> Vec<Interrupt> {
+        Vec::new()
     }
 
     fn values(&self) -> &RunValues {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::interrupt::{Asker, Interrupt, Question, Raised};
+
 /// The result of nearly everything here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -63,8 +65,10 @@ pub enum ErrorKind {
     Model(ModelErrorKind),
     /// A tool failed and the policy is to fail the run.
     Tool,
-    /// A confirmation that does not fit what was asked.
+    /// An answer to a question that does not fit what was asked, comes too late, or was never asked for.
     InvalidConfirmation,
+    /// A run that stopped in the middle cannot go on: too many tried, or it was begun by another build.
+    Unrecoverable,
     /// The model's answer does not fit the output schema.
     InvalidOutput,
     /// A handler, plugin or callback failed.
@@ -112,7 +116,7 @@ pub enum ModelErrorKind {
 }
 
 /// Every kind there is.
-const KINDS: [ErrorKind; 39] = [
+const KINDS: [ErrorKind; 40] = [
     ErrorKind::InvalidInput,
     ErrorKind::Build,
     ErrorKind::Unsupported,
@@ -141,6 +145,7 @@ const KINDS: [ErrorKind; 39] = [
     ErrorKind::Model(ModelErrorKind::Other),
     ErrorKind::Tool,
     ErrorKind::InvalidConfirmation,
+    ErrorKind::Unrecoverable,
     ErrorKind::InvalidOutput,
     ErrorKind::Handler,
     ErrorKind::RateLimited,
@@ -184,6 +189,7 @@ impl ErrorKind {
             Self::Model(kind) => kind.code(),
             Self::Tool => "TOOL_FAILED",
             Self::InvalidConfirmation => "INVALID_CONFIRMATION",
+            Self::Unrecoverable => "UNRECOVERABLE",
             Self::InvalidOutput => "INVALID_OUTPUT",
             Self::Handler => "HANDLER_FAILED",
             Self::RateLimited => "RATE_LIMITED",
@@ -237,9 +243,44 @@ impl Error {
         self.0.retry_after
     }
 
-    /// A person must be asked this before the call can be made; it is made again with the answer.
-    pub fn interrupt(question: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Interrupted, question)
+    /// A person must be asked this first. Whoever raises it is called again with the answer, which
+    /// [`ToolContext::interrupt`](crate::ToolContext::interrupt) and its like give; they raise it, too.
+    pub fn interrupt(question: impl Into<Question>) -> Self {
+        Self::asked(question.into(), None, 0)
+    }
+
+    /// The same, said by whom, who asked so many questions before.
+    pub fn asked(question: Question, by: Option<Asker>, nth: u32) -> Self {
+        let message = question.message.clone();
+        let raised = Raised::Question { question: Box::new(question), by, nth };
+        Self::new(ErrorKind::Interrupted, message).with_source(raised)
+    }
+
+    /// Questions of a run that works for a call.
+    pub fn asked_inside(interrupts: Vec<Interrupt>) -> Self {
+        let raised = Raised::Inner(interrupts);
+        Self::new(ErrorKind::Interrupted, raised.to_string()).with_source(raised)
+    }
+
+    /// The call waits with those of its batch that people are asked about. It is made again when one of them was answered,
+    /// or when nobody is asked after all: then [`ToolContext::is_released`](crate::ToolContext::is_released).
+    pub fn held() -> Self {
+        Self::new(ErrorKind::Interrupted, Raised::Held.to_string()).with_source(Raised::Held)
+    }
+
+    /// What is asked, if it is control flow of that kind.
+    pub fn raised(&self) -> Option<&Raised> {
+        self.0.source.as_ref().and_then(|source| source.downcast_ref())
+    }
+
+    /// The same, asked by that one, if nobody said yet who asks.
+    pub fn asked_by(mut self, asker: impl FnOnce() -> Asker) -> Self {
+        if let Some(source) = &mut self.0.source
+            && let Some(Raised::Question { by: by @ None, .. }) = source.downcast_mut()
+        {
+            *by = Some(asker());
+        }
+        self
     }
 
     /// What kind of error it is.

@@ -1,5 +1,6 @@
 //! The session store that lives in this process.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,14 +11,15 @@ use smol_str::SmolStr;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
+use crate::interrupt::Interrupt;
 use crate::json::{Object, empty_object};
 use crate::list::List;
 use crate::log::LogEntry;
 use crate::session::{Session, SessionKey, SessionMap, without_temp};
 use crate::state::{State, StateScope};
 use crate::store::{
-    Abandoned, Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News, SessionStore, Versions,
-    refuse_nul, refuse_nul_keys,
+    Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, NewSession, News,
+    OpenQuestion, SessionStore, Versions, WaitChange, Waits, refuse_nul, refuse_nul_keys,
 };
 use crate::work::Work;
 
@@ -61,6 +63,8 @@ struct Slot {
     updated_at: f64,
     epoch: u64,
     held: Option<Held>,
+    /// What it waits for; most wait for nothing.
+    waits: Option<Box<Waits>>,
 }
 
 /// The lease of a session.
@@ -95,6 +99,15 @@ impl InMemorySessions {
 }
 
 impl Inner {
+    /// A session and those that work for it.
+    fn family(&self, key: &SessionKey) -> Vec<SessionKey> {
+        let mut family = vec![key.clone()];
+        for child in self.children.get(key).into_iter().flatten() {
+            family.extend(self.family(child));
+        }
+        family
+    }
+
     fn remove(&mut self, key: &SessionKey) {
         let Some(slot) = self.sessions.remove(key) else { return };
         if let Some(siblings) = slot.parent.and_then(|parent| self.children.get_mut(&parent)) {
@@ -184,6 +197,12 @@ impl Slot {
 
     /// Appends. The entries were looked at before, so this does not fail half-way.
     fn write(&mut self, key: &SessionKey, shared: &mut SharedState, entries: Entries) -> Versions {
+        let change = WaitChange::of(&entries);
+        if self.waits.is_some() || change.begins_to_wait() {
+            let mut waits = self.waits.take().unwrap_or_default();
+            waits.apply(change);
+            self.waits = Some(waits).filter(|waits| !waits.is_empty());
+        }
         for entry in entries {
             let LogEntry::Event(mut event) = entry else {
                 self.log.push(entry);
@@ -224,6 +243,19 @@ impl Slot {
         self.held.as_ref().is_some_and(|held| held.until > Instant::now())
     }
 
+    fn idle(&self, key: &SessionKey, shared: &SharedState) -> Idle {
+        let held = self.is_held();
+        Idle {
+            key: key.clone(),
+            updated_at: self.updated_at,
+            versions: self.versions(key, shared),
+            held,
+            abandoned: self.held.is_some() && !held,
+            questions: self.waits.as_ref().map_or(0, |waits| waits.questions.len() as u64),
+            awaited_calls: self.waits.as_ref().map_or(0, |waits| waits.calls.len() as u64),
+        }
+    }
+
     fn events(&self, filter: EventFilter) -> List<Arc<Event>> {
         let events = self.log.iter().filter_map(|entry| match entry {
             LogEntry::Event(event) => Some(event),
@@ -253,6 +285,11 @@ impl Scoped {
         self.version += 1;
         &mut self.keys
     }
+}
+
+/// The order of sessions by last change; those that changed together as they were made.
+fn by_change(a: &Idle, b: &Idle) -> Ordering {
+    a.updated_at.total_cmp(&b.updated_at).then(a.versions.incarnation.cmp(&b.versions.incarnation))
 }
 
 fn not_found(key: &SessionKey) -> Error {
@@ -301,6 +338,7 @@ impl SessionStore for InMemorySessions {
             // No lease of an earlier session under this key can fit.
             epoch: inner.created << 32,
             held: None,
+            waits: None,
         }));
         let session = slot.session(&new.key, &inner.shared, List::new());
         if let Some(parent) = new.parent {
@@ -331,6 +369,36 @@ impl SessionStore for InMemorySessions {
     fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>> {
         self.lock().remove(key);
         Work::done(Ok(()))
+    }
+
+    fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
+        let inner = &mut *self.lock();
+        let Some(slot) = inner.sessions.get(key) else { return Work::done(Ok(())) };
+        if slot.is_held() {
+            return Work::done(Err(busy(key)));
+        }
+        if let Err(error) = slot.check_version(key, expected) {
+            return Work::done(Err(error));
+        }
+        inner.remove(key);
+        Work::done(Ok(()))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        let inner = &mut *self.lock();
+        let is_theirs = |key: &SessionKey| key.app() == app && key.user() == user;
+        let theirs: Vec<SessionKey> = inner.sessions.keys().filter(|key| is_theirs(key)).cloned().collect();
+        let family: Vec<SessionKey> = theirs.iter().flat_map(|key| inner.family(key)).collect();
+        let held = family.iter().find(|key| inner.sessions.get(key).is_some_and(|slot| slot.is_held()));
+        if let Some(held) = held {
+            return Work::done(Err(busy(held)));
+        }
+        let before = inner.sessions.len();
+        for key in &theirs {
+            inner.remove(key);
+        }
+        inner.shared.users.remove(&(app.into(), user.into()));
+        Work::done(Ok((before - inner.sessions.len()) as u64))
     }
 
     fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
@@ -428,6 +496,45 @@ impl SessionStore for InMemorySessions {
             }
         }
         Work::done(Ok(found.into_values().collect()))
+    }
+
+    fn open_questions<'a>(
+        &'a self,
+        app: &'a str,
+        user: Option<&'a str>,
+    ) -> Work<'a, Result<Vec<OpenQuestion>>> {
+        let inner = self.lock();
+        let is_asked = |key: &SessionKey| key.app() == app && user.is_none_or(|user| user == key.user());
+        let mut found = Vec::new();
+        for (key, slot) in inner.sessions.iter().filter(|(key, slot)| slot.parent.is_none() && is_asked(key))
+        {
+            let Some(waits) = &slot.waits else { continue };
+            found.push((slot.idle(key, &inner.shared), waits));
+        }
+        found.sort_by(|a, b| by_change(&a.0, &b.0));
+        let questions = found.into_iter().flat_map(|(Idle { key, updated_at, .. }, waits)| {
+            let question = move |interrupt: &Interrupt| OpenQuestion {
+                key: key.clone(),
+                interrupt: interrupt.clone(),
+                updated_at,
+            };
+            waits.questions.iter().map(question)
+        });
+        Work::done(Ok(questions.collect()))
+    }
+
+    fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
+        let inner = self.lock();
+        let of_app = inner.sessions.iter().filter(|(key, slot)| key.app() == app && slot.parent.is_none());
+        let mut found: Vec<Idle> = of_app
+            .filter(|(key, _)| filter.user.is_none_or(|user| user == key.user()))
+            .filter(|(_, slot)| slot.updated_at < filter.before)
+            .map(|(key, slot)| slot.idle(key, &inner.shared))
+            .filter(|idle| filter.after.is_none_or(|last| by_change(last, idle).is_lt()))
+            .collect();
+        found.sort_by(by_change);
+        found.truncate(filter.limit);
+        Work::done(Ok(found))
     }
 }
 

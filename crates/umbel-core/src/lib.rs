@@ -63,10 +63,10 @@ pub use actions::{Actions, Compaction, Confirmation};
 pub use agent::{AfterOrder, Agent, AgentTree, Extending, Mode, NodeId, TransferPolicy};
 pub use artifact::{ArtifactStore, InMemoryArtifacts};
 pub use callbacks::{AgentCallback, Callbacks};
-pub use cancel::{CancelReason, CancelToken};
+pub use cancel::{CancelReason, CancelToken, SafePoint};
 pub use clock::{Clock, SteppingClock, SystemClock};
 pub use code::CodeExecutor;
-pub use config::{RunConfig, RunLimits, ToolErrors};
+pub use config::{OtherBuilds, RunConfig, RunLimits, ToolErrors, UnfinishedCalls};
 pub use content::{Content, Parts, Role};
 pub use context::Context;
 pub use credential::{Credential, CredentialStore, InMemoryCredentials};
@@ -79,14 +79,14 @@ pub use history::History;
 pub use id::{CallId, CountingIds, EventId, IdKind, Ids, RandomIds, RunId};
 pub use in_memory::InMemorySessions;
 pub use instruction::Instruction;
-pub use interrupt::{Address, Interrupt};
+pub use interrupt::{Address, Answer, Asker, DecisionKind, Interrupt, Question, Raised};
 pub use json::Object;
 pub use list::List;
-pub use log::{CallFinished, Edited, Failure, Kept, LogEntry, Outcome, RunStep};
+pub use log::{AgentDone, CallFinished, Continued, Edited, Failure, Kept, LogEntry, Outcome, RunStep};
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
 pub use model::{Capabilities, Chunk, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
 pub use onion::{
-    ChunkStream, Guarded, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
+    ChunkStream, Guarded, LayerPlace, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
 };
 pub use part::{
     Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, PartialArg, Payload,
@@ -98,14 +98,16 @@ pub use response::Response;
 pub use run::{Emit, Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
 pub use state::{State, StateScope};
-pub use store::{Abandoned, EventFilter, Lease, NewSession, SessionStore, Versions};
+pub use store::{
+    Abandoned, EventFilter, Idle, IdleFilter, Lease, NewSession, OpenQuestion, SessionStore, Versions,
+};
 pub use tool::{
     AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolStream,
     ToolValue, Toolset,
 };
-pub use tool_context::ToolContext;
+pub use tool_context::{CallMade, InnerLayers, ToolContext};
 pub use transcript::{Edit, Transcript};
 pub use turn::ModelTurn;
-pub use values::RunValues;
+pub use values::{Replay, RunValues};
 pub use view::ContentsView;
 pub use work::{BoxFuture, BoxStream, Work};

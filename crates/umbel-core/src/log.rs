@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use smol_str::SmolStr;
 
+use crate::actions::Actions;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Source};
-use crate::id::CallId;
+use crate::id::{CallId, RunId};
 use crate::interrupt::Interrupt;
+use crate::part::Part;
 use crate::transcript::Edit;
 
 /// One entry of a session's log. Its place in the log is its version.
@@ -70,6 +72,23 @@ pub enum RunStep {
         /// Which.
         kept: Box<Kept>,
     },
+    /// People are asked.
+    Asked {
+        /// What.
+        interrupts: Box<Vec<Interrupt>>,
+    },
+    /// An agent below another one has done its work.
+    AgentDone {
+        /// Which.
+        done: Box<AgentDone>,
+    },
+    /// Another process, or the same one later, goes on with a run that stopped in the middle.
+    Recovered,
+    /// A run goes on with what the one before it left. It has no message of its own.
+    Continued {
+        /// That run, and what began it.
+        continued: Box<Continued>,
+    },
     /// The run ended.
     Ended {
         /// How.
@@ -78,14 +97,58 @@ pub enum RunStep {
 }
 
 /// The result of one call of a batch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallFinished {
     /// Which.
     pub call: CallId,
     /// What it gave; absent if the answer comes later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub response: Option<Value>,
+    pub response: Option<Part>,
+    /// The same in words, if nobody sums it up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub words: Option<Part>,
+    /// What it did besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actions: Option<Box<Actions>>,
+}
+
+/// The end of an agent's work below another one, so that it is not done again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentDone {
+    /// The agent.
+    pub agent: SmolStr,
+    /// Its branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<SmolStr>,
+    /// The call it works under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation_scope: Option<SmolStr>,
+    /// Whether it, or one below it, asked to end the enclosing loop.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub escalated: bool,
+    /// Whether it did so itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub escalates: bool,
+}
+
+impl AgentDone {
+    /// Whether it is about the agent that speaks from there.
+    pub fn is_of(&self, source: &Source) -> bool {
+        self.agent == source.author
+            && self.branch == source.branch
+            && self.isolation_scope == source.isolation_scope
+    }
+}
+
+/// The beginning of a run that goes on with what another left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Continued {
+    /// The run that begins.
+    pub run: RunId,
+    /// A digest of the agent tree.
+    pub fingerprint: u64,
 }
 
 /// Changes to the conversation of one agent.

@@ -34,6 +34,18 @@ pub trait MemoryStore: Send + Sync + fmt::Debug {
         user: &'a str,
         query: &'a str,
     ) -> Work<'a, Result<Vec<MemoryEntry>>>;
+
+    /// Forgets all that is remembered of a user. Tells how many memories there were.
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>>;
+
+    /// Forgets what was said in an app before this time, seconds since 1970. Tells how many memories there were.
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>>;
+
+    /// Sees to it that nothing of what was deleted can be found in its files any more, as
+    /// [`SessionStore::scrub`](crate::SessionStore::scrub) does.
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::done(Ok(()))
+    }
 }
 
 /// A shared store is a store, so that several runners can use one.
@@ -49,6 +61,18 @@ impl<S: MemoryStore + ?Sized> MemoryStore for Arc<S> {
         query: &'a str,
     ) -> Work<'a, Result<Vec<MemoryEntry>>> {
         (**self).search(app, user, query)
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        (**self).erase_user(app, user)
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        (**self).delete_older_than(app, time)
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        (**self).scrub()
     }
 }
 
@@ -118,6 +142,26 @@ impl MemoryStore for InMemoryMemory {
         let sessions = entries.get(&(app.to_owned(), user.to_owned()));
         let entries = sessions.into_iter().flat_map(|sessions| sessions.values().flatten());
         Work::done(Ok(best(entries, &wanted).into_iter().cloned().collect()))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let sessions = entries.remove(&(app.to_owned(), user.to_owned())).unwrap_or_default();
+        Work::done(Ok(sessions.values().map(|said| said.len() as u64).sum()))
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = 0;
+        for (_, sessions) in entries.iter_mut().filter(|((of_app, _), _)| of_app == app) {
+            sessions.retain(|_, said| {
+                let before = said.len();
+                said.retain(|entry| entry.timestamp >= time);
+                gone += before - said.len();
+                !said.is_empty()
+            });
+        }
+        Work::done(Ok(gone as u64))
     }
 }
 

@@ -10,11 +10,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
+use smol_str::{SmolStr, format_smolstr};
+
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extensions::Extensions;
 use crate::handler::Handler;
 use crate::id::CallId;
+use crate::interrupt::{Address, Answer, Asker, Question};
 use crate::json::Object;
 use crate::model::{Chunk, Model, ModelRequest};
 use crate::run::Run;
@@ -37,9 +40,36 @@ pub struct ToolCall<'a> {
     pub tool: Option<&'a Arc<dyn Tool>>,
     /// The arguments.
     pub args: Arc<Object>,
+    /// Where among the layers it has come to.
+    pub place: LayerPlace<'a>,
+}
+
+/// Where among the layers a call has come to: by that a layer is told from others of its name.
+#[derive(Clone, Copy, Default)]
+pub struct LayerPlace<'a> {
+    /// The layers that stand further in.
+    behind: &'a [Arc<dyn Handler>],
+    /// How many tools with layers of their own stand around these layers.
+    chain: u32,
 }
 
 impl<'a> ToolCall<'a> {
+    /// A call on its way in.
+    pub fn new(cx: &'a ToolContext, tool: Option<&'a Arc<dyn Tool>>, args: Arc<Object>) -> Self {
+        let place = LayerPlace { behind: &[], chain: cx.chain() };
+        Self { cx, tool, args, place }
+    }
+
+    /// The name under which a layer asks about this call.
+    fn layer(&self, layer: &dyn Handler) -> SmolStr {
+        let name = layer.name();
+        let LayerPlace { behind, chain } = self.place;
+        match (chain, behind.iter().filter(|other| other.name() == name).count()) {
+            (0, 0) => name.into(),
+            (chain, same) => format_smolstr!("{name}#{chain}.{same}"),
+        }
+    }
+
     /// The tool's name, as the model gave it.
     pub fn name(&self) -> &'a str {
         self.cx.tool_name()
@@ -55,6 +85,26 @@ impl<'a> ToolCall<'a> {
         self.cx.run()
     }
 
+    /// What people said to this question of a layer: pass the layer itself. If nobody was asked yet, the error ends the
+    /// run as *interrupted*, and the call is made again, from its outermost layer, with the answer. A layer may ask
+    /// several questions one after the other.
+    pub fn interrupt(&self, layer: &dyn Handler, question: impl Into<Question>) -> Result<Answer> {
+        self.cx.show(&self.args);
+        self.cx.ask(Some(self.layer(layer)), question.into())
+    }
+
+    /// What people said to the first question of that layer about this call with these arguments, if they did.
+    pub fn answer(&self, layer: &dyn Handler) -> Option<Answer> {
+        let place = Address { layer: Some(self.layer(layer)), ..self.cx.address() };
+        self.run().values().answer(&place, 0, Some(&self.args))
+    }
+
+    /// Whether that layer asked about another call of this batch, and has its answer.
+    pub fn is_batch_answered(&self, layer: &dyn Handler) -> bool {
+        let place = Address { layer: Some(self.layer(layer)), ..self.cx.address() };
+        self.run().values().is_batch_answered(&place)
+    }
+
     /// The same call with other arguments.
     pub fn with_args(mut self, args: Object) -> Self {
         self.args = Arc::new(args);
@@ -66,7 +116,13 @@ impl<'a> ToolCall<'a> {
     where
         'a: 'b,
     {
-        ToolCall { cx, tool: self.tool, args: self.args }
+        ToolCall { cx, tool: self.tool, args: self.args, place: self.place }
+    }
+}
+
+impl fmt::Debug for LayerPlace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LayerPlace({} further in)", self.behind.len())
     }
 }
 
@@ -101,6 +157,7 @@ impl<'a> NextTool<'a> {
             return Guarded::bare(self.end.call(call));
         };
         let rest = Self { layers, ..self };
+        let call = ToolCall { place: LayerPlace { behind: layers, ..call.place }, ..call };
         Guarded::new(&**layer, WRAP_TOOL, || layer.wrap_tool(call, rest))
     }
 }
@@ -133,6 +190,12 @@ impl<'a> ModelCall<'a> {
     /// A value that someone further out put in, or that the run has.
     pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.extensions.get::<T>().or_else(|| self.cx.run().extension::<T>())
+    }
+
+    /// What people said to this question of a layer: pass the layer itself. If nobody was asked yet, the error ends the
+    /// run as *interrupted*, and the model is asked again, through all layers, with the answer.
+    pub fn interrupt(&self, layer: &dyn Handler, question: impl Into<Question>) -> Result<Answer> {
+        self.run().ask(Some(layer_name(layer, WRAP_MODEL)), question.into())
     }
 }
 
@@ -188,12 +251,20 @@ pub struct Guarded<'a, T> {
 /// A handler, and which of its hooks.
 type Hook<'a> = (&'a dyn Handler, &'static str);
 
+/// The name under which a handler asks people: each of its hooks has its own.
+pub(crate) fn layer_name(handler: &dyn Handler, hook: &str) -> SmolStr {
+    if hook == WRAP_TOOL { handler.name().into() } else { format_smolstr!("{}.{hook}", handler.name()) }
+}
+
 /// An error of a hook, with the names of handler and hook. Its kind stays, unless it is none in particular.
 pub fn named(handler: &dyn Handler, hook: &str, error: Error) -> Error {
     // One that carries another of ours has its names: of a plugin, or of whoever panicked.
     let is_named = error.kind() == ErrorKind::Handler
         && std::error::Error::source(&error).is_some_and(|source| source.is::<Error>());
-    if error.is_control() || is_named {
+    if error.is_control() {
+        return error.asked_by(|| Asker::Layer(layer_name(handler, hook)));
+    }
+    if is_named {
         return error;
     }
     let kind = if error.kind() == ErrorKind::Other { ErrorKind::Handler } else { error.kind() };
@@ -213,11 +284,12 @@ const WRAP_MODEL: &str = "wrap_model";
 /// hooks are named by who calls them.
 fn own<E: From<Error> + Into<Error>>((handler, hook): Hook<'_>, error: E) -> E {
     let error: Error = error.into();
-    let is_own = match hook {
-        WRAP_TOOL => error.kind() == ErrorKind::Handler,
-        WRAP_MODEL => matches!(error.kind(), ErrorKind::Handler | ErrorKind::Other),
-        _ => false,
-    };
+    let is_own = error.kind() == ErrorKind::Interrupted
+        || match hook {
+            WRAP_TOOL => error.kind() == ErrorKind::Handler,
+            WRAP_MODEL => matches!(error.kind(), ErrorKind::Handler | ErrorKind::Other),
+            _ => false,
+        };
     if is_own { named(handler, hook, error).into() } else { error.into() }
 }
 

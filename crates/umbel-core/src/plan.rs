@@ -8,7 +8,10 @@ use smol_str::SmolStr;
 use crate::content::Content;
 use crate::context::Context;
 use crate::error::Result;
+use crate::handler::Handler;
+use crate::interrupt::{Answer, Question};
 use crate::model::GenerateConfig;
+use crate::onion::layer_name;
 use crate::run::Run;
 use crate::tool::{Tool, ToolMeta, ToolSet};
 use crate::work::BoxFuture;
@@ -191,5 +194,11 @@ impl<'a> AgentTurn<'a> {
     /// Where to leave state and other actions.
     pub fn cx(&self) -> &'a Context {
         self.cx
+    }
+
+    /// What people said to this question of a handler: pass the handler itself. If nobody was asked yet, the error ends
+    /// the run as *interrupted*, and the hook is called again with the answer.
+    pub fn interrupt(&self, handler: &dyn Handler, question: impl Into<Question>) -> Result<Answer> {
+        self.run().ask(Some(layer_name(handler, "before_agent")), question.into())
     }
 }

@@ -1,6 +1,7 @@
 //! A run as an agent sees it: a cheap handle to what is shared, and to the place it works at.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +24,9 @@ use crate::event::{Event, Source};
 use crate::extensions::Extensions;
 use crate::history::History;
 use crate::id::{EventId, Ids, RunId};
+use crate::interrupt::{Address, Answer, Interrupt, Question};
 use crate::list::List;
-use crate::log::{Kept, RunStep};
+use crate::log::{AgentDone, Kept, RunStep};
 use crate::memory::MemoryStore;
 use crate::part::FunctionCall;
 use crate::response::Response;
@@ -75,6 +77,9 @@ pub trait Journal: Send + Sync {
 
     /// What the run carries along.
     fn values(&self) -> &RunValues;
+
+    /// The questions that are open: those of this run, and of the one it goes on with.
+    fn open_questions(&self) -> Vec<Interrupt>;
 
     /// Counts a model call of the run, or rather of the one that all began with. Gives how many there were before.
     fn count_model_call(&self) -> u32;
@@ -154,6 +159,9 @@ struct Scope {
     escalated: AtomicBool,
     paused: AtomicBool,
     ended: AtomicBool,
+    /// Whether what is emitted from here was emitted before, as far as it goes.
+    repeats: AtomicBool,
+    said: Mutex<VecDeque<Arc<Event>>>,
     transfer: Mutex<Option<SmolStr>>,
     /// What the runtime keeps for this turn of the agent.
     turn: OnceLock<Arc<dyn Any + Send + Sync>>,
@@ -179,6 +187,8 @@ impl Scope {
             escalated: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            repeats: AtomicBool::new(false),
+            said: Mutex::default(),
             transfer: Mutex::new(None),
             turn: OnceLock::new(),
         }
@@ -468,11 +478,37 @@ impl Run {
     /// Emits an event together with what the run must remember.
     #[inline]
     pub fn emit_with(&self, event: Event, steps: Vec<RunStep>) -> Emit<'_> {
+        if self.scope().repeats.load(Ordering::Relaxed)
+            && let Some(said) = self.said_before(&event)
+        {
+            return Emit { run: self, stage: Stage::Taken(said) };
+        }
         let stage = match self.parts().journal.emit(self, event, steps).try_now() {
             Ok(emitted) => emitted.map_or_else(Stage::Failed, Stage::from),
             Err(work) => Stage::Written(work),
         };
         Emit { run: self, stage }
+    }
+
+    /// For an agent that is run again from its top: what it emits is what it emitted before, as far as that goes.
+    pub fn repeat(&self, said: impl IntoIterator<Item = Arc<Event>>) {
+        let scope = self.scope();
+        scope.said.lock().unwrap_or_else(PoisonError::into_inner).extend(said);
+        scope.repeats.store(true, Ordering::Relaxed);
+    }
+
+    /// What was emitted in the place of that event before. Nobody needs a preview of it.
+    fn said_before(&self, event: &Event) -> Option<Arc<Event>> {
+        let scope = self.scope();
+        let mut said = scope.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_empty() {
+            scope.repeats.store(false, Ordering::Relaxed);
+            return None;
+        }
+        if event.is_partial() {
+            return Some(Arc::new(event.clone()));
+        }
+        said.pop_front()
     }
 
     /// Writes what the run must remember, without an event.
@@ -483,6 +519,40 @@ impl Run {
     /// Writes and hands on an event that was held back to share the next write.
     pub async fn flush(&self) -> Result<()> {
         self.parts().journal.flush().await
+    }
+
+    /// What people said to this question of the agent. If nobody was asked yet, the error ends the run as *interrupted*,
+    /// and the agent is run again, from its top, with the answer.
+    pub fn interrupt(&self, question: impl Into<Question>) -> Result<Answer> {
+        self.ask(None, question.into())
+    }
+
+    /// What people said to this question of the agent or one of its handlers.
+    pub(crate) fn ask(&self, layer: Option<SmolStr>, question: Question) -> Result<Answer> {
+        self.values().ask(Address { layer, ..Address::new(self.source(), None) }, question, None)
+    }
+
+    /// The questions that this run, or the one it goes on with, left open.
+    pub fn open_questions(&self) -> Vec<Interrupt> {
+        self.parts().journal.open_questions()
+    }
+
+    /// Marks this agent, and those above it, as waiting for an answer.
+    pub fn pause(&self) {
+        self.mark(false, true);
+    }
+
+    /// How this agent's turn ended, for those who go on with the run.
+    pub fn done(&self) -> AgentDone {
+        let Source { author, branch, isolation_scope } = (**self.source()).clone();
+        let (escalated, escalates) = (self.is_escalated(), self.has_escalated());
+        AgentDone { agent: author, branch, isolation_scope, escalated, escalates }
+    }
+
+    /// Marks this agent's turn as having ended like that.
+    pub fn mark_done(&self, done: &AgentDone) {
+        self.scope().escalates.fetch_or(done.escalates, Ordering::Relaxed);
+        self.mark(done.escalated, false);
     }
 
     /// Lets the agents above know what the event asks of them. Gives whether it asks to end what encloses its agent.
@@ -501,13 +571,18 @@ impl Run {
         if !escalates && !pauses {
             return false;
         }
+        self.scope().escalates.fetch_or(escalates, Ordering::Relaxed);
+        self.mark(escalates, pauses);
+        escalates
+    }
+
+    fn mark(&self, escalates: bool, pauses: bool) {
         let mut here = self.scope();
-        here.escalates.fetch_or(escalates, Ordering::Relaxed);
         loop {
             here.escalated.fetch_or(escalates, Ordering::Relaxed);
             here.paused.fetch_or(pauses, Ordering::Relaxed);
             here = match &here.above {
-                Above::Nothing => return escalates,
+                Above::Nothing => return,
                 Above::First => &self.core.first,
                 Above::Scope(scope) => scope,
             };

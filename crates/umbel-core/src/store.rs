@@ -12,8 +12,11 @@ use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::id::CallId;
+use crate::interrupt::Interrupt;
 use crate::json::Object;
-use crate::log::LogEntry;
+use crate::log::{LogEntry, Outcome, RunStep};
 use crate::session::{Session, SessionKey};
 use crate::work::Work;
 
@@ -135,6 +138,171 @@ pub struct Abandoned {
     pub owner: SmolStr,
 }
 
+/// A question that a session waits with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenQuestion {
+    /// Which session.
+    pub key: SessionKey,
+    /// What is asked.
+    pub interrupt: Interrupt,
+    /// When the session last changed, seconds since 1970.
+    pub updated_at: f64,
+}
+
+/// A session that nothing happened in for a while, and what it may be waiting for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Idle {
+    /// Which session.
+    pub key: SessionKey,
+    /// When it last changed, seconds since 1970.
+    pub updated_at: f64,
+    /// What this was read from. [`SessionStore::delete_unchanged`] compares it.
+    pub versions: Versions,
+    /// Someone holds its lease: a run is under way.
+    pub held: bool,
+    /// Its lease ran out before it was given back: a run stopped in the middle and may be gone on with.
+    pub abandoned: bool,
+    /// How many questions are open.
+    pub questions: u64,
+    /// How many calls have no answer yet of those whose answer comes later.
+    pub awaited_calls: u64,
+}
+
+impl Idle {
+    /// Whether a person or a later run is expected to go on with it.
+    pub fn is_waiting(&self) -> bool {
+        self.abandoned || self.questions > 0 || self.awaited_calls > 0
+    }
+}
+
+/// Which sessions [`SessionStore::idle`] gives.
+#[derive(Clone, Copy, Debug)]
+pub struct IdleFilter<'a> {
+    /// Those that last changed before this time, seconds since 1970.
+    pub before: f64,
+    /// Those of this user only.
+    pub user: Option<&'a str>,
+    /// Those that come after this one: the last of the page before.
+    pub after: Option<&'a Idle>,
+    /// So many at most.
+    pub limit: usize,
+}
+
+impl<'a> IdleFilter<'a> {
+    /// The first hundred of all users.
+    pub fn before(time: f64) -> Self {
+        Self { before: time, user: None, after: None, limit: 100 }
+    }
+
+    /// The same, of one user.
+    pub fn user(mut self, user: &'a str) -> Self {
+        self.user = Some(user);
+        self
+    }
+
+    /// The same, from after this one on.
+    pub fn after(mut self, last: &'a Idle) -> Self {
+        self.after = Some(last);
+        self
+    }
+
+    /// The same, so many at most.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+}
+
+/// What a session waits for. A store keeps it beside the log and writes it with every append: an index, so that nobody
+/// reads logs to find out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Waits {
+    /// The questions that are open.
+    pub questions: Vec<Interrupt>,
+    /// The calls whose answer comes later and has not come yet.
+    pub calls: Vec<CallId>,
+}
+
+impl Waits {
+    /// Whether it waits for nothing.
+    pub fn is_empty(&self) -> bool {
+        self.questions.is_empty() && self.calls.is_empty()
+    }
+
+    /// What is waited for after a change.
+    pub fn apply(&mut self, change: WaitChange) {
+        let WaitChange { asked, settled, awaited, answered } = change;
+        let is_new = |id: &CallId| asked.iter().any(|question| question.id == *id);
+        self.questions.retain(|open| !settled.contains(&open.id) && !is_new(&open.id));
+        self.questions.extend(asked);
+        self.calls.retain(|call| !answered.contains(call) && !awaited.contains(call));
+        self.calls.extend(awaited);
+    }
+}
+
+/// How entries change what a session waits for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WaitChange {
+    /// Questions that are open afterwards.
+    pub asked: Vec<Interrupt>,
+    /// Questions that the user answered.
+    pub settled: SmallVec<[CallId; 2]>,
+    /// Calls whose answer comes later.
+    pub awaited: SmallVec<[CallId; 2]>,
+    /// Calls that got an answer.
+    pub answered: SmallVec<[CallId; 2]>,
+}
+
+impl WaitChange {
+    /// What these entries change. A question is open from when a run asks it, or ends with it, until the user's response
+    /// of its id, whatever is said in between; asked again, it takes its own place. A call whose answer comes later is
+    /// awaited until there is a response of its id in a later event.
+    pub fn of(entries: &[LogEntry]) -> Self {
+        let mut change = Self::default();
+        for entry in entries {
+            match entry {
+                LogEntry::Event(event) if event.is_partial() => {}
+                LogEntry::Event(event) => change.follow(event),
+                LogEntry::Record(step) => match &**step {
+                    RunStep::Asked { interrupts }
+                    | RunStep::Ended { outcome: Outcome::Interrupted { interrupts } } => {
+                        change.ask(interrupts);
+                    }
+                    _ => {}
+                },
+            }
+        }
+        change
+    }
+
+    /// Whether a session waits for something afterwards that may have waited for nothing before.
+    pub fn begins_to_wait(&self) -> bool {
+        !self.awaited.is_empty() || !self.asked.is_empty()
+    }
+
+    fn ask(&mut self, interrupts: &[Interrupt]) {
+        for question in interrupts {
+            self.asked.retain(|asked| asked.id != question.id);
+            self.asked.push(question.clone());
+        }
+    }
+
+    fn follow(&mut self, event: &Event) {
+        for id in event.responses().filter_map(|response| response.id.as_ref()) {
+            if event.is_user() {
+                self.asked.retain(|asked| asked.id != *id);
+                self.settled.push(id.clone());
+            }
+            self.awaited.retain(|awaited| awaited != id);
+            self.answered.push(id.clone());
+        }
+        for id in event.long_running() {
+            self.awaited.retain(|awaited| awaited != id);
+            self.awaited.push(id.clone());
+        }
+    }
+}
+
 /// Refuses a name with a NUL character, which not every database can hold; so no store takes one.
 pub fn refuse_nul(what: &str, text: &str) -> Result<()> {
     if !text.contains('\0') {
@@ -179,6 +347,18 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
     /// Deletes a session and those that work for it. One that does not exist is fine.
     fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>>;
 
+    /// The same, if nobody has written to it since it was read (`StaleSession`) and nobody holds it (`SessionBusy`).
+    /// `session` and `incarnation` of `expected` are what counts.
+    fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>>;
+
+    /// Deletes all sessions of a user, those that work for them, and the user's state, in one write. Tells how many
+    /// sessions there were.
+    ///
+    /// Refused with `SessionBusy` while someone holds one of them, and then nothing is deleted: a run that is under way
+    /// would go on to write elsewhere, to artifacts for one. Cancel it first. What a run writes to a session that is
+    /// gone is refused, as after [`delete`](Self::delete).
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>>;
+
     /// The state of a user, keys without prefix.
     fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>>;
 
@@ -218,6 +398,26 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
     /// The sessions of an app whose lease ran out before it was given back, longest ago first. Taking the lease of
     /// one claims it: only one of those who try gets it.
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>>;
+
+    /// The open questions of an app, or of one of its users: those of the session that changed longest ago first, and
+    /// those of one session in the order they were asked. Sessions that work for another one are left out: what they
+    /// ask, that one asks. [`WaitChange::of`] tells which questions are open.
+    fn open_questions<'a>(
+        &'a self,
+        app: &'a str,
+        user: Option<&'a str>,
+    ) -> Work<'a, Result<Vec<OpenQuestion>>>;
+
+    /// The sessions of an app that last changed before a time, longest ago first, with what they wait for. Sessions that
+    /// work for another one are left out. No log is read for it.
+    fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>>;
+
+    /// Sees to it that nothing of what was deleted can be found in its files any more. A store whose deletions leave
+    /// nothing behind, as one in memory, has nothing to do. It may rewrite all that is left, so erase many users before
+    /// you call it once.
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::done(Ok(()))
+    }
 }
 
 /// A shared store is a store, so that several runners can use one.
@@ -287,5 +487,29 @@ impl<S: SessionStore + ?Sized> SessionStore for Arc<S> {
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
         (**self).abandoned(app)
+    }
+
+    fn open_questions<'a>(
+        &'a self,
+        app: &'a str,
+        user: Option<&'a str>,
+    ) -> Work<'a, Result<Vec<OpenQuestion>>> {
+        (**self).open_questions(app, user)
+    }
+
+    fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
+        (**self).idle(app, filter)
+    }
+
+    fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
+        (**self).delete_unchanged(key, expected)
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        (**self).erase_user(app, user)
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        (**self).scrub()
     }
 }

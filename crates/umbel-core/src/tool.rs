@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 use smol_str::SmolStr;
 
+use crate::agent::Agent;
 use crate::error::{BoxError, Error, ErrorKind, Result};
 use crate::json::Object;
 use crate::model::ModelRequest;
@@ -36,6 +37,11 @@ pub trait Tool: Send + Sync {
     ) -> Option<BoxFuture<'a, Result<()>>> {
         None
     }
+
+    /// The agent that works for its calls, if one does.
+    fn agent(&self) -> Option<&Arc<dyn Agent>> {
+        None
+    }
 }
 
 impl<T: Tool + ?Sized> Tool for Arc<T> {
@@ -58,6 +64,10 @@ impl<T: Tool + ?Sized> Tool for Arc<T> {
     ) -> Option<BoxFuture<'a, Result<()>>> {
         (**self).prepare(run, request)
     }
+
+    fn agent(&self) -> Option<&Arc<dyn Agent>> {
+        (**self).agent()
+    }
 }
 
 /// What is known about a tool.
@@ -77,6 +87,8 @@ pub struct ToolSpec {
     pub read_only: bool,
     /// Calling it twice is as good as once.
     pub idempotent: bool,
+    /// It knows how far a call came that was cut short, and goes on from there when it is called again.
+    pub resumes: bool,
     /// No other call of the batch runs beside it.
     pub exclusive: bool,
     /// Not declared to the model: it only prepares requests.
@@ -142,12 +154,19 @@ impl ToolSpec {
             confirm: Confirm::Never,
             read_only: false,
             idempotent: false,
+            resumes: false,
             exclusive: false,
             hidden: false,
             answers: false,
             auth: None,
             timeout: None,
         }
+    }
+
+    /// The same, for a tool that does nothing but act on its run: a call that was cut short is simply made again.
+    pub fn resuming(mut self) -> Self {
+        self.resumes = true;
+        self
     }
 
     /// The schema of a type's arguments, without its title.

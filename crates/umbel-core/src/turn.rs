@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use crate::context::Context;
+use crate::error::Result;
+use crate::handler::Handler;
 use crate::id::CallId;
+use crate::interrupt::{Answer, Question};
+use crate::onion::layer_name;
 use crate::part::FunctionCall;
 use crate::response::Response;
 use crate::run::Run;
@@ -43,6 +47,13 @@ impl<'a> ModelTurn<'a> {
     /// Where to leave state and other actions; they go with the event of the response.
     pub fn cx(&self) -> &'a Context {
         self.cx
+    }
+
+    /// What people said to this question of a handler: pass the handler itself. If nobody was asked yet, the error ends
+    /// the run as *interrupted*, and the hook is called again with the answer. The model is not asked twice for that.
+    pub fn interrupt(&self, handler: &dyn Handler, question: impl Into<Question>) -> Result<Answer> {
+        let hook = if self.response.is_some() { "after_model" } else { "before_model" };
+        self.run().ask(Some(layer_name(handler, hook)), question.into())
     }
 
     /// The calls that the response asks for.

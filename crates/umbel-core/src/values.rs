@@ -2,19 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde_json::Value;
 use smol_str::SmolStr;
 
+use crate::error::{Error, Result};
 use crate::event::Source;
 use crate::extensions::Extensions;
 use crate::handler::Handler;
+use crate::id::CallId;
+use crate::interrupt::{Address, Answer, Asker, Interrupt, Question};
+use crate::json::Object;
+use crate::log::{AgentDone, RunStep};
 use crate::transcript::{Edit, Transcript};
 
 /// What a run carries along. Shared by all its agents.
 #[derive(Default)]
 pub struct RunValues {
+    /// Whether there is anything: most runs carry nothing, and then nobody waits for the lock.
+    used: AtomicBool,
     inner: Mutex<Option<Box<Inner>>>,
     /// Handlers that were made for this run. They stay where they are until it ends, so they can be borrowed.
     handlers: OnceLock<Box<Made>>,
@@ -37,23 +45,66 @@ struct Inner {
     transcripts: Vec<(Arc<Source>, Transcript)>,
     /// Changes that were made before an interrupt, by who made them.
     edits: Vec<(Arc<Source>, Vec<Edit>)>,
+    /// What people said, to whom.
+    answers: Vec<(Interrupt, Answer)>,
+    /// Whose answers were used, and are forgotten.
+    settled: Vec<Address>,
+    /// How many questions each asker asked so far.
+    asked: Vec<(Address, u32)>,
+    /// What happened before this run went on.
+    replay: Option<Arc<Replay>>,
+    /// How often each agent came to its turn since then.
+    visits: Vec<(Arc<Source>, usize)>,
+    /// Agents that took up their turn where it was cut short.
+    resumed: Vec<Arc<Source>>,
+}
+
+/// What happened before a run went on: after an answer, a cancellation or a crash.
+#[derive(Debug, Default)]
+pub struct Replay {
+    /// Where in the log the first of the runs begins that this one goes on with.
+    pub from: usize,
+    /// The records of those runs, each with how many events stood before it in the log.
+    pub records: Vec<(usize, Arc<RunStep>)>,
+}
+
+impl Replay {
+    /// Where in the log the present turn of an agent began: behind its last one.
+    pub fn turn_of(&self, source: &Source) -> usize {
+        self.done(source).last().map_or(self.from, |(at, _)| at)
+    }
+
+    /// The turns of an agent that are done.
+    fn done<'a>(&'a self, source: &'a Source) -> impl Iterator<Item = (usize, &'a AgentDone)> {
+        self.records.iter().filter_map(|(at, record)| match &**record {
+            RunStep::AgentDone { done } if done.is_of(source) => Some((*at, &**done)),
+            _ => None,
+        })
+    }
+}
+
+/// Whether a question is the asker's so many-th, about a call with these arguments.
+fn is_about(asked: &Interrupt, place: &Address, nth: u32, args: Option<&Object>) -> bool {
+    let empty = Object::new();
+    let shown = || asked.call.as_ref().and_then(|call| call.args.as_deref()).unwrap_or(&empty);
+    asked.address.nth == nth && asked.address.is_place(place) && args.is_none_or(|args| args == shown())
 }
 
 impl RunValues {
     /// A value by type.
     pub fn extension<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.lock().as_ref()?.extensions.get::<T>()
+        self.used()?.as_ref()?.extensions.get::<T>()
     }
 
     /// Puts a value in by its type.
     pub fn insert<T: Send + Sync + 'static>(&self, value: Arc<T>) {
-        self.lock().get_or_insert_default().extensions.insert_arc(value);
+        self.make().get_or_insert_default().extensions.insert_arc(value);
     }
 
     /// What a handler keeps for itself in this run, by a type of its own; made if there is none yet. Runs that this one
     /// starts do not see it.
     pub fn get_or_insert_with<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> Arc<T> {
-        let mut inner = self.lock();
+        let mut inner = self.make();
         let own = &mut inner.get_or_insert_default().own;
         if let Some(value) = own.get::<T>() {
             return value;
@@ -71,7 +122,7 @@ impl RunValues {
     /// Puts values in that another run hands down.
     pub fn inherit(&self, extensions: &Extensions) {
         if !extensions.is_empty() {
-            self.lock().get_or_insert_default().extensions.extend(extensions);
+            self.make().get_or_insert_default().extensions.extend(extensions);
         }
     }
 
@@ -82,7 +133,7 @@ impl RunValues {
 
     /// Sets such a value; `null` drops it.
     pub fn keep(&self, key: SmolStr, value: Value) {
-        let mut inner = self.lock();
+        let mut inner = self.make();
         let kept = &mut inner.get_or_insert_default().kept;
         if value.is_null() {
             kept.remove(&key);
@@ -94,7 +145,7 @@ impl RunValues {
     /// The conversation of an agent as its handlers left it, taken out. Gives the changes it had before an interrupt, if
     /// it was not asked for since.
     pub fn take_transcript(&self, source: &Arc<Source>) -> (Option<Transcript>, Vec<Edit>) {
-        let mut inner = self.lock();
+        let Some(mut inner) = self.used() else { return (None, Vec::new()) };
         let Some(inner) = inner.as_mut() else { return (None, Vec::new()) };
         let place = inner.transcripts.iter().position(|(of, _)| of == source);
         let transcript = place.map(|place| inner.transcripts.swap_remove(place).1);
@@ -105,7 +156,8 @@ impl RunValues {
 
     /// Whether handlers changed the conversation of an agent earlier in this run.
     pub fn has_edits(&self, source: &Arc<Source>) -> bool {
-        self.lock().as_ref().is_some_and(|inner| {
+        self.used().is_some_and(|inner| {
+            let Some(inner) = inner.as_ref() else { return false };
             inner.transcripts.iter().any(|(of, _)| of == source)
                 || inner.edits.iter().any(|(of, _)| of == source)
         })
@@ -114,18 +166,136 @@ impl RunValues {
     /// Puts it back, for the agent's next turn in this run.
     pub fn put_transcript(&self, source: Arc<Source>, transcript: Transcript) {
         if transcript.is_edited() {
-            self.lock().get_or_insert_default().transcripts.push((source, transcript));
+            self.make().get_or_insert_default().transcripts.push((source, transcript));
         }
     }
 
     /// Takes in changes that were made before an interrupt.
     pub fn restore_edits(&self, source: Arc<Source>, edits: Vec<Edit>) {
-        let mut inner = self.lock();
+        let mut inner = self.make();
         let all = &mut inner.get_or_insert_default().edits;
         match all.iter_mut().find(|(of, _)| *of == source) {
             Some((_, known)) => known.extend(edits),
             None => all.push((source, edits)),
         }
+    }
+
+    /// Takes in what happened before this run went on.
+    pub fn set_replay(&self, replay: Replay) {
+        self.make().get_or_insert_default().replay = Some(Arc::new(replay));
+    }
+
+    /// What happened before this run went on, if it does go on with something.
+    pub fn replay(&self) -> Option<Arc<Replay>> {
+        self.used()?.as_ref()?.replay.clone()
+    }
+
+    /// What happened before this run went on, for an agent that takes up its turn where it was cut short. It does so once:
+    /// what it does later in this run is new.
+    pub fn take_up(&self, source: &Arc<Source>) -> Option<Arc<Replay>> {
+        let mut inner = self.used()?;
+        let inner = inner.as_mut()?;
+        let replay = inner.replay.clone()?;
+        if inner.resumed.contains(source) {
+            return None;
+        }
+        inner.resumed.push(source.clone());
+        Some(replay)
+    }
+
+    /// Whether this run goes on with something.
+    pub fn has_replay(&self) -> bool {
+        self.used().is_some_and(|inner| inner.as_ref().is_some_and(|inner| inner.replay.is_some()))
+    }
+
+    /// Counts that an agent comes to its turn. Gives how that turn ended, if it was done before this run went on.
+    pub fn visit(&self, source: &Arc<Source>) -> Option<AgentDone> {
+        let mut inner = self.used()?;
+        let inner = inner.as_mut()?;
+        let replay = inner.replay.clone()?;
+        let place = inner.visits.iter().position(|(of, _)| of == source).unwrap_or_else(|| {
+            inner.visits.push((source.clone(), 0));
+            inner.visits.len() - 1
+        });
+        let (_, visits) = inner.visits.get_mut(place)?;
+        *visits += 1;
+        replay.done(source).nth(*visits - 1).map(|(_, done)| done.clone())
+    }
+
+    /// Takes in what people said.
+    pub fn give_answers(&self, answers: Vec<(Interrupt, Answer)>) {
+        if !answers.is_empty() {
+            self.make().get_or_insert_default().answers.extend(answers);
+        }
+    }
+
+    /// Whether that question was answered in this run or the ones it goes on with.
+    pub fn is_answered(&self, question: &CallId) -> bool {
+        self.lock()
+            .iter()
+            .flat_map(|inner| inner.answers.iter())
+            .any(|(interrupt, _)| interrupt.id == *question)
+    }
+
+    /// What people said to questions of an agent, be it about its calls.
+    pub fn answers(&self, source: &Source) -> Vec<(Interrupt, Answer)> {
+        let inner = self.lock();
+        let answers = inner.iter().flat_map(|inner| inner.answers.iter());
+        answers.filter(|(interrupt, _)| interrupt.address.is_of(source)).cloned().collect()
+    }
+
+    /// The answer to a question of an asker, if it was given about a call with these arguments.
+    pub fn answer(&self, place: &Address, nth: u32, args: Option<&Object>) -> Option<Answer> {
+        let inner = self.lock();
+        let mut answers = inner.iter().flat_map(|inner| inner.answers.iter());
+        answers.find(|(asked, _)| is_about(asked, place, nth, args)).map(|(_, answer)| answer.clone())
+    }
+
+    /// Whether the layer at that place asked about a call of the same batch, and was answered.
+    pub fn is_batch_answered(&self, place: &Address) -> bool {
+        let is_ours = |address: &Address| address.layer == place.layer && address.is_same_batch(place);
+        self.lock().as_ref().is_some_and(|inner| {
+            inner.settled.iter().any(is_ours)
+                || inner.answers.iter().any(|(asked, _)| is_ours(&asked.address))
+        })
+    }
+
+    /// The answer to the asker's next question. An error by which it is asked, if there is none. An answer that was given
+    /// about other arguments is none.
+    pub fn ask(&self, place: Address, question: Question, args: Option<&Object>) -> Result<Answer> {
+        let mut inner = self.make();
+        let inner = inner.get_or_insert_default();
+        let known = inner.asked.iter().position(|(asker, _)| *asker == place);
+        let known = known.unwrap_or_else(|| {
+            inner.asked.push((place.clone(), 0));
+            inner.asked.len() - 1
+        });
+        let nth = inner.asked.get_mut(known).map_or(0, |(_, asked)| {
+            *asked += 1;
+            *asked - 1
+        });
+        let given = inner.answers.iter().find(|(asked, _)| is_about(asked, &place, nth, args));
+        if let Some((_, answer)) = given {
+            return Ok(answer.clone());
+        }
+        let by = place.layer.map_or(Asker::Itself, Asker::Layer);
+        Err(Error::asked(question, Some(by), nth))
+    }
+
+    /// Forgets what was asked and said about a call, or by hooks of an agent: it is done. What is asked next from there is
+    /// another matter.
+    pub fn settle(&self, place: &Address) {
+        let Some(mut inner) = self.used() else { return };
+        let Some(inner) = inner.as_mut() else { return };
+        let place = Address { layer: None, inner: None, nth: 0, ..place.clone() };
+        let other = |address: &Address| {
+            // What older sessions ask does not say by which event.
+            let event = address.event.clone().or_else(|| place.event.clone());
+            place != Address { layer: None, inner: None, nth: 0, event, ..address.clone() }
+        };
+        inner.asked.retain(|(asker, _)| other(asker));
+        let used = inner.answers.extract_if(.., |(interrupt, _)| !other(&interrupt.address));
+        inner.settled.extend(used.map(|(interrupt, _)| interrupt.address));
     }
 
     /// The handler of this run with that number, made if there is none yet.
@@ -139,6 +309,18 @@ impl RunValues {
             }
             place = &made.next;
         }
+    }
+
+    /// What there is, if there is anything.
+    fn used(&self) -> Option<MutexGuard<'_, Option<Box<Inner>>>> {
+        self.used.load(Ordering::Acquire).then(|| self.lock())
+    }
+
+    /// What there is, to put something in.
+    fn make(&self) -> MutexGuard<'_, Option<Box<Inner>>> {
+        let inner = self.lock();
+        self.used.store(true, Ordering::Release);
+        inner
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Box<Inner>>> {

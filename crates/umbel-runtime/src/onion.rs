@@ -154,7 +154,7 @@ impl Passed {
 }
 
 /// Asks each handler before a model call, until one does not simply go on.
-pub(crate) async fn before_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Passed> {
+pub(crate) async fn before_model(handlers: &[Arc<dyn Handler>], turn: &mut ModelTurn<'_>) -> Result<Passed> {
     let (mut passed, before) = (Passed::default(), turn.history.changes());
     for handler in handlers {
         let run = turn.run();

@@ -118,7 +118,7 @@ impl SetModelResponse {
             Some(name) => json!({"type": "object", "properties": {name: *schema.schema}, "required": [name]}),
         };
         Self {
-            spec: ToolSpec::new(SET_MODEL_RESPONSE, text::SET_MODEL_RESPONSE, parameters),
+            spec: ToolSpec::new(SET_MODEL_RESPONSE, text::SET_MODEL_RESPONSE, parameters).resuming(),
             schema,
             wrapped,
         }

@@ -208,7 +208,7 @@ impl TransferTool {
             "properties": {"agent_name": {"type": "string", "enum": names}},
             "required": ["agent_name"],
         });
-        Self(ToolSpec::new(TRANSFER_TO_AGENT, text::TRANSFER_TOOL, parameters))
+        Self(ToolSpec::new(TRANSFER_TO_AGENT, text::TRANSFER_TOOL, parameters).resuming())
     }
 }
 

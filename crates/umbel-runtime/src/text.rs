@@ -47,6 +47,46 @@ pub const NEEDS_CONFIRMATION: &str = "This call waits for a person to approve or
 /// What a call is answered that a person rejected.
 pub const REJECTED: &str = "A person rejected this call, so it was not made.";
 
+/// The same, with the person's words.
+pub fn rejected_because(reason: &str) -> String {
+    format!("A person rejected this call, so it was not made. They said: {reason}")
+}
+
+/// What a person is asked who may do more than approve and reject.
+pub fn approve_hint(tool: &str) -> String {
+    format!("The agent wants to call `{tool}`. Decide what becomes of the call.")
+}
+
+/// What a call of a tool is answered that a person rejected, be it with a reason.
+pub fn call_rejected(tool: &str, reason: Option<&str>) -> String {
+    match reason {
+        Some(reason) => format!(
+            "A person rejected this call of `{tool}`, so it was not made. They said: {reason}. Do not make it again \
+             unless they ask for it."
+        ),
+        None => format!(
+            "A person rejected this call of `{tool}`, so it was not made. Do not make it again unless they ask for it."
+        ),
+    }
+}
+
+/// Goes before the result of a call that a person changed.
+pub fn call_edited(tool: &str, args: &str) -> String {
+    format!("A person changed this call before it was made: `{tool}` was called with {args}. It gave:\n")
+}
+
+/// What a call is answered that was under way when the run was cut short.
+pub const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it was under way when the run was cut short, and it \
+    may or may not have taken effect. Find out before you make it again.";
+
+/// What a person is asked about a call that was under way when the run was cut short.
+pub fn unfinished_call(tool: &str) -> String {
+    format!(
+        "A call of `{tool}` was under way when the run was cut short, and nobody knows whether it took effect. Approve to \
+         make it again, respond with what came of it, or reject to leave it."
+    )
+}
+
 /// What a call is answered that was not made, since a handler went on without it.
 pub const CALL_SKIPPED: &str = "This call was not made: the work went on without it.";
 

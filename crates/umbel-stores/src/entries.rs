@@ -8,7 +8,7 @@ use serde_json::Value;
 use umbel_core::session::without_temp;
 #[cfg(feature = "sqlite")]
 use umbel_core::store::News;
-use umbel_core::store::{refuse_nul, refuse_nul_keys};
+use umbel_core::store::{WaitChange, refuse_nul, refuse_nul_keys};
 use umbel_core::{Error, ErrorKind, Event, LogEntry, Object, Part, Payload, Result, SessionKey, StateScope};
 
 /// Entries as they are written.
@@ -18,6 +18,8 @@ pub(crate) struct Prepared {
     pub(crate) state: Scoped,
     /// When the newest of the events was said.
     pub(crate) updated_at: Option<f64>,
+    /// What becomes of that which the session waits for.
+    pub(crate) waits: WaitChange,
 }
 
 /// One entry of a log as it is written.
@@ -40,7 +42,8 @@ impl Prepared {
     /// Skips previews, strips `temp:` keys, and refuses what no store takes.
     pub(crate) fn new(entries: &[LogEntry]) -> Result<Self> {
         refuse_nul_keys(entries)?;
-        let mut prepared = Self { rows: Vec::with_capacity(entries.len()), ..Self::default() };
+        let (rows, waits) = (Vec::with_capacity(entries.len()), WaitChange::of(entries));
+        let mut prepared = Self { rows, waits, ..Self::default() };
         for entry in entries {
             match entry {
                 LogEntry::Event(event) if event.is_partial() => {}
@@ -97,6 +100,18 @@ pub(crate) fn decode(key: &SessionKey, version: u64, time: Option<f64>, body: &s
         None => serde_json::from_str(body).map(LogEntry::Record),
     };
     entry.map_err(|error| corrupt(&format!("entry {version} of session {key}"), error))
+}
+
+/// Refuses a log with a hole: between two versions there are as many entries as versions.
+pub(crate) fn refuse_holes(key: &SessionKey, from: u64, to: u64, entries: &[LogEntry]) -> Result<()> {
+    let (found, expected) = (entries.len() as u64, to.saturating_sub(from));
+    if found == expected {
+        return Ok(());
+    }
+    let message = format!(
+        "entries of session {key} are missing: after entry {from} there are {found} of {expected}; restore the database from a copy"
+    );
+    Err(Error::new(ErrorKind::Corrupt, message))
 }
 
 /// What came first, and what came after that.

@@ -5,6 +5,7 @@
 //! - `sqlite` (feature, on by default): everything in one file
 //! - `postgres` (feature): a server that many processes share
 //! - [`Keys`]: what credentials are encrypted with
+//! - [`Stores::erase_user`], [`Retention`]: to erase a user, and not to keep data for ever
 //! - `adk`: google-adk's session databases as JSON lines, which stores import and export
 //! - `contract` (feature): tests that any store can be put through
 //!
@@ -38,6 +39,7 @@ pub mod contract;
 mod entries;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod privacy;
 #[cfg(feature = "sealed")]
 mod refusal;
 #[cfg(feature = "sealed")]
@@ -50,6 +52,7 @@ mod transfer;
 
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, PostgresOptions};
+pub use privacy::{Erased, Retention};
 #[cfg(feature = "sealed")]
 pub use seal::{KEYS_FILE_VARIABLE, KEYS_VARIABLE, Key, Keys};
 #[cfg(feature = "sqlite")]

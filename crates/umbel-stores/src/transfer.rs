@@ -10,7 +10,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use umbel_core::memory::MemoryEntry;
-use umbel_core::{Content, Error, ErrorKind, Event, LogEntry, Object, Part, Result, RunStep, SessionKey};
+use umbel_core::{
+    Clock, Content, Error, ErrorKind, Event, LogEntry, Object, Part, Result, RunStep, SessionKey, SystemClock,
+};
 
 use crate::seal::{Owner, Sealed};
 
@@ -45,6 +47,9 @@ enum Line {
         name: String,
         version: u64,
         part: Box<Part>,
+        /// When it was saved; lines of older versions do not tell.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        saved_at: Option<f64>,
     },
     /// A memory.
     Memory {
@@ -56,7 +61,15 @@ enum Line {
         content: Box<Content>,
     },
     /// A credential, encrypted; base64.
-    Credential { app: String, user: String, name: String, key_id: String, sealed: String },
+    Credential {
+        app: String,
+        user: String,
+        name: String,
+        key_id: String,
+        sealed: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        saved_at: Option<f64>,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -93,6 +106,7 @@ pub(crate) enum Piece {
         place: [String; 4],
         version: u64,
         part: Part,
+        saved_at: f64,
     },
     /// What is remembered of one session.
     Memories {
@@ -102,6 +116,7 @@ pub(crate) enum Piece {
     Credential {
         owner: Owner,
         sealed: Sealed,
+        saved_at: f64,
     },
 }
 
@@ -136,8 +151,9 @@ impl<W: Write> Lines<W> {
         match piece {
             Piece::State { app, user, state } => self.line(&Line::State { app, user, state }),
             Piece::Session(session) => self.session(session),
-            Piece::Artifact { place: [app, user, session, name], version, part } => {
-                self.line(&Line::Artifact { app, user, session, name, version, part: Box::new(part) })
+            Piece::Artifact { place: [app, user, session, name], version, part, saved_at } => {
+                let (part, saved_at) = (Box::new(part), Some(saved_at));
+                self.line(&Line::Artifact { app, user, session, name, version, part, saved_at })
             }
             Piece::Memories { place: [app, user, session], entries } => {
                 for MemoryEntry { content, author, timestamp, .. } in entries {
@@ -147,9 +163,10 @@ impl<W: Write> Lines<W> {
                 }
                 Ok(())
             }
-            Piece::Credential { owner: Owner { app, user, name }, sealed } => {
+            Piece::Credential { owner: Owner { app, user, name }, sealed, saved_at } => {
                 let (key_id, sealed) = (sealed.key_id, STANDARD.encode(sealed.bytes));
-                self.line(&Line::Credential { app, user, name, key_id, sealed })
+                let saved_at = Some(saved_at);
+                self.line(&Line::Credential { app, user, name, key_id, sealed, saved_at })
             }
         }
     }
@@ -255,13 +272,15 @@ fn piece(line: Line) -> Result<Piece> {
             let (key, entries) = (SessionKey::new(&app, user, id)?, Vec::new());
             Piece::Session(SessionPiece { key, parent, state, updated_at, owner, entries })
         }
-        Line::Artifact { app, user, session, name, version, part } => {
-            Piece::Artifact { place: [app, user, session, name], version, part: *part }
+        Line::Artifact { app, user, session, name, version, part, saved_at } => {
+            let saved_at = saved_at.unwrap_or_else(|| SystemClock.now());
+            Piece::Artifact { place: [app, user, session, name], version, part: *part, saved_at }
         }
-        Line::Credential { app, user, name, key_id, sealed } => {
+        Line::Credential { app, user, name, key_id, sealed, saved_at } => {
             let unreadable = |_| Error::new(ErrorKind::InvalidInput, "a credential is not base64");
             let sealed = Sealed { key_id, bytes: STANDARD.decode(sealed).map_err(unreadable)? };
-            Piece::Credential { owner: Owner::new(&app, &user, &name)?, sealed }
+            let saved_at = saved_at.unwrap_or_else(|| SystemClock.now());
+            Piece::Credential { owner: Owner::new(&app, &user, &name)?, sealed, saved_at }
         }
         Line::Umbel { .. } | Line::Event { .. } | Line::Record { .. } | Line::Memory { .. } => {
             return Err(Error::new(ErrorKind::InvalidInput, "a line stands where it cannot"));

@@ -11,6 +11,7 @@
 //! | [`flow`] | What an agent with a model does, step by step, and how to change it |
 //! | [`handler`] | What extends agents and runs: hooks, order, conflicts, errors, and how to come from elsewhere |
 //! | [`layers`] | Layers around tools and prebuilt handlers, with all their defaults |
+//! | [`operations`] | What goes wrong with databases, how it looks, and what to do about it |
 
 #[doc = include_str!("../../../docs/agent.md")]
 pub mod agent {}
@@ -38,3 +39,6 @@ pub mod handler {}
 
 #[doc = include_str!("../../../docs/layers.md")]
 pub mod layers {}
+
+#[doc = include_str!("../../../docs/operations.md")]
+pub mod operations {}

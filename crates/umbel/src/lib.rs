@@ -299,7 +299,8 @@
 //!
 //! | Name | Description | Default? |
 //! |---|---|---|
-//! | | There are none yet | |
+//! | `sqlite` | `umbel::stores`: sessions, artifacts, memories and credentials in one file | No |
+//! | `postgres` | The same on a server that many processes share | No |
 
 pub mod guide;
 
@@ -308,6 +309,8 @@ pub use umbel_core::*;
 pub use umbel_macros::{handler, tool};
 pub use umbel_runtime as runtime;
 pub use umbel_runtime::*;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use umbel_stores as stores;
 
 /// What `#[tool]` expands to refers to these. Not for use by hand.
 #[doc(hidden)]

@@ -12,6 +12,8 @@ use super::script::text;
 struct Entry {
     file: String,
     case: String,
+    /// What is to come of it, if that is said.
+    expect: Option<Value>,
 }
 
 /// All such cases.
@@ -19,7 +21,7 @@ struct Entry {
 pub(super) struct Better(Vec<Entry>);
 
 impl Better {
-    /// Reads a list of `{file, case, reason}`. No list is an empty one.
+    /// Reads a list of `{file, case, reason, expect?}`. No list is an empty one.
     pub(super) fn read(path: &Path) -> Result<Self, BoxError> {
         if !path.exists() {
             return Ok(Self::default());
@@ -32,7 +34,8 @@ impl Better {
         };
         let read = |entry: &Value| -> Result<Entry, BoxError> {
             word(entry, "reason")?;
-            Ok(Entry { file: word(entry, "file")?, case: word(entry, "case")? })
+            let expect = entry.get("expect").cloned();
+            Ok(Entry { file: word(entry, "file")?, case: word(entry, "case")?, expect })
         };
         Ok(Self(list.iter().map(read).collect::<Result<_, _>>()?))
     }
@@ -40,6 +43,11 @@ impl Better {
     /// Whether a case is one of them.
     pub(super) fn contains(&self, file: &str, case: &str) -> bool {
         self.0.iter().any(|entry| entry.file == file && entry.case == case)
+    }
+
+    /// What is to come of a case in the place of what the oracle made of it.
+    pub(super) fn expect(&self, file: &str, case: &str) -> Option<&Value> {
+        self.0.iter().find(|entry| entry.file == file && entry.case == case)?.expect.as_ref()
     }
 
     /// Those of a file that it does not have.

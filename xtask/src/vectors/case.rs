@@ -29,6 +29,12 @@ impl Case {
         })
     }
 
+    /// The same case, of which something else is expected.
+    pub(super) fn expecting(&self, expect: &Value) -> Self {
+        let Self { name, input, tags, .. } = self;
+        Self { name: name.clone(), input: input.clone(), expect: expect.clone(), tags: tags.clone() }
+    }
+
     pub(super) fn has_tag(&self, tag: &str) -> bool {
         self.tags.iter().any(|present| present == tag)
     }

@@ -153,7 +153,24 @@ fn run_file(path: &Path, options: &Options, better: &Better, report: &mut Report
         return;
     }
     for case in cases {
-        match judge(&kind, case) {
+        let verdict = judge(&kind, case);
+        // Where the list says what is to be done instead, that is done.
+        let instead = better.expect(&name, &case.name).filter(|_| matches!(verdict, Verdict::Failed(_)));
+        let verdict = match instead.map(|expect| judge(&kind, &case.expecting(expect))) {
+            None => verdict,
+            Some(Verdict::Passed) => {
+                report.better += 1;
+                continue;
+            }
+            Some(other) => {
+                report.failed += 1;
+                let found =
+                    if let Verdict::Failed(failure) = &other { &failure.difference } else { "skipped" };
+                report.lines.push(format!("{name} {}: not as {BETTER} says: {found}", case.name));
+                continue;
+            }
+        };
+        match verdict {
             Verdict::Failed(_) if better.contains(&name, &case.name) => report.better += 1,
             Verdict::Passed if better.contains(&name, &case.name) => {
                 report.failed += 1;
@@ -202,6 +219,7 @@ const KINDS: &[&str] = &[
     "final_response",
     "flow",
     "function_calls",
+    "hitl",
     "instructions",
     "limits",
     "order",
@@ -225,6 +243,7 @@ async fn check(kind: &str, case: &Case) -> Result<Checked, BoxError> {
         "final_response" => final_response::check(case),
         "flow" => flow::check(case).await,
         "function_calls" => function_calls::check(case).await,
+        "hitl" => handlers::hitl::check(case).await,
         "instructions" => instructions::check(case).await,
         "limits" => handlers::limits::check(case).await,
         "order" => handlers::order::check(case).await,
@@ -278,7 +297,7 @@ mod tests {
         stream,
         transfer
     );
-    files!("handlers": context_edit, limits, order, pii, pii_stream, retry, summarise, todo, tool_select);
+    files!("handlers": context_edit, hitl, limits, order, pii, pii_stream, retry, summarise, todo, tool_select);
 
     /// What becomes of two cases, of which the second fails, with that list of cases to do better on.
     fn judged(better: &str) -> (usize, usize, usize, String) {
@@ -313,6 +332,21 @@ mod tests {
         let (_, failed, _, lines) = judged(&entry("gone away"));
         assert_eq!(failed, 2);
         assert!(lines.contains("there is no such case"), "{lines}");
+    }
+
+    #[test]
+    fn what_is_done_better_must_be_what_the_list_says() {
+        let entry = |last: bool| {
+            format!(
+                r#"[{{"file": "f.json", "case": "wrong", "reason": "because", "expect": {{"final": {last}}}}}]"#
+            )
+        };
+        let (passed, failed, better, _) = judged(&entry(true));
+        assert_eq!((passed, failed, better), (1, 0, 1));
+        let impossible = entry(true).replace("true", "\"no\"");
+        let (passed, failed, better, lines) = judged(&impossible);
+        assert_eq!((passed, failed, better), (1, 1, 0));
+        assert!(lines.contains("not as better.json says"), "{lines}");
     }
 
     #[test]

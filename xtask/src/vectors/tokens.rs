@@ -103,7 +103,16 @@ impl Tokens {
             "schema-error" => ANYTHING.to_owned(),
             "confirm-hint" => text::confirm_hint(rest),
             "needs-confirmation" => text::NEEDS_CONFIRMATION.to_owned(),
-            "rejected" => text::REJECTED.to_owned(),
+            "rejected" if rest.is_empty() => text::REJECTED.to_owned(),
+            "rejected" => {
+                let reason = second.strip_prefix("reason=");
+                text::call_rejected(limited_tool(rest).unwrap_or_default(), reason)
+            }
+            "edited" => {
+                let tool = first.strip_prefix("name=").unwrap_or_default();
+                text::call_edited(tool, second.strip_prefix("args=").unwrap_or_default())
+            }
+            "default-description" => text::approve_hint(ANYTHING),
             "tool-not-found" => tool_not_found(rest),
             "no-content" => text::NO_CONTENT.to_owned(),
             "llm-call-limit" => model_call_limit(rest.parse().unwrap_or_default()),

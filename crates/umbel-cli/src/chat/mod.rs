@@ -3,15 +3,13 @@
 mod hints;
 mod interrupts;
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 
 use futures::StreamExt;
-use serde_json::json;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Split};
 use umbel::{
-    CallId, Content, EventFilter, FunctionCall, FunctionResponse, Interrupt, Object, Outcome, Part, Role,
-    RunConfig, Runner, Session, SessionKey,
+    Answer, Content, EventFilter, FunctionCall, Interrupt, Object, Outcome, Part, Role, RunConfig, Runner,
+    Session, SessionKey,
 };
 
 pub use self::interrupts::Interrupts;
@@ -70,21 +68,55 @@ enum Ended {
     For(Reply),
 }
 
-/// The calls that agents ask about, by the id of the question.
-type Questions = HashMap<CallId, FunctionCall>;
-
 impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
-    /// Begins a conversation.
+    /// Begins a conversation, or goes on with the one of that id.
     pub async fn begin(
         runner: Runner,
         user: &str,
+        id: Option<&str>,
         input: R,
         screen: Screen<W>,
         interrupts: Interrupts,
     ) -> umbel::Result<Self> {
-        let session = runner.create_session(user).await?.key;
+        let session = match id {
+            None => runner.create_session(user).await?.key,
+            Some(id) => {
+                let key = SessionKey::new(runner.app(), user, id)?;
+                if runner.sessions().get(&key, EventFilter { recent: Some(0), after: None }).await?.is_none()
+                {
+                    runner.create_session_with(user, id, Object::new()).await?;
+                }
+                key
+            }
+        };
         // Bytes, not text: a line that is not UTF-8 shall not end the conversation.
         Ok(Self { runner, session, input: input.split(b'\n'), screen, interrupts })
+    }
+
+    /// Takes up what was left: runs whose program ended in the middle, and questions that nobody answered.
+    pub async fn go_on(&mut self) -> io::Result<()> {
+        match self.runner.recover().await {
+            Ok(recovered) if recovered.is_empty() => {}
+            Ok(recovered) => {
+                let count = recovered.len();
+                self.screen
+                    .note(&format!("{count} answer(s) that were cut short are finished now: see /events"))?;
+            }
+            Err(error) => self.failed(&error)?,
+        }
+        let open = match self.runner.open_questions(&self.session).await {
+            Ok(open) => open,
+            Err(error) => return self.failed(&error),
+        };
+        let id = self.session.id().to_owned();
+        self.screen.note(&format!("This is conversation {id}. `--session {id}` comes back to it."))?;
+        if !open.is_empty() {
+            self.screen.note("You were asked something and have not answered yet.")?;
+            if let Some(answers) = self.approvals(&open).await? {
+                self.answer(answers).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Talks until the person leaves.
@@ -118,12 +150,11 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
     pub async fn answer(&mut self, message: impl Into<Content>) -> io::Result<Reply> {
         let mut message = message.into();
         loop {
-            let mut questions = Questions::new();
-            let asked = match self.run(message, &mut questions).await? {
+            let asked = match self.run(message).await? {
                 Ended::Asks(asked) => asked,
                 Ended::For(reply) => return Ok(reply),
             };
-            match self.approvals(&asked, &questions).await? {
+            match self.approvals(&asked).await? {
                 Some(answers) => message = answers,
                 None => {
                     self.screen.paint(Ink::Question, "No answer came, so this was not done.")?;
@@ -134,7 +165,7 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
     }
 
     /// Does one run and shows its events as they come.
-    async fn run(&mut self, message: Content, questions: &mut Questions) -> io::Result<Ended> {
+    async fn run(&mut self, message: Content) -> io::Result<Ended> {
         let config = RunConfig { streaming: true, ..RunConfig::default() };
         let mut run = self.runner.run_with(&self.session, message, config);
         let (mut failure, mut warning) = (None, None);
@@ -152,7 +183,6 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
             match item {
                 None => break,
                 Some(Ok(event)) => {
-                    questions.extend(event.calls().filter_map(question));
                     warning = event.error_message().map(str::to_owned).or(warning);
                     self.screen.show(&event)?;
                 }
@@ -180,10 +210,10 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
     }
 
     /// Asks the person about each call that needs an approval. `None` if one of them gets no answer.
-    async fn approvals(&mut self, asked: &[Interrupt], questions: &Questions) -> io::Result<Option<Content>> {
+    async fn approvals(&mut self, asked: &[Interrupt]) -> io::Result<Option<Content>> {
         let mut answers = Vec::new();
         for interrupt in asked {
-            let Some(call) = questions.get(&interrupt.id) else {
+            let Some(call) = &interrupt.call else {
                 let text = format!(
                     "{} waits for something that this chat cannot give yet.",
                     interrupt.address.agent
@@ -199,8 +229,8 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
                 self.screen.print(hint)?;
             }
             let Some(confirmed) = self.yes_or_no().await? else { return Ok(None) };
-            let answer = Object::from_iter([("confirmed".to_owned(), json!(confirmed))]);
-            answers.push(Part::response(FunctionResponse::new(Some(interrupt.id.clone()), QUESTION, answer)));
+            let answer = if confirmed { Answer::approve() } else { Answer::reject() };
+            answers.push(Part::response(interrupt.response(&answer)));
         }
         Ok(Some(Content::new(Role::User, answers)))
     }
@@ -291,8 +321,8 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
     }
 }
 
-/// The call that a question is about, by the id of the question.
-pub(crate) fn question(call: &FunctionCall) -> Option<(CallId, FunctionCall)> {
+/// The call that a question is about.
+pub(crate) fn question(call: &FunctionCall) -> Option<FunctionCall> {
     let about = call.args.as_ref().filter(|_| call.name == QUESTION)?.get("originalFunctionCall")?;
-    Some((call.id.clone()?, serde_json::from_value(about.clone()).ok()?))
+    serde_json::from_value(about.clone()).ok()
 }

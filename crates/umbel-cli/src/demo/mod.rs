@@ -11,6 +11,7 @@ mod words;
 use std::time::Duration;
 
 use umbel::{Chunk, LlmAgent, ModelRequest, Parallel, Result, Runner, Sequential};
+use umbel_stores::Stores;
 
 use self::pace::Paced;
 
@@ -34,8 +35,8 @@ The model is a script and all data is made up. Things to say:
   where should I go?            thinks before it answers
   what can I eat in Rome?       hands over to another agent; `back` returns";
 
-/// The demo. With a pace, the model waits so long before each word, as a real one would.
-pub fn runner(pace: Option<Duration>) -> Result<Runner> {
+/// The demo, kept in those stores. With a pace, the model waits so long before each word, as a real one would.
+pub fn runner(pace: Option<Duration>, stores: Stores) -> Result<Runner> {
     let model = |answer: fn(&ModelRequest) -> Vec<Result<Chunk>>| Paced::new(answer, pace);
     let guide = LlmAgent::new("guide")
         .description("Helps with travel: weather, money, packing, bookings.")
@@ -48,7 +49,12 @@ pub fn runner(pace: Option<Duration>) -> Result<Runner> {
         .tool(tools::my_trips)
         .sub_agent(foodie(model(script::foodie)))
         .sub_agent(day_plan(model(script::sights), model(script::evening), model(script::writer)));
-    Runner::new("demo", guide)
+    Runner::builder("demo", guide)
+        .sessions(stores.sessions)
+        .artifacts(stores.artifacts)
+        .memory(stores.memory)
+        .credentials(stores.credentials)
+        .build()
 }
 
 /// Keeps the conversation until it is about something other than food.

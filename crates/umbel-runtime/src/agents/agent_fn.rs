@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use umbel_core::{Agent, BoxFuture, Extending, Handler, Result, Run};
+use umbel_core::{Agent, BoxFuture, Event, Extending, Handler, Result, Run};
 
 type Work = Arc<dyn for<'a> Fn(&'a Run) -> BoxFuture<'a, Result<()>> + Send + Sync>;
 
@@ -19,6 +19,10 @@ pub struct AgentFn {
 }
 
 /// Makes an agent of a closure that emits events and returns.
+///
+/// If its run is gone on with, after a question or a crash, the closure is run again from its top. What it emits then is
+/// what it emitted before, as far as that goes, and agents below it that are done are not run again. So it should do the
+/// same things in the same order; whatever else it does is best done by tools.
 ///
 /// ```
 /// use umbel_core::{Content, Result};
@@ -85,6 +89,12 @@ impl Agent for AgentFn {
     }
 
     fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<()>> {
+        if let Some(replay) = run.values().take_up(run.source()) {
+            let events = run.events();
+            let is_ours =
+                |event: &&Arc<Event>| event.source == *run.source() && event.long_running().is_empty();
+            run.repeat(events.iter_from(replay.turn_of(run.source())).filter(is_ours).cloned());
+        }
         (self.work)(run)
     }
 }

@@ -13,8 +13,8 @@ use futures::TryFutureExt;
 use smol_str::SmolStr;
 use tracing::Instrument;
 use umbel_core::{
-    AgentCallback, AgentPlan, AgentTurn, Callbacks, Content, Context, Error, Jump, NodeId, Outcome, Result,
-    Run, Step,
+    Address, AgentCallback, AgentPlan, AgentTurn, Asker, Callbacks, Content, Context, Error, ErrorKind,
+    Interrupt, Jump, NodeId, Outcome, Raised, Result, Run, RunStep, SafePoint, Step,
 };
 
 pub use self::agent_fn::{AgentFn, agent_fn};
@@ -24,6 +24,7 @@ pub use self::loop_agent::LoopAgent;
 pub use self::parallel::Parallel;
 pub use self::sequential::Sequential;
 
+use crate::flow::emit_questions;
 use crate::onion::{self, Onion};
 use crate::runner::caught;
 use crate::spans;
@@ -61,12 +62,32 @@ async fn turn(run: &Run) -> Result<Option<SmolStr>> {
     let team = Team::of(run)?;
     let onion = &team.place(run.node_id())?.onion;
     if onion.on_error.is_empty() && onion.after_agent.is_empty() {
-        return work(run, &team, onion).await;
+        return match work(run, &team, onion).await {
+            Err(error) if error.kind() == ErrorKind::Interrupted => Box::pin(ask_people(run, error)).await,
+            result => result,
+        };
     }
     // A panic is an error here already, so that whoever waits for the end of the turn is told of it.
-    let result = Box::pin(caught(work(run, &team, onion))).await;
+    let result = match Box::pin(caught(work(run, &team, onion))).await {
+        Err(error) if error.kind() == ErrorKind::Interrupted => ask_people(run, error).await,
+        result => result,
+    };
     // Boxed: most agents have no such handler.
     Box::pin(wind_up(run, onion, result)).await
+}
+
+/// Asks people what the agent or one of its handlers wants to know. The turn goes on with the answer.
+async fn ask_people(run: &Run, error: Error) -> Result<Option<SmolStr>> {
+    let Some(Raised::Question { question, by, nth }) = error.raised().cloned() else { return Err(error) };
+    let layer = match by {
+        Some(Asker::Layer(layer)) => Some(layer),
+        _ => None,
+    };
+    let address = Address { layer, nth, ..Address::new(run.source(), None) };
+    let services = run.services();
+    let asked = Interrupt::new(services.ids.call(), address, *question, services.clock.now());
+    emit_questions(run, vec![asked]).await?;
+    Ok(None)
 }
 
 /// What comes after a turn, however it ended.
@@ -183,10 +204,21 @@ pub async fn run_sub_agent(run: &Run, name: &str) -> Result<()> {
     run_child(&run.enter(node)?).await
 }
 
-/// Runs the agent at the run's place, below another one.
+/// Runs the agent at the run's place, below another one. If the run goes on with one that was cut short, turns that were
+/// done are not done again.
 pub(crate) async fn run_child(run: &Run) -> Result<()> {
+    if let Some(done) = run.values().visit(run.source()) {
+        run.mark_done(&done);
+        return Ok(());
+    }
+    run.cancel_token().check_at(SafePoint::Next)?;
     // Boxed, since agents hold agents.
-    Box::pin(run_agent(run)).await.map_err(|(error, _)| error)
+    Box::pin(run_agent(run)).await.map_err(|(error, _)| error)?;
+    if !run.is_paused() {
+        run.values().settle(&Address::new(run.source(), None));
+        run.note_step(RunStep::AgentDone { done: Box::new(run.done()) });
+    }
+    Ok(())
 }
 
 /// The work with its failure noted in the span.

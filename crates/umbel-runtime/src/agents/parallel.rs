@@ -32,13 +32,20 @@ impl Parallel {
         let children: Vec<Run> =
             run.node()?.children.iter().map(|child| run.fork(*child)).collect::<Result<_>>()?;
         let mut work: FuturesUnordered<_> = children.iter().map(run_until_escalated).collect();
+        let mut stopped = None;
         while let Some(result) = work.next().await {
-            result?;
+            match result {
+                // It stopped where it was asked to; the others come to such a point, too.
+                Err(error) if error.is_control() && !run.cancel_token().is_cancelled() => {
+                    stopped = Some(error);
+                }
+                result => result?,
+            }
             if children.iter().any(Run::has_escalated) {
                 break;
             }
         }
-        Ok(())
+        stopped.map_or(Ok(()), Err)
     }
 }
 

@@ -10,9 +10,7 @@ use umbel_core::{CallId, ContentsView, Event, Part, Payload, RunId};
 use super::item::known;
 
 /// Names of calls by which the flow talks with the client; models never see them.
-pub(crate) const REQUEST_CREDENTIAL: &str = "adk_request_credential";
-pub(crate) use umbel_core::interrupt::REQUEST_CONFIRMATION;
-pub(crate) const REQUEST_INPUT: &str = "adk_request_input";
+pub(crate) use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 const FRAMEWORK: &str = "adk_framework";
 
 /// The events that the view sees: those that no rewind made void and no rule hides.

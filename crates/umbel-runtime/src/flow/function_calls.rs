@@ -8,34 +8,66 @@ use std::sync::Arc;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
+use smol_str::SmolStr;
 use tracing::Instrument;
 use umbel_core::{
-    Actions, CallFinished, CallId, Confirmation, Content, Error, ErrorKind, Event, FunctionCall,
-    FunctionResponse, Handler, NextTool, Object, Part, Parts, Payload, Response, Result, Role, Run, RunStep,
-    ToolCall, ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet,
-    ToolValue, Work,
+    Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirm, Confirmation, Content,
+    DecisionKind, Error, ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt,
+    NextTool, Object, Part, Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep, ToolCall,
+    ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolValue,
+    UnfinishedCalls, Work,
 };
 
 use super::Turn;
 use crate::adk_stage::fails_the_run;
-use crate::contents::visible::REQUEST_CONFIRMATION;
+use crate::runner::digest;
 use crate::{spans, text};
+
+/// Asks for tools that need a confirmation. Handlers have no such name.
+pub(crate) const CONFIRM_LAYER: &str = "_confirm";
+/// Says in a result's metadata that it was given in the tool's place, and is to come before those of calls that were made.
+pub(crate) const INJECTED: &str = "injected";
+/// Asks about calls that were cut short.
+const RECOVERY_LAYER: &str = "_recovery";
 
 /// Calls to be made together.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// The calls, in order.
     pub calls: Vec<FunctionCall>,
+    /// The event by which the model asked for them.
+    pub event: Option<EventId>,
     /// What people said to those that asked for it.
-    pub confirmations: BTreeMap<CallId, Confirmation>,
+    pub confirmations: BTreeMap<CallId, Answer>,
     /// Calls that are answered already and not made. Their results come first.
     pub answers: Vec<(CallId, ToolValue)>,
+    /// Results from before the run was cut short.
+    pub finished: Vec<CallFinished>,
+    /// The calls were made before: people were asked, or the run was cut short.
+    pub again: Again,
+    /// All calls that the model asked for with that event, if they are more than these.
+    pub together: Option<Arc<[FunctionCall]>>,
+    /// The tools that the model called where people put others in their place.
+    pub renamed: BTreeMap<CallId, SmolStr>,
+}
+
+/// Whether calls were made before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Again {
+    /// They were not.
+    #[default]
+    No,
+    /// They asked people, and have their answer.
+    Answered,
+    /// They were cut short. Nobody knows what came of them, unless they have a result.
+    CutShort,
 }
 
 impl Batch {
     /// The calls of an event.
     pub fn of_event(event: &Event) -> Self {
-        Self { calls: event.calls().cloned().collect(), ..Self::default() }
+        let event_id = Some(event.id.clone()).filter(|id| !id.is_empty());
+        Self { calls: event.calls().cloned().collect(), event: event_id, ..Self::default() }
     }
 }
 
@@ -48,17 +80,60 @@ impl Batch {
     /// The answer that a call has already.
     fn answered(&self, call: &FunctionCall) -> Option<Done> {
         let (_, value) = self.answers.iter().find(|(id, _)| call.id.as_ref() == Some(id))?;
-        Some(Done { part: Some(response_part(call, value.clone())), words: None, actions: None })
+        Some(Done { part: Some(response_part(call, value.clone())), is_first: true, ..Done::default() })
+    }
+
+    /// What a call gave before the run was cut short.
+    fn finished(&self, call: &FunctionCall) -> Option<Done> {
+        let finished = self.finished.iter().find(|finished| Some(&finished.call) == call.id.as_ref())?;
+        let CallFinished { response, words, actions, .. } = finished.clone();
+        Some(Done { part: response, words, actions, ..Done::default() })
     }
 }
 
+/// Answers that calls have already, as records of their end.
+pub(super) fn answered_steps(answers: &[(CallId, ToolValue)], event: &Event) -> Vec<RunStep> {
+    let finished = |(id, value): &(CallId, ToolValue)| {
+        let call = event.calls().find(|call| call.id.as_ref() == Some(id))?;
+        let response = Some(response_part(call, value.clone()));
+        let finished = CallFinished { call: id.clone(), response, words: None, actions: None };
+        Some(RunStep::CallFinished { finished: Box::new(finished) })
+    };
+    answers.iter().filter_map(finished).collect()
+}
+
 /// What one call gave.
+#[derive(Default)]
 struct Done {
     /// Absent if the answer comes later.
     part: Option<Part>,
     /// The same in words, if nobody sums it up.
     words: Option<Part>,
     actions: Option<Box<Actions>>,
+    /// What it asks people.
+    asks: Vec<Interrupt>,
+    /// It waits for people, and has no result yet.
+    waits: Option<CallId>,
+    /// The result was given in the tool's place, and comes before those of calls that were made.
+    is_first: bool,
+}
+
+impl Done {
+    /// Whether it waits, and asks nobody itself.
+    fn is_held(&self) -> bool {
+        self.waits.is_some() && self.asks.is_empty()
+    }
+}
+
+/// What calls gave together.
+#[derive(Default)]
+pub(crate) struct Executed {
+    /// Their results, not yet emitted.
+    pub(crate) event: Option<Event>,
+    /// What they ask people.
+    pub(super) asks: Vec<Interrupt>,
+    /// Those that wait for people.
+    waiting: Vec<CallId>,
 }
 
 /// Makes the calls, emits what they gave, and sees to what that asks for. Gives the last event.
@@ -71,14 +146,15 @@ pub(super) async fn follow(
     let team = turn.team.clone();
     let layers = &team.place(run.node_id())?.onion.wrap_tool;
     let layers = turn.layers.as_ref().unwrap_or(layers);
-    let Some(mut event) = execute(run, layers, tools, batch).await? else { return Ok(None) };
-    mark_direct(tools, batch, &mut event);
-    turn.answer.save(turn.agent, &mut event)?;
+    let mut made = execute(run, layers, tools, batch).await?;
+    let Some(event) = &mut made.event else { return Ok(None) };
+    mark_direct(tools, batch, event);
+    turn.answer.save(turn.agent, event)?;
     let actions = event.actions.as_deref();
     let (answer, transfer) = actions.map_or((None, None), |actions| {
         (actions.set_model_response.clone(), actions.transfer_to_agent.clone())
     });
-    let mut last = emit_with_questions(run, &batch.calls, event).await?;
+    let Some(mut last) = emit_with_questions(run, made).await? else { return Ok(None) };
     if let Some(value) = answer {
         let answer = Content::model(Part::text(value.to_string()));
         let mut event = run.event().with_content(answer);
@@ -100,44 +176,51 @@ pub(super) fn mark_direct(tools: &ToolSet, batch: &Batch, event: &mut Event) {
     }
 }
 
-/// Emits the responses, and the questions to people that some of them raise.
-pub(super) async fn emit_with_questions(
-    run: &Run,
-    calls: &[FunctionCall],
-    mut event: Event,
-) -> Result<Arc<Event>> {
-    let asked = event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.clone());
-    let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return run.emit(event).await };
-    let question = question(run, calls, &asked);
+/// Emits the responses, and the questions to people that some of them raise. Gives the last event.
+pub(super) async fn emit_with_questions(run: &Run, made: Executed) -> Result<Option<Arc<Event>>> {
+    let Executed { event, asks, waiting } = made;
+    let Some(mut event) = event else { return Ok(None) };
+    if asks.is_empty() {
+        return run.emit(event).await.map(Some);
+    }
     let settled =
-        event.responses().any(|response| response.id.as_ref().is_none_or(|id| !asked.contains_key(id)));
+        event.responses().any(|response| response.id.as_ref().is_none_or(|id| !waiting.contains(id)));
     if settled {
         // Some calls have their results: the model shall see those once the others have theirs too.
         event.actions_mut().skip_summarization = None;
         run.emit(event).await?;
-        run.emit(question).await
+        emit_questions(run, asks).await.map(Some)
     } else {
-        run.emit(question).await?;
-        run.emit(event).await
+        emit_questions(run, asks).await?;
+        run.emit(event).await.map(Some)
     }
 }
 
-/// The event that asks people about calls.
-fn question(run: &Run, calls: &[FunctionCall], asked: &BTreeMap<CallId, Confirmation>) -> Event {
+/// Asks people. The form of the questions in the log is that of google-adk.
+pub(crate) async fn emit_questions(run: &Run, asks: Vec<Interrupt>) -> Result<Arc<Event>> {
     let mut ids = Vec::new();
-    let parts = calls.iter().filter_map(|call| {
-        let confirmation = asked.get(call.id.as_ref()?)?;
-        let args = json!({"originalFunctionCall": call, "toolConfirmation": confirmation});
-        let id = run.services().ids.call();
-        ids.push(id.clone());
-        let args = args.as_object().cloned().unwrap_or_default();
-        Some(Part::call(FunctionCall::new(REQUEST_CONFIRMATION, args).with_id(id)))
+    let parts = asks.iter().map(|asked| {
+        let confirmation = Confirmation {
+            hint: asked.message.clone(),
+            payload: asked.payload.clone(),
+            ..Confirmation::default()
+        };
+        let mut args = Object::new();
+        if let Some(call) = &asked.call {
+            args.insert("originalFunctionCall".to_owned(), json!(call));
+        }
+        args.insert("toolConfirmation".to_owned(), json!(confirmation));
+        if let Some(schema) = &asked.response_schema {
+            args.insert("responseSchema".to_owned(), schema.clone());
+        }
+        ids.push(asked.id.clone());
+        Part::call(FunctionCall::new(asked.call_name(), args).with_id(asked.id.clone()))
     });
     let content = Content::new(Role::Model, parts.collect::<Parts>());
     let mut event = run.event().with_content(content);
     ids.sort();
     event.long_running_tool_ids = Some(Box::new(ids));
-    event
+    run.emit_with(event, vec![RunStep::Asked { interrupts: Box::new(asks) }]).await
 }
 
 /// Makes the calls and merges what they gave into one event, not yet emitted.
@@ -146,10 +229,13 @@ fn question(run: &Run, calls: &[FunctionCall], asked: &BTreeMap<CallId, Confirma
 pub(crate) async fn execute(
     run: &Run,
     layers: &[Arc<dyn Handler>],
-    tools: &ToolSet,
+    tools: &Arc<ToolSet>,
     batch: &Batch,
-) -> Result<Option<Event>> {
-    let caller = Caller { run, layers, tools, batch, turns: exclusive(batch, tools) };
+) -> Result<Executed> {
+    let several = || (batch.calls.len() > 1).then(|| Arc::from(batch.calls.as_slice()));
+    let several = batch.together.clone().or_else(several);
+    let turns = exclusive(batch, tools);
+    let mut caller = Caller { run, layers, tools, batch, several, turns, releases: false };
     let mut done: Vec<Done> = batch.calls.iter().filter_map(|call| batch.answered(call)).collect();
     let results = match batch.calls.as_slice() {
         [only] if done.is_empty() => vec![caller.make(only).await],
@@ -158,6 +244,7 @@ pub(crate) async fn execute(
             Box::pin(caller.make_all(&open)).await
         }
     };
+    let results = Box::pin(caller.release(results)).await;
     let mut failure = None;
     for result in results {
         match result {
@@ -165,9 +252,10 @@ pub(crate) async fn execute(
             Err(error) => failure = failure.or(Some(error)),
         }
     }
+    done.sort_by_key(|one| !one.is_first);
     let Some(error) = failure else { return Ok(merge(run, done)) };
     done.retain(|one| one.actions.as_ref().is_none_or(|actions| actions.is_plain()));
-    if let Some(event) = merge(run, done).filter(|_| !error.is_control()) {
+    if let Some(event) = merge(run, done).event.filter(|_| !error.is_control()) {
         run.emit(event).await?;
     }
     Err(error)
@@ -180,10 +268,13 @@ fn exclusive(batch: &Batch, tools: &ToolSet) -> Option<tokio::sync::RwLock<()>> 
 }
 
 /// The results as one event: parts in call order, actions merged in call order.
-fn merge(run: &Run, done: Vec<Done>) -> Option<Event> {
+fn merge(run: &Run, done: Vec<Done>) -> Executed {
     let mut parts = Parts::new();
     let mut actions: Option<Box<Actions>> = None;
+    let (mut asks, mut waiting) = (Vec::new(), Vec::new());
     for one in done {
+        asks.extend(one.asks);
+        waiting.extend(one.waits);
         parts.extend(one.part);
         parts.extend(one.words);
         match (&mut actions, one.actions) {
@@ -193,22 +284,26 @@ fn merge(run: &Run, done: Vec<Done>) -> Option<Event> {
         }
     }
     if parts.is_empty() && actions.is_none() {
-        return None;
+        return Executed::default();
     }
     let mut event = run.event();
     event.actions = actions;
     // Without a part there is no answer yet, but what the calls did counts.
     event.content = (!parts.is_empty()).then(|| Arc::new(Content { role: Some(Role::User), parts }));
-    Some(event)
+    Executed { event: Some(event), asks, waiting }
 }
 
 struct Caller<'a> {
     run: &'a Run,
     /// Around each call, outermost first.
     layers: &'a [Arc<dyn Handler>],
-    tools: &'a ToolSet,
+    tools: &'a Arc<ToolSet>,
     batch: &'a Batch,
+    /// The calls, if there are several.
+    several: Option<Arc<[FunctionCall]>>,
     turns: Option<tokio::sync::RwLock<()>>,
+    /// Calls that waited with others need not any more.
+    releases: bool,
 }
 
 impl Caller<'_> {
@@ -227,7 +322,9 @@ impl Caller<'_> {
                 running.push(self.make_one_of_several(index, call));
             }
             let Some(result) = running.next().await else { break };
-            let failed = result.1.is_err();
+            // Who stopped where it was asked to does no harm to the others.
+            let stops = |error: &Error| !error.is_control() || self.run.cancel_token().is_cancelled();
+            let failed = result.1.as_ref().is_err_and(stops);
             results.push(result);
             if failed {
                 while let Some(Some(result)) = running.next().now_or_never() {
@@ -240,12 +337,43 @@ impl Caller<'_> {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
+    /// Makes calls that wait with others, if nobody is asked about any of them.
+    async fn release(&mut self, mut results: Vec<Result<Done>>) -> Vec<Result<Done>> {
+        let is_held = |result: &Result<Done>| matches!(result, Ok(done) if done.is_held());
+        let failed = results.iter().any(Result::is_err);
+        if failed || !results.iter().any(is_held) || self.is_asking(&results) {
+            return results;
+        }
+        self.releases = true;
+        for result in results.iter_mut().filter(|result| is_held(result)) {
+            let Ok(Done { waits: Some(id), .. }) = result else { continue };
+            if let Some(call) = self.batch.calls.iter().find(|call| call.id.as_ref() == Some(id)) {
+                *result = self.make_one_of_several(0, call).await.1;
+            }
+        }
+        results
+    }
+
+    /// Whether people are asked about a call of this batch.
+    fn is_asking(&self, results: &[Result<Done>]) -> bool {
+        let asks = |result: &Result<Done>| matches!(result, Ok(done) if !done.asks.is_empty());
+        let here = |asked: &Interrupt| {
+            asked.address.is_of(self.run.source()) && asked.address.event == self.batch.event
+        };
+        results.iter().any(asks) || self.run.open_questions().iter().any(here)
+    }
+
     /// Makes a call and notes its result, so that it is not made again should its siblings be cut short.
     async fn make_one_of_several(&self, index: usize, call: &FunctionCall) -> (usize, Result<Done>) {
+        if let Some(done) = self.batch.finished(call) {
+            return (index, Ok(done));
+        }
         let mut result = self.make(call).await;
-        if let (Ok(done), Some(call)) = (&result, call.id.clone()) {
-            let response = done.part.as_ref().and_then(|part| serde_json::to_value(part).ok());
-            let finished = Box::new(CallFinished { call, response });
+        if let (Ok(done), Some(call)) = (&result, call.id.clone())
+            && done.waits.is_none()
+        {
+            let (response, words) = (done.part.clone(), done.words.clone());
+            let finished = Box::new(CallFinished { call, response, words, actions: done.actions.clone() });
             if let Err(error) = self.run.record(vec![RunStep::CallFinished { finished }]).await {
                 result = Err(error);
             }
@@ -258,9 +386,20 @@ impl Caller<'_> {
         let span = spans::tool_call(call);
         let meta = self.tools.get(&call.name);
         let confirmation = call.id.as_ref().and_then(|id| self.batch.confirmations.get(id)).cloned();
-        let cx = ToolContext::new(self.run.clone(), call.name.clone(), call.id.clone(), confirmation);
+        let (event, batch) = (self.batch.event.clone(), self.several.clone());
+        let made = CallMade {
+            event,
+            confirmation,
+            again: self.batch.again != Again::No,
+            tools: batch.is_some().then(|| self.tools.clone()),
+            batch,
+            released: self.releases,
+            instead_of: call.id.as_ref().and_then(|id| self.batch.renamed.get(id)).cloned(),
+        };
+        let cx = ToolContext::new(self.run.clone(), call.name.clone(), call.id.clone(), made);
+        let mut asks = None;
         let value = async {
-            let value = self.value(&cx, call, meta).await;
+            let value = self.value(&cx, call, meta, &mut asks).await;
             match &value {
                 Err(error) => spans::record_error(error.kind().code()),
                 Ok(value) if value.is_error => spans::record_error(ErrorKind::Tool.code()),
@@ -272,10 +411,131 @@ impl Caller<'_> {
         let spec = meta.map(|meta| meta.tool.spec());
         let later = spec.is_some_and(|spec| spec.long_running);
         let actions = cx.take_actions();
+        let asks = asks.or_else(|| self.asked_in_actions(&cx, call, actions.as_deref()));
+        if asks.is_none() {
+            self.run.values().settle(&cx.address());
+        }
+        let waits = call.id.clone().filter(|_| asks.is_some());
         let skips = actions.as_ref().is_some_and(|actions| actions.skip_summarization == Some(true));
         let words = spec.filter(|spec| skips && spec.answers).and_then(|_| in_words(&value.value));
+        let is_first = value.metadata.get(INJECTED) == Some(&Value::Bool(true));
         let part = (!(later && is_nothing(&value.value))).then(|| response_part(call, *value));
-        Ok(Done { part, words, actions })
+        Ok(Done { part, words, actions, asks: asks.unwrap_or_default(), waits, is_first })
+    }
+
+    /// The question of a tool that asks for a confirmation in google-adk's way, beside its result.
+    fn asked_in_actions(
+        &self,
+        cx: &ToolContext,
+        call: &FunctionCall,
+        actions: Option<&Actions>,
+    ) -> Option<Vec<Interrupt>> {
+        let asked = actions?.requested_tool_confirmations.as_ref()?.get(call.id.as_ref()?)?;
+        let question = Question {
+            message: asked.hint.clone().unwrap_or_default(),
+            payload: asked.payload.clone(),
+            ..Question::confirm("").decisions(DecisionKind::ALL)
+        };
+        let address = Address { layer: Some(CONFIRM_LAYER.into()), ..cx.address() };
+        Some(vec![self.interrupt(cx, call, address, question)])
+    }
+
+    /// A question about a call, with the arguments that it had where it is asked. One that is open keeps its name.
+    fn interrupt(
+        &self,
+        cx: &ToolContext,
+        call: &FunctionCall,
+        address: Address,
+        question: Question,
+    ) -> Interrupt {
+        let services = self.run.services();
+        let args = cx.shown().or_else(|| call.args.clone());
+        let shown = FunctionCall { args, ..call.clone() };
+        let open = self.run.open_questions().into_iter();
+        let same = |asked: &Interrupt| {
+            asked.address == address && asked.call.as_ref().is_some_and(|call| *call == shown)
+        };
+        if let Some(open) = open.into_iter().find(same) {
+            return open;
+        }
+        let asked = Interrupt::new(services.ids.call(), address, question, services.clock.now());
+        Interrupt { digest: Some(digest(&shown)), call: Some(shown), ..asked }
+    }
+
+    /// What is to be asked before a call can be made. The call is answered for the time being, so that the log holds
+    /// what models can be sent.
+    fn asked(&self, cx: &ToolContext, call: &FunctionCall, error: &Error) -> Result<Vec<Interrupt>> {
+        let asks = match error.raised().cloned() {
+            Some(Raised::Question { question, by, nth }) => {
+                let layer = match by {
+                    Some(Asker::Layer(layer)) => Some(layer),
+                    _ => None,
+                };
+                vec![self.interrupt(cx, call, Address { layer, nth, ..cx.address() }, *question)]
+            }
+            Some(Raised::Inner(inside)) => {
+                let outside = |asked: Interrupt| {
+                    let inner = Some(Box::new(asked.address));
+                    Interrupt { address: Address { inner, ..cx.address() }, ..asked }
+                };
+                inside.into_iter().map(outside).collect()
+            }
+            Some(Raised::Held) => Vec::new(),
+            None => vec![self.interrupt(cx, call, cx.address(), Question::confirm(error.message()))],
+        };
+        if let Some(first) = asks.first() {
+            cx.request_confirmation(first.message.clone().unwrap_or_default(), first.payload.clone())?;
+        }
+        cx.skip_summarization();
+        Ok(asks)
+    }
+
+    /// What becomes of a call that was begun before, and has no result. `None` if it is to be made.
+    fn cut_short(
+        &self,
+        cx: &ToolContext,
+        meta: Option<&ToolMeta>,
+        args: &Object,
+    ) -> Result<Option<ToolValue>> {
+        let safe = meta.is_none_or(|meta| {
+            let spec = meta.tool.spec();
+            spec.read_only || spec.idempotent || spec.resumes || self.was_kept_back(cx, meta, args)
+        });
+        let layer = || Some(RECOVERY_LAYER.into());
+        let is_ours = |(asked, _): &(Interrupt, Answer)| {
+            let address = Address { layer: layer(), ..cx.address() };
+            asked.address.is_place(&address)
+        };
+        let asked_before = || self.run.values().answers(self.run.source()).iter().any(is_ours);
+        match self.batch.again {
+            Again::CutShort if !safe => {}
+            Again::Answered if asked_before() => {}
+            _ => return Ok(None),
+        }
+        let report = || error_value(text::UNKNOWN_OUTCOME);
+        if self.run.config().unfinished_calls == UnfinishedCalls::Report && !asked_before() {
+            return Ok(Some(report()));
+        }
+        let question = Question::new("unfinished", text::unfinished_call(cx.tool_name()));
+        let question =
+            question.decisions([DecisionKind::Approve, DecisionKind::Reject, DecisionKind::Respond]);
+        let answer = cx.ask(layer(), question)?;
+        Ok(match answer.decision() {
+            DecisionKind::Respond => Some(answer.answer.unwrap_or_default().into()),
+            DecisionKind::Reject => Some(report()),
+            _ => None,
+        })
+    }
+
+    /// Whether a call that was begun cannot have come to its tool, since nobody agreed to it.
+    fn was_kept_back(&self, cx: &ToolContext, meta: &ToolMeta, args: &Object) -> bool {
+        let is_needed = match &meta.tool.spec().confirm {
+            Confirm::Always => true,
+            // A layer may have changed the arguments.
+            confirm => self.layers.is_empty() && confirm.needed(args),
+        };
+        let agreed = |answer: &Answer| answer.confirmed && answer.answer.is_none();
+        is_needed && !cx.confirmation().is_some_and(agreed)
     }
 
     /// The result of a call, through all layers.
@@ -284,6 +544,7 @@ impl Caller<'_> {
         cx: &ToolContext,
         call: &FunctionCall,
         meta: Option<&ToolMeta>,
+        asks: &mut Option<Vec<Interrupt>>,
     ) -> Result<Box<ToolValue>> {
         let args = call.args.clone().unwrap_or_default();
         let _turn = match &self.turns {
@@ -293,7 +554,10 @@ impl Caller<'_> {
             }
             Some(turns) => Some((None, Some(turns.read().await))),
         };
-        let given = if self.layers.is_empty() {
+        let before = if self.batch.again == Again::No { Ok(None) } else { self.cut_short(cx, meta, &args) };
+        let given = if !matches!(before, Ok(None)) {
+            before.map(|value| Box::new(value.unwrap_or_default()))
+        } else if self.layers.is_empty() {
             match meta {
                 Some(meta) => self.known(cx, meta, args).await,
                 None => Err(self.unknown(cx.tool_name())),
@@ -307,8 +571,7 @@ impl Caller<'_> {
         };
         if error.kind() == ErrorKind::Interrupted {
             // A layer or the tool asks a person; the call is made again with the answer.
-            cx.request_confirmation(error.message(), None)?;
-            cx.skip_summarization();
+            *asks = Some(self.asked(cx, call, &error)?);
             return Ok(Box::new(error_value(text::NEEDS_CONFIRMATION)));
         }
         // A run that was told to stop stops, be it for its deadline: nobody may take that for a tool's failure.
@@ -325,9 +588,9 @@ impl Caller<'_> {
 
     /// A tool that nothing stands around.
     async fn known(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<Box<ToolValue>> {
-        match self.gate(cx, meta, &args)? {
-            Some(answer) => Ok(Box::new(answer)),
-            None => self.guarded(cx, meta, args).await,
+        match self.gate(cx, meta, args)? {
+            Gate::Shut(answer) => Ok(answer),
+            Gate::Open(args) => self.guarded(cx, meta, args).await,
         }
     }
 
@@ -339,7 +602,7 @@ impl Caller<'_> {
         args: Arc<Object>,
     ) -> Result<Box<ToolValue>> {
         let end = Centre { caller: self, meta };
-        let call = ToolCall { cx, tool: meta.map(|meta| &meta.tool), args };
+        let call = ToolCall::new(cx, meta.map(|meta| &meta.tool), args);
         let made = NextTool::new(self.layers, &end).call(call);
         let output = self.run.cancel_token().guard(made).await?.map_err(ToolError::into_error)?;
         match output {
@@ -356,21 +619,54 @@ impl Caller<'_> {
         Error::new(ErrorKind::Tool, text::tool_not_found(name, &known))
     }
 
-    /// Stops a call that a person must agree to.
-    fn gate(&self, cx: &ToolContext, meta: &ToolMeta, args: &Object) -> Result<Option<ToolValue>> {
+    /// Stops a call that a person must agree to. If they want it otherwise, it is made with their arguments.
+    fn gate(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<Gate> {
         let spec = meta.tool.spec();
-        if !spec.confirm.needed(args) {
-            return Ok(None);
+        let needed = spec.confirm.needed(&args);
+        if !needed && cx.confirmation().is_none() {
+            return Ok(Gate::Open(args));
         }
-        match cx.confirmation() {
-            Some(answer) if answer.confirmed => Ok(None),
-            Some(_) => Ok(Some(error_value(text::REJECTED))),
+        let shut = |value: ToolValue| Ok(Gate::Shut(Box::new(value)));
+        match self.confirmed(cx, &args) {
+            Some(Answer { confirmed: true, args: Some(edited), answer: None, .. }) => {
+                let edited = Arc::new(edited);
+                cx.show(&edited);
+                Ok(Gate::Open(edited))
+            }
+            _ if !needed => Ok(Gate::Open(args)),
+            Some(Answer { answer: Some(value), .. }) => shut(value.into()),
+            Some(answer) if answer.confirmed => Ok(Gate::Open(args)),
+            Some(Answer { reason: Some(reason), .. }) => shut(error_value(&text::rejected_because(&reason))),
+            Some(_) => shut(error_value(text::REJECTED)),
             None => {
                 cx.request_confirmation(text::confirm_hint(&spec.name), None)?;
                 cx.skip_summarization();
-                Ok(Some(error_value(text::NEEDS_CONFIRMATION)))
+                shut(error_value(text::NEEDS_CONFIRMATION))
             }
         }
+    }
+
+    /// What a person said to the call of the tool with these arguments. What they said to questions of the tool itself,
+    /// or about other arguments, is something else.
+    fn confirmed(&self, cx: &ToolContext, args: &Object) -> Option<Answer> {
+        let here = cx.address();
+        let mut answers = self.run.values().answers(self.run.source());
+        let is_ours = |asked: &Address| {
+            asked.inner.is_none()
+                && asked.call == here.call
+                && asked.event.as_ref().is_none_or(|event| Some(event) == here.event.as_ref())
+        };
+        answers.retain(|(asked, _)| is_ours(&asked.address));
+        if answers.is_empty() {
+            // Whoever makes the calls says so.
+            return cx.confirmation().cloned();
+        }
+        let empty = Arc::default();
+        let (_, answer) = answers.into_iter().find(|(asked, _)| {
+            let shown = asked.call.as_ref().and_then(|call| call.args.as_ref()).unwrap_or(&empty);
+            asked.address.layer.as_deref() == Some(CONFIRM_LAYER) && **shown == *args
+        })?;
+        Some(answer)
     }
 
     /// Calls the tool so that neither a panic nor endless work does harm.
@@ -378,7 +674,7 @@ impl Caller<'_> {
         let spec = meta.tool.spec();
         // Called inside the guard: a tool may panic before there is a future.
         let work = async { self.finish(cx, meta.tool.call(cx, args).await).await };
-        self.within(&spec.name, spec.timeout, work).await
+        self.within(&spec.name, spec.timeout, work).await.map_err(|error| error.asked_by(|| Asker::Itself))
     }
 
     /// The work of a tool within its time; a panic in it is an error.
@@ -437,6 +733,14 @@ impl Caller<'_> {
     }
 }
 
+/// What a tool that people must agree to does with a call.
+enum Gate {
+    /// It is made, with these arguments.
+    Open(Arc<Object>),
+    /// It is answered without being made.
+    Shut(Box<ToolValue>),
+}
+
 /// The centre of the layers around a tool call.
 struct Centre<'a> {
     caller: &'a Caller<'a>,
@@ -449,12 +753,15 @@ impl ToolEnd for Centre<'_> {
             return Work::done(Err(self.caller.unknown(call.name()).into()));
         };
         Work::later(async move {
-            if let Some(answer) = self.caller.gate(call.cx, meta, &call.args)? {
-                return Ok(answer.into());
-            }
+            call.cx.show(&call.args);
+            let args = match self.caller.gate(call.cx, meta, call.args)? {
+                Gate::Shut(answer) => return Ok(ToolOutput::Value(answer)),
+                Gate::Open(args) => args,
+            };
             let spec = meta.tool.spec();
-            let work = async { meta.tool.call(call.cx, call.args).await.map_err(ToolError::into_error) };
-            Ok(self.caller.within(&spec.name, spec.timeout, work).await?)
+            let work = async { meta.tool.call(call.cx, args).await.map_err(ToolError::into_error) };
+            let made = self.caller.within(&spec.name, spec.timeout, work).await;
+            Ok(made.map_err(|error| error.asked_by(|| Asker::Itself))?)
         })
     }
 }

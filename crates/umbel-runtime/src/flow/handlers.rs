@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use smol_str::{SmolStr, format_smolstr};
 use umbel_core::onion::named;
 use umbel_core::{
     CallId, Content, Context, Edit, Edited, Error, ErrorKind, Event, FunctionCall, Handler, History, Jump,
-    ModelTurn, Part, Response, Result, Role, RunStep, Step, ToolSet, ToolValue, Transcript,
+    ModelTurn, Part, Response, Result, Role, Run, RunStep, Source, Step, ToolSet, ToolValue, Transcript,
 };
 
 use super::draft::Draft;
@@ -18,7 +19,7 @@ use crate::text;
 pub(super) async fn before_model(
     turn: &mut Turn<'_>,
     draft: &mut Draft<'_>,
-    onion: &Onion,
+    handlers: &[Arc<dyn Handler>],
     cx: &Context,
 ) -> Result<Option<Made>> {
     let run = turn.run;
@@ -29,7 +30,7 @@ pub(super) async fn before_model(
     }
     let placed = transcript.changes();
     let mut model_turn = ModelTurn::new(cx, transcript, &draft.request.tools);
-    let passed = onion::before_model(&onion.before_model, &mut model_turn).await?;
+    let passed = onion::before_model(handlers, &mut model_turn).await?;
     let edits = record(turn);
     blame(turn, edits.iter().skip(placed), passed.changed_by, "before_model");
     match passed.step {
@@ -117,8 +118,16 @@ pub(super) async fn after_model(
     }
     let place = transcript.len().saturating_sub(1);
     let mut model_turn = ModelTurn::new(cx, transcript, tools).with_response(response);
-    let passed = onion::after_model(&onion.after_model, &mut model_turn).await?;
+    let passed = onion::after_model(&onion.after_model, &mut model_turn).await;
     let (response, mut answers) = model_turn.finish();
+    let passed = passed.inspect_err(|error| {
+        if error.kind() == ErrorKind::Interrupted {
+            keep_response(
+                turn.run,
+                Response { content: said.clone(), ..response.clone().unwrap_or_default() },
+            );
+        }
+    })?;
     let (mut response, step) = (response.unwrap_or_default(), passed.step);
     let edits = record(turn);
     blame(turn, edits.iter(), passed.changed_by, "after_model");
@@ -138,6 +147,26 @@ pub(super) async fn after_model(
     take_answers(transcript, place, &response, &mut answers);
     record(turn);
     Ok(Seen { response, answers, step })
+}
+
+/// Where a response is kept while people are asked about it, so that the model is not asked twice.
+fn kept_response(run: &Run) -> SmolStr {
+    let Source { author, branch, isolation_scope } = &**run.source();
+    let place = [branch, isolation_scope].map(|part| part.as_deref().unwrap_or_default());
+    format_smolstr!("response:{author}:{}", place.join(":"))
+}
+
+fn keep_response(run: &Run, response: Response) {
+    // An event always has a JSON form.
+    let _ = run.keep(kept_response(run), &run.event_of(umbel_core::EventId::default(), response));
+}
+
+/// The response that people were asked about, if that is why the run goes on now.
+pub(super) fn take_response(run: &Run) -> Result<Option<Response>> {
+    let key = kept_response(run);
+    let Some(Event { content, turn_complete, meta, .. }) = run.kept::<Event>(&key)? else { return Ok(None) };
+    run.keep(key, &serde_json::Value::Null)?;
+    Ok(Some(Response { content, partial: None, turn_complete, meta }))
 }
 
 /// Where a message stands after some changes; `None` if it was taken out. One of the model's in its place is it.
@@ -310,6 +339,7 @@ pub(super) async fn pending_calls(turn: &mut Turn<'_>, tools: &Arc<ToolSet>) -> 
             let open =
                 |call: &&FunctionCall| call.id.as_ref().is_none_or(|id| !answered.contains(id) && !waits(id));
             batch.calls = event.calls().filter(open).cloned().collect();
+            batch.event = Some(event.id.clone());
             break;
         }
     }

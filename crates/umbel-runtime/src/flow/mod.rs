@@ -7,13 +7,15 @@ mod function_calls;
 mod handlers;
 mod model_call;
 mod processors;
+mod resume;
 
 use std::sync::Arc;
 
-use umbel_core::{Agent, Event, Result, Run, Transcript};
+use umbel_core::{Agent, Event, Result, Run, SafePoint, Transcript};
 
 pub use self::draft::Draft;
-pub use self::function_calls::Batch;
+pub use self::function_calls::{Again, Batch};
+pub(crate) use self::function_calls::{CONFIRM_LAYER, INJECTED, emit_questions};
 pub(crate) use self::function_calls::{as_object, error_value};
 pub use self::processors::{Processors, RequestProcessor, ResponseProcessor};
 
@@ -38,12 +40,14 @@ pub(crate) struct Turn<'a> {
     changes: Vec<handlers::Change>,
     /// How often handlers jumped in a row.
     jumps: u32,
+    /// Calls that were under way when the run was cut short that this one goes on with.
+    cut_short: Option<Box<Batch>>,
 }
 
 impl<'a> Turn<'a> {
     fn new(agent: &'a LlmAgent, run: &'a Run, team: Arc<Team>, layers: Option<HookList>) -> Self {
         let (answer, changes) = (Answer::default(), Vec::new());
-        Self { agent, run, team, answer, layers, transcript: None, changes, jumps: 0 }
+        Self { agent, run, team, answer, layers, transcript: None, changes, jumps: 0, cut_short: None }
     }
 }
 
@@ -79,6 +83,11 @@ pub(crate) async fn run(agent: &LlmAgent, run: &Run) -> Result<()> {
 
 async fn steps(turn: &mut Turn<'_>) -> Result<()> {
     let run = turn.run;
+    if let Some(replay) = run.values().take_up(run.source())
+        && resume::is_over(turn, &replay)
+    {
+        return Ok(());
+    }
     if run.turn_value::<TurnPlan>().is_some_and(|plan| plan.starts_with_calls) {
         let mut draft = Draft::new(turn.agent, run, turn.team.clone())?;
         draft.ask_toolsets().await?;
@@ -89,6 +98,7 @@ async fn steps(turn: &mut Turn<'_>) -> Result<()> {
     }
     loop {
         run.cancel_token().check()?;
+        run.cancel_token().check_at(SafePoint::Next)?;
         let Made { last, after } = one_step(turn).await?;
         // Who asks a person waits for the answer, whatever else the step gave.
         if run.is_ended() {
@@ -121,7 +131,7 @@ pub async fn make_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Opt
 /// people asked nor does anyone hand over. For agents of your own.
 pub async fn merge_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Option<Event>> {
     let team = Team::of(run)?;
-    function_calls::execute(run, &layers_of(agent, &team), &agent.tools, &batch).await
+    function_calls::execute(run, &layers_of(agent, &team), &agent.tools, &batch).await.map(|made| made.event)
 }
 
 /// What stands around the calls of an agent that need not be one of the team.
@@ -147,5 +157,10 @@ async fn one_step(turn: &mut Turn<'_>) -> Result<Made> {
         }
     }
     draft.finish_tools().await?;
+    if let Some(batch) = turn.cut_short.take() {
+        let tools = draft.request.tools.clone();
+        let last = Box::pin(function_calls::follow(turn, &tools, &batch)).await?;
+        return Ok(Made { last, after: After::Event });
+    }
     model_call::call_model(turn, &mut draft).await
 }

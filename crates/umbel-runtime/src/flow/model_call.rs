@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
-    CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId, Extensions,
-    Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, RunStep,
-    Step, ToolSet, ToolValue, Work,
+    Address, CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId,
+    Extensions, Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response,
+    Result, RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
 };
 
 use super::draft::Draft;
@@ -44,10 +44,12 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
     let (run, team) = (turn.run, turn.team.clone());
     let onion = &team.place(run.node_id())?.onion;
     let history = draft.has_worked_on_history(turn.transcript.is_some())?;
+    let kept = if run.values().has_replay() { handlers::take_response(run)?.map(Box::new) } else { None };
+    let before: &[_] = if kept.is_some() { &[] } else { &onion.before_model };
     let cx = (history || !onion.wrap_model.is_empty()).then(|| Context::new(run.clone()));
     if history
         && let Some(cx) = &cx
-        && let Some(made) = Box::pin(handlers::before_model(turn, draft, onion, cx)).await?
+        && let Some(made) = Box::pin(handlers::before_model(turn, draft, before, cx)).await?
     {
         return Ok(made);
     }
@@ -64,8 +66,9 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
         after: After::Event,
         turn,
     };
-    match &cx {
-        Some(cx) if !onion.wrap_model.is_empty() => {
+    match (&cx, kept) {
+        (_, Some(response)) => Box::pin(call.answer(*response)).await?,
+        (Some(cx), _) if !onion.wrap_model.is_empty() => {
             let request = ModelCall {
                 cx,
                 model: draft.model.clone(),
@@ -234,6 +237,8 @@ impl<'a> Call<'_, 'a> {
             processor.process(self.turn.agent, run, &mut response).await?;
         }
         self.go_on(&step, &response, &mut answers);
+        // What handlers ask from now on is about another answer.
+        run.values().settle(&Address::new(run.source(), None));
         if is_nothing(&response) {
             return Ok(());
         }
@@ -243,12 +248,25 @@ impl<'a> Call<'_, 'a> {
         }
         let calls = function_calls::name_calls(run, &self.tools, &mut event);
         self.turn.answer.save(self.turn.agent, &mut event)?;
-        let calls = calls.filter(|_| step != Step::Jump(Jump::End));
         let Some(calls) = calls else {
             self.last = Some(run.emit(event).await?);
             return Ok(());
         };
-        let steps = vec![RunStep::CallsStarted { calls: Box::new(calls) }];
+        if step == Step::Jump(Jump::End) {
+            // A handler wants none of them made.
+            let none = RunStep::CallsStarted { calls: Box::default() };
+            self.last = Some(run.emit_with(event, vec![none]).await?);
+            return Ok(());
+        }
+        if run.cancel_token().check_at(SafePoint::AfterModel).is_err() {
+            // Whoever goes on with the run begins them.
+            run.emit(event).await?;
+            return run.cancel_token().check_at(SafePoint::AfterModel);
+        }
+        let mut steps = vec![RunStep::CallsStarted { calls: Box::new(calls) }];
+        if !answers.is_empty() {
+            steps.extend(function_calls::answered_steps(&answers, &event));
+        }
         let event = run.emit_with(event, steps).await?;
         self.last = Some(event.clone());
         self.batches.push(Batch { answers, ..Batch::of_event(&event) });

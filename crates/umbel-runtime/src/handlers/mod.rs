@@ -1,5 +1,6 @@
 //! Handlers that are ready to use. An agent or a runner takes them with `.handler(…)`.
 
+mod approve;
 mod attempts;
 mod context_edit;
 mod event_filter;
@@ -20,6 +21,7 @@ mod tool_select;
 #[cfg(test)]
 mod vectors;
 
+pub use self::approve::{ApprovalRule, Approve};
 pub use self::context_edit::{ClearResults, ContextEdit};
 pub use self::event_filter::EventFilter;
 pub use self::fallback::ModelFallback;

@@ -123,7 +123,7 @@ fn write_todos(description: String) -> Arc<dyn Tool> {
         "properties": {"todos": {"type": "array", "items": todo}},
         "required": ["todos"],
     });
-    let spec = ToolSpec::new(WRITE_TODOS, description, parameters);
+    let spec = ToolSpec::new(WRITE_TODOS, description, parameters).resuming();
     let reading = spec.clone();
     Arc::new(FunctionTool::raw(spec, move |cx, args| {
         let written = write(cx, &reading, &args);

@@ -471,7 +471,7 @@ mod tests {
         let tool: Arc<dyn Tool> =
             Arc::new(FunctionTool::raw(spec.clone(), |_, _| Box::pin(async { Ok(Value::Null.into()) })));
         let args = Arc::new(args.as_object().cloned().unwrap());
-        caching.key(&ToolCall { cx: &cx, tool: Some(&tool), args }, spec).text().to_owned()
+        caching.key(&ToolCall::new(&cx, Some(&tool), args), spec).text().to_owned()
     }
 
     #[test]

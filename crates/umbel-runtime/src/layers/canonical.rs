@@ -10,7 +10,7 @@ use umbel_core::Object;
 const WHOLE: f64 = 9_007_199_254_740_992.0;
 
 /// Writes a value: objects sorted by key, no white space.
-pub(super) fn write_value(out: &mut String, value: &Value) {
+pub(crate) fn write_value(out: &mut String, value: &Value) {
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(true) => out.push_str("true"),

@@ -145,7 +145,7 @@ impl Stage {
 
     fn call(&self, args: &Value) -> Guarded<'_, ToolResult> {
         let args = Arc::new(args.as_object().cloned().unwrap_or_default());
-        self.make_call(ToolCall { cx: &self.cx, tool: Some(&self.tool), args })
+        self.make_call(ToolCall::new(&self.cx, Some(&self.tool), args))
     }
 
     fn make_call<'a>(&'a self, call: ToolCall<'a>) -> Guarded<'a, ToolResult> {
@@ -439,7 +439,7 @@ pub fn those_further_in_see_what_was_put_in(make: Make<'_>) -> Verdict {
             Box::pin(async move { Ok(seen.into()) })
         })?;
         let cx = stage.cx.with(Mark(7));
-        let call = ToolCall { cx: &cx, tool: Some(&stage.tool), args: Arc::default() };
+        let call = ToolCall::new(&cx, Some(&stage.tool), Arc::default());
         let Ok(ToolOutput::Value(value)) = in_time("the call", stage.make_call(call)).await? else {
             return Err("a call that should succeed did not".to_owned());
         };
@@ -453,7 +453,7 @@ pub fn a_call_of_an_unknown_tool_is_no_success(make: Make<'_>) -> Verdict {
     run(async {
         let stage =
             Stage::new(make, |_, _| Box::pin(async { Err(ToolError::new("there is no such tool")) }))?;
-        let call = ToolCall { cx: &stage.cx, tool: None, args: Arc::default() };
+        let call = ToolCall::new(&stage.cx, None, Arc::default());
         let result = in_time("the call", stage.make_call(call)).await?;
         let failed = match &result {
             Ok(ToolOutput::Value(value)) => value.is_error,

@@ -144,7 +144,7 @@ impl OwnedCall {
     }
 
     fn borrow(&self) -> ToolCall<'_> {
-        ToolCall { cx: &self.cx, tool: self.tool.as_ref(), args: self.args.clone() }
+        ToolCall::new(&self.cx, self.tool.as_ref(), self.args.clone())
     }
 }
 

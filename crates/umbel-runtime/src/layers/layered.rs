@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use umbel_core::{
-    BoxFuture, Error, Handler, Hooks, ModelRequest, NextTool, Object, Result, Run, Tool, ToolCall,
-    ToolContext, ToolEnd, ToolError, ToolOutput, ToolResult, ToolSpec, Work,
+    Agent, Asker, BoxFuture, Error, Handler, Hooks, ModelRequest, NextTool, Object, Result, Run, Tool,
+    ToolCall, ToolContext, ToolEnd, ToolError, ToolOutput, ToolResult, ToolSpec, Work,
 };
 
 /// Puts layers around one tool. What the tool is and what it does to requests stays as it is.
@@ -79,11 +79,16 @@ struct Centre(Arc<dyn Tool>);
 impl ToolEnd for Centre {
     fn call<'a>(&'a self, call: ToolCall<'a>) -> Work<'a, ToolResult> {
         Work::later(async move {
+            call.cx.show(&call.args);
             let work = async { self.0.call(call.cx, call.args).await };
-            AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
-                let name = &self.0.spec().name;
-                Err(Error::from_panic(&format!("tool `{name}`"), panic.as_ref()).into())
-            })
+            AssertUnwindSafe(work)
+                .catch_unwind()
+                .await
+                .unwrap_or_else(|panic| {
+                    let name = &self.0.spec().name;
+                    Err(Error::from_panic(&format!("tool `{name}`"), panic.as_ref()).into())
+                })
+                .map_err(|error| ToolError::from(error.into_error().asked_by(|| Asker::Itself)))
         })
     }
 }
@@ -98,8 +103,10 @@ impl Tool for LayeredTool {
         cx: &'a ToolContext,
         args: Arc<Object>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        let call = ToolCall { cx, tool: Some(&self.tool.0), args };
-        Box::pin(NextTool::new(&self.layers, &self.tool).call(call))
+        Box::pin(async move {
+            let _inside = cx.inner_layers();
+            NextTool::new(&self.layers, &self.tool).call(ToolCall::new(cx, Some(&self.tool.0), args)).await
+        })
     }
 
     fn prepare<'a>(
@@ -108,5 +115,9 @@ impl Tool for LayeredTool {
         request: &'a mut ModelRequest,
     ) -> Option<BoxFuture<'a, Result<()>>> {
         self.tool.0.prepare(run, request)
+    }
+
+    fn agent(&self) -> Option<&Arc<dyn Agent>> {
+        self.tool.0.agent()
     }
 }

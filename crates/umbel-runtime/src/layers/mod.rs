@@ -21,7 +21,7 @@
 
 pub mod cache_store;
 pub mod caching;
-mod canonical;
+pub(crate) mod canonical;
 pub mod circuit_breaker;
 pub mod concurrency;
 pub mod contract;

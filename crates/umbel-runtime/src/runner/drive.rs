@@ -20,15 +20,13 @@ use umbel_core::{
 
 use super::Shared;
 use super::journal::{Recorder, not_immediate};
-use super::pick::pick_agent;
+use super::pick::{pick_agent, workflow_above};
+use super::{answers, recovery};
 use crate::agents::run_agent;
 use crate::onion;
 use crate::team::Team;
 use crate::tools::delegate::open_task;
 use crate::{spans, text};
-
-/// How long a lease holds without a heartbeat.
-const LEASE: Duration = Duration::from_secs(30);
 
 /// How often a run waits for its reader before its time is looked at.
 const WAITS_PER_LOOK: u32 = 64;
@@ -37,10 +35,22 @@ const WAITS_PER_LOOK: u32 = 64;
 pub(crate) struct Task {
     pub(crate) key: SessionKey,
     pub(crate) id: RunId,
-    pub(crate) input: Content,
+    pub(crate) begins: Begins,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) cancel: CancelToken,
     pub(crate) depth: u32,
+}
+
+/// What a run begins with.
+pub(crate) enum Begins {
+    /// A message of the user.
+    Message(Content),
+    /// What the run before it left: it was cancelled or has failed.
+    Again,
+    /// What is in the log: the run itself was cut short.
+    Recovered,
+    /// The same, but the call that it worked for is over: it only has to end.
+    Orphaned,
 }
 
 /// How a run ended, and the error it ended with.
@@ -80,9 +90,12 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
 /// Takes the session and writes the user's message.
 fn start(task: Task) -> Work<'static, Result<Run>> {
     let (shared, config) = (&task.recorder.shared, &task.recorder.config);
+    let Task { begins: Begins::Message(input), .. } = &task else {
+        return Work::later(caught(recovery::start_again(task)));
+    };
     let waits = !shared.team.hooks.on_input.is_empty()
         || shared.team.has_tasks()
-        || task.input.has_responses()
+        || input.has_responses()
         || config.save_input_blobs
         || !config.wait_for_session.is_zero()
         || !shared.services.sessions.is_immediate();
@@ -96,7 +109,8 @@ fn start(task: Task) -> Work<'static, Result<Run>> {
 /// The start of a run that has nothing to wait for.
 fn start_now(task: Task) -> Result<Run> {
     let recorder = task.recorder.clone();
-    let (mut parts, input) = prepare(task)?;
+    let (mut parts, begins) = prepare(task)?;
+    let input = message(begins)?;
     parts.input = Some(input.clone());
     let event = Arc::new(first_event(&recorder, &parts, Source::user(), input));
     let acquire = acquire(&recorder, &parts, entries(&recorder, &event));
@@ -112,7 +126,8 @@ async fn start_later(task: Task) -> Result<Run> {
     let recorder = task.recorder.clone();
     let shared = &recorder.shared;
     let hooks = &shared.team.hooks;
-    let (mut parts, mut input) = prepare(task)?;
+    let (mut parts, begins) = prepare(task)?;
+    let mut input = message(begins)?;
     if !hooks.on_input.is_empty() || input.has_responses() || shared.team.has_tasks() {
         // Handlers may look at the session, and an answer belongs where its question stands.
         if let Some(news) = shared.services.sessions.news(&parts.key, recorder.versions()).await? {
@@ -130,6 +145,10 @@ async fn start_later(task: Task) -> Result<Run> {
         (input, artifacts) = store_blobs(&parts, input).await?;
     }
     parts.input = Some(input.clone());
+    if input.has_responses() {
+        let now = shared.services.clock.now();
+        recorder.session(|hot| answers::check(&shared.team, hot.open(), &hot.events, &input, now))?;
+    }
     let source = source_of(&shared.team, &umbel_core::Journal::events(&*recorder), &input)?;
     let mut event = first_event(&recorder, &parts, source, input);
     if artifacts.is_some() {
@@ -140,10 +159,9 @@ async fn start_later(task: Task) -> Result<Run> {
 }
 
 /// Checks what is to be done, and takes what is kept of the session.
-fn prepare(task: Task) -> Result<(RunParts, Arc<Content>)> {
+pub(super) fn prepare(task: Task) -> Result<(RunParts, Begins)> {
     // Cancelled before it began, or never read: then it never was.
     task.cancel.check()?;
-    let input = Arc::new(checked(task.input)?);
     task.recorder.look_at(&task.key);
     let shared = &task.recorder.shared;
     let parts = RunParts {
@@ -158,7 +176,14 @@ fn prepare(task: Task) -> Result<(RunParts, Arc<Content>)> {
         extensions: shared.extensions.clone(),
         journal: task.recorder,
     };
-    Ok((parts, input))
+    Ok((parts, task.begins))
+}
+
+fn message(begins: Begins) -> Result<Arc<Content>> {
+    match begins {
+        Begins::Message(input) => checked(input).map(Arc::new),
+        _ => Err(Error::new(ErrorKind::Other, "a run that goes on has no message")),
+    }
 }
 
 /// The user's message as an event.
@@ -175,9 +200,9 @@ fn entries(recorder: &Recorder, event: &Arc<Event>) -> Entries {
     smallvec![LogEntry::Event(event.clone()), LogEntry::Record(recorder.shared.started.clone())]
 }
 
-fn acquire(recorder: &Recorder, parts: &RunParts, entries: Entries) -> Acquire {
+pub(super) fn acquire(recorder: &Recorder, parts: &RunParts, entries: Entries) -> Acquire {
     let (key, owner) = (parts.key.clone(), recorder.shared.owner.clone());
-    Acquire { key, owner, ttl: LEASE, known: recorder.versions(), entries }
+    Acquire { key, owner, ttl: parts.config.limits.lease, known: recorder.versions(), entries }
 }
 
 /// Takes the lease. If another run has it, waits as long as it may.
@@ -259,6 +284,9 @@ async fn store_blobs(
 
 /// The run itself: handlers, then the agent that has the conversation and those it hands over to.
 async fn work(run: &Run, recorder: &Recorder) -> Result<()> {
+    if let Some(error) = recorder.take_unrecoverable() {
+        return Err(error);
+    }
     let hooks = &recorder.shared.team.hooks;
     if !hooks.before_run.is_empty() && Box::pin(answered_before(run, recorder)).await? {
         return Ok(());
@@ -290,6 +318,12 @@ fn answering(run: &Run, recorder: &Recorder) -> Result<Option<Run>> {
     }
     let events = umbel_core::Journal::events(recorder);
     let node = pick_agent(run.tree(), &events)?;
+    if run.values().has_replay()
+        && let Some(above) = workflow_above(run.tree(), node)?
+    {
+        // Whoever runs other agents goes on, too; it knows which of them are done.
+        return if above == run.node_id() { Ok(None) } else { run.resume(above, None).map(Some) };
+    }
     if node == run.node_id() {
         return Ok(None);
     }
@@ -372,7 +406,7 @@ fn watched<'a, T>(
 async fn keep_watch(run: &Run, recorder: &Recorder) -> Error {
     let limits = run.config().limits;
     let deadline = Instant::now() + limits.run_time;
-    let mut beat = Instant::now() + LEASE / 3;
+    let mut beat = Instant::now() + limits.lease / 3;
     loop {
         let next = if run.cancel_token().is_cancelled() { beat } else { beat.min(deadline) };
         if tokio::time::timeout_at(next, run.cancel_token().cancelled()).await.is_ok() {
@@ -383,9 +417,9 @@ async fn keep_watch(run: &Run, recorder: &Recorder) -> Error {
             run.cancel_token().cancel(CancelReason::Deadline);
             continue;
         }
-        beat = Instant::now() + LEASE / 3;
+        beat = Instant::now() + limits.lease / 3;
         if let Some(lease) = recorder.lease()
-            && let Err(error) = run.services().sessions.heartbeat(&lease, LEASE).await
+            && let Err(error) = run.services().sessions.heartbeat(&lease, limits.lease).await
             && error.kind() == ErrorKind::Fenced
         {
             return error;
@@ -413,7 +447,9 @@ async fn finish(run: &Run, recorder: &Recorder, result: Result<()>) -> Ended {
         error = Some(failure);
     }
     let (written, hot) = recorder.end(&outcome).await;
-    if let Some(hot) = hot {
+    // Who goes on with a run that did not end well looks at all that is in the log.
+    let ended_well = matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
+    if let Some(hot) = hot.filter(|_| ended_well) {
         shared.hot.put(run.session_key(), hot);
     }
     if let (Err(failure), None) = (written, &error) {

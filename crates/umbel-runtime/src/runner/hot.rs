@@ -6,13 +6,19 @@ use smallvec::SmallVec;
 use umbel_core::json::empty_object;
 use umbel_core::session::SessionMap;
 use umbel_core::store::News;
+use umbel_core::tool_context::ONCE;
 use umbel_core::{
-    Content, ContentsView, Event, History, List, LogEntry, Outcome, RunStep, SessionKey, State, StateScope,
-    Versions,
+    Address, Answer, CallId, Content, ContentsView, DecisionKind, Event, FunctionCall, FunctionResponse,
+    History, Interrupt, List, LogEntry, Outcome, Question, RunId, RunStep, SessionKey, Source, State,
+    StateScope, Versions,
 };
 
+use super::answers::digest;
 use crate::contents::build;
 use crate::contents::projection::Projection;
+use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
+use crate::flow::CONFIRM_LAYER;
+use crate::text;
 
 /// A session as far as it was read.
 #[derive(Debug, Default)]
@@ -22,8 +28,151 @@ pub(crate) struct HotSession {
     pub(crate) events: List<Arc<Event>>,
     /// What models were sent, by view; most sessions have one.
     projections: SmallVec<[Projection; 1]>,
-    /// What handlers left in the last run, as long as it can go on.
-    left: Vec<Arc<RunStep>>,
+    /// What the last runs left behind, as long as it can be gone on with.
+    trail: Option<Box<Trail>>,
+}
+
+/// What runs left behind that can be gone on with: after an answer, a cancellation or a crash.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trail {
+    /// Where in the log the first of those runs begins.
+    pub(crate) from: usize,
+    /// Their records, each with how many events stood before it.
+    pub(crate) records: Vec<(usize, Arc<RunStep>)>,
+    /// Questions that nobody answered yet.
+    pub(crate) open: Vec<Interrupt>,
+    /// Questions that were answered, and where in the log.
+    pub(crate) answers: Vec<(usize, Interrupt, Answer)>,
+    /// The run that has not ended.
+    pub(crate) running: Option<RunId>,
+    /// A digest of the agents that began it.
+    pub(crate) fingerprint: u64,
+    /// Whether the last run was cancelled or failed.
+    pub(crate) can_go_on: bool,
+}
+
+impl Trail {
+    /// Takes in what a message of the user answers.
+    fn take_answers(&mut self, event: &Event, at: usize) {
+        for response in event.responses() {
+            let place = self.open.iter().position(|open| response.id.as_ref() == Some(&open.id));
+            let Some(asked) = place.map(|place| self.open.remove(place)) else { continue };
+            let given = response.response.clone().unwrap_or_default();
+            // What is no answer was refused, or is an older session's; then nobody was told anything.
+            let Ok(answer) = Answer::from_response(&asked.reason, &given) else { continue };
+            self.forget_from(&asked.address);
+            self.answers.push((at, asked, answer));
+        }
+    }
+
+    /// Whether an answer has not yet had its effect: the call was not made since, or waits for something else before it can
+    /// be; the agent whose hook asked has said nothing since. What was said to an agent itself, or before it began, counts as
+    /// long as its turn lasts.
+    pub(crate) fn still_counts(&self, events: &List<Arc<Event>>, at: usize, asked: &Interrupt) -> bool {
+        let address = &asked.address;
+        let is_same = |other: &Address| other.call == address.call && other.event == address.event;
+        // A call that asked several questions was made when the last of them was answered.
+        let last =
+            self.answers.iter().filter(|(_, asked, _)| address.call.is_some() && is_same(&asked.address));
+        let at = last.map(|(at, _, _)| *at).max().unwrap_or(at);
+        let mut since =
+            events.iter_from(at + 1).filter(|event| !event.is_user() && address.is_of(&event.source));
+        let Some(call) = &address.call else {
+            let whole_turn = address.layer.as_ref().is_none_or(|layer| layer.ends_with(".before_agent"));
+            return if whole_turn {
+                !self.is_done_since(at, address)
+            } else {
+                since.all(|event| asks(event))
+            };
+        };
+        let is_made = since.any(|event| {
+            let mut results = event.responses().filter(|response| response.id.as_ref() == Some(call));
+            results.any(|response| !is_waiting(response))
+        });
+        !is_made || self.open.iter().any(|open| is_same(&open.address))
+    }
+
+    /// Forgets what nobody goes on with. A question may be answered much later: what its call did once is not done again
+    /// then.
+    fn forget(&mut self) {
+        let once = |step: &RunStep| matches!(step, RunStep::Kept { kept } if kept.key.starts_with(ONCE));
+        let is_open = !self.open.is_empty();
+        self.answers.clear();
+        self.records.retain(|(_, step)| is_open && once(step));
+    }
+
+    /// Whether the agent at that place ended a turn after so many events.
+    fn is_done_since(&self, at: usize, address: &Address) -> bool {
+        let Address { agent, branch, isolation_scope, .. } = address.clone();
+        let source = Source { author: agent, branch, isolation_scope };
+        let is_done = |step: &RunStep| matches!(step, RunStep::AgentDone { done } if done.is_of(&source));
+        self.records.iter().any(|(place, step)| *place > at && is_done(step))
+    }
+
+    /// Forgets answers to this question and those after it from the same place: it is asked anew.
+    fn forget_from(&mut self, address: &Address) {
+        self.answers
+            .retain(|(_, asked, _)| asked.address.nth < address.nth || !asked.address.is_place(address));
+    }
+}
+
+/// Whether all that an event says is a question to people.
+fn asks(event: &Event) -> bool {
+    let mut calls = event.calls().peekable();
+    calls.peek().is_some() && calls.all(|call| call.name == REQUEST_CONFIRMATION)
+}
+
+/// Whether a result only says that a call waits for people.
+pub(crate) fn is_waiting(response: &FunctionResponse) -> bool {
+    let said = response.response.as_ref().and_then(|response| response.get("error"));
+    said.and_then(serde_json::Value::as_str) == Some(text::NEEDS_CONFIRMATION)
+}
+
+/// Whether a call from there on waits for an answer that is not there.
+fn awaits(events: &List<Arc<Event>>, from: usize) -> bool {
+    let mut answered: Vec<&CallId> = Vec::new();
+    events.iter_from(from).rev().any(|event| {
+        answered.extend(event.responses().filter_map(|response| response.id.as_ref()));
+        event.long_running().iter().any(|id| !answered.contains(&id))
+    })
+}
+
+/// The questions to people that an event asks.
+fn questions(event: &Event) -> Vec<Interrupt> {
+    let waiting = event.long_running();
+    let question = |call: &FunctionCall| {
+        let reason = match call.name.as_str() {
+            REQUEST_CONFIRMATION => Question::CONFIRMATION,
+            REQUEST_CREDENTIAL => "credential",
+            REQUEST_INPUT => Question::INPUT,
+            _ => return None,
+        };
+        let id = call.id.clone().filter(|id| waiting.contains(id))?;
+        let about = |key: &str| call.args.as_ref()?.get(key).cloned();
+        let shown = about("originalFunctionCall").and_then(|shown| serde_json::from_value(shown).ok());
+        let asked = shown.as_ref().and_then(|shown: &FunctionCall| shown.id.clone());
+        let confirmation = about("toolConfirmation");
+        let hint = confirmation.as_ref().and_then(|asked| Some(asked.get("hint")?.as_str()?.to_owned()));
+        let message = hint.or_else(|| Some(about("message")?.as_str()?.to_owned()));
+        let mut address = Address::new(&event.source, asked.or_else(|| Some(id.clone())));
+        let is_gate = shown.is_some() && reason == Question::CONFIRMATION;
+        address.layer = is_gate.then(|| CONFIRM_LAYER.into());
+        Some(Interrupt {
+            id,
+            address,
+            reason: reason.into(),
+            message,
+            response_schema: about("responseSchema"),
+            expires_at: None,
+            digest: shown.as_ref().map(digest),
+            call: shown,
+            payload: confirmation.and_then(|asked| asked.get("payload").cloned()),
+            decisions: if is_gate { DecisionKind::ALL.to_vec() } else { Vec::new() },
+            any_tool: false,
+            together: false,
+        })
+    };
+    event.calls().filter_map(question).collect()
 }
 
 /// Views of one session that are kept; a team is seldom larger.
@@ -37,15 +186,12 @@ impl HotSession {
             self.state = State::new(state, empty_object(), empty_object());
             self.events = List::new();
             self.projections.clear();
-            self.left.clear();
+            self.trail = None;
         }
         for entry in news.entries {
             match entry {
-                LogEntry::Event(event) => {
-                    self.take_in_event(&event);
-                    self.events.push(event);
-                }
-                LogEntry::Record(step) => self.remember(&step),
+                LogEntry::Event(event) => self.push(event),
+                LogEntry::Record(step) => self.remember(&step, self.events.len()),
             }
         }
         // The keys of user and app include what this session wrote, so they come last.
@@ -58,49 +204,109 @@ impl HotSession {
         self.versions = news.versions;
     }
 
-    /// Takes in what is newer, and the event that a run begins with.
-    pub(crate) fn begin(&mut self, news: News, event: Arc<Event>) {
-        self.take_in(news);
-        self.take_in_event(&event);
+    /// Takes in an event that was stored.
+    pub(crate) fn push(&mut self, event: Arc<Event>) {
+        if let Some(delta) = event.state_delta() {
+            self.state.apply(delta);
+        }
+        self.note_questions(&event);
         self.events.push(event);
     }
 
-    /// Takes in what a run must remember, as far as handlers left it.
-    pub(crate) fn remember(&mut self, step: &Arc<RunStep>) {
-        match &**step {
-            RunStep::Started { .. } => self.go_on(),
-            RunStep::Edited { .. } | RunStep::Kept { .. } => {
-                self.left.push(step.clone());
+    /// Takes in what an event asks people, or what it answers.
+    pub(crate) fn note_questions(&mut self, event: &Event) {
+        if !event.long_running().is_empty() {
+            let asked = questions(event);
+            if !asked.is_empty() {
+                self.trail().open.extend(asked);
             }
+        }
+        if let Some(trail) = self.trail.as_deref_mut().filter(|trail| !trail.open.is_empty())
+            && event.is_user()
+        {
+            trail.take_answers(event, self.events.len());
+        }
+    }
+
+    /// Takes in what a run must remember, written when the log had so many events.
+    pub(crate) fn remember(&mut self, step: &Arc<RunStep>, at: usize) {
+        match &**step {
+            RunStep::Started { fingerprint } => {
+                self.trail().fingerprint = *fingerprint;
+                self.started();
+            }
+            RunStep::Continued { continued } => {
+                let trail = self.trail();
+                trail.running = Some(continued.run.clone());
+                trail.can_go_on = false;
+                trail.fingerprint = continued.fingerprint;
+            }
+            RunStep::Asked { interrupts } => self.asked(interrupts),
             RunStep::Ended { outcome } => self.ended(outcome),
-            _ => {}
+            _ => self.trail().records.push((at, step.clone())),
         }
     }
 
     /// A run begins: if it answers the one before, it goes on with what that one left.
-    pub(crate) fn go_on(&mut self) {
-        let answers = self.events.last().is_some_and(|event| event.responses().next().is_some());
+    pub(crate) fn started(&mut self) {
+        if self.trail.is_none() {
+            return;
+        }
+        let last = self.events.last();
+        let answers = last.is_some_and(|event| event.responses().next().is_some());
+        let (run, from) = (last.map(|event| event.run.clone()), self.events.len().saturating_sub(1));
+        let trail = self.trail();
+        trail.running = run;
+        trail.can_go_on = false;
         if !answers {
-            self.left.clear();
+            trail.from = from;
+            trail.forget();
         }
     }
 
-    /// What a run ends with is gone, unless it waits for an answer.
+    /// People are asked: what is in the log for models, and now what the runtime knows besides.
+    pub(crate) fn asked(&mut self, interrupts: &[Interrupt]) {
+        let trail = self.trail();
+        trail.open.retain(|open| interrupts.iter().all(|asked| asked.id != open.id));
+        for asked in interrupts {
+            trail.forget_from(&asked.address);
+            trail.open.push(asked.clone());
+        }
+    }
+
+    /// What a run ends with is gone, unless something can go on with it.
     pub(crate) fn ended(&mut self, outcome: &Outcome) {
-        if !matches!(outcome, Outcome::Interrupted { .. }) {
-            self.left.clear();
+        let events = &self.events;
+        let Some(trail) = self.trail.as_deref_mut() else { return };
+        trail.running = None;
+        trail.can_go_on = matches!(outcome, Outcome::Cancelled | Outcome::Failed { .. });
+        if *outcome == Outcome::Finished && !awaits(events, trail.from) {
+            trail.forget();
+            if trail.open.is_empty() {
+                self.trail = None;
+            }
         }
     }
 
-    /// What handlers left in the run that this one goes on with.
-    pub(crate) fn left(&self) -> &[Arc<RunStep>] {
-        &self.left
+    /// What the last runs left behind.
+    pub(crate) fn trail(&mut self) -> &mut Trail {
+        let from = self.events.len();
+        self.trail.get_or_insert_with(|| {
+            // Most runs leave nothing, so this is made when there is something: the run began before.
+            let run = self.events.last().map(|event| event.run.clone());
+            let back = self.events.iter().rev().take_while(|event| Some(&event.run) == run.as_ref()).count();
+            Box::new(Trail { from: from - back, running: run, ..Trail::default() })
+        })
     }
 
-    fn take_in_event(&mut self, event: &Event) {
-        if let Some(delta) = event.state_delta() {
-            self.state.apply(delta);
-        }
+    /// The questions that are open.
+    pub(crate) fn open(&self) -> &[Interrupt] {
+        self.trail.as_deref().map(|trail| trail.open.as_slice()).unwrap_or_default()
+    }
+
+    /// The run that began and has not ended, and where in the log the first of those begins that it goes on with.
+    pub(crate) fn last_run(&self) -> Option<&Trail> {
+        self.trail.as_deref()
     }
 
     /// What a model is sent.

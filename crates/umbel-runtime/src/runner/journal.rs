@@ -10,15 +10,14 @@ use tokio::sync::Notify;
 use umbel_core::session::without_temp;
 use umbel_core::store::{Acquired, Entries};
 use umbel_core::{
-    Address, Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History,
-    Interrupt, Journal, Lease, List, LogEntry, Outcome, Result, Run, RunConfig, RunStep, RunValues,
-    SessionKey, State, Versions, Work,
+    Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History, Interrupt,
+    Journal, Lease, List, LogEntry, Outcome, Replay, Result, Run, RunConfig, RunStep, RunValues, SessionKey,
+    State, Versions, Work,
 };
 
 use super::Shared;
 use super::hot::HotSession;
 use super::outlet::Outlet;
-use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use crate::onion::{self, Onion};
 
 /// The journal of one run.
@@ -54,6 +53,8 @@ struct Inner {
     awaited: bool,
     /// A handler failed on an event: it would on the next one too.
     refused: bool,
+    /// Why the run cannot go on.
+    unrecoverable: Option<Error>,
 }
 
 /// Whose turn it is to write. There is one writer, so that writes keep their order.
@@ -74,6 +75,24 @@ struct Writer {
 }
 
 impl Inner {
+    /// Takes in what an event asks people.
+    fn take_questions(&mut self, event: &Event, steps: &[RunStep]) {
+        if event.long_running().is_empty() {
+            return;
+        }
+        self.hot().note_questions(event);
+        for step in steps {
+            if let RunStep::Asked { interrupts } = step {
+                self.hot().asked(interrupts);
+            }
+        }
+        let known = std::mem::take(&mut self.interrupts);
+        let is_new = |asked: &&Interrupt| known.iter().all(|known| known.id != asked.id);
+        let asked: Vec<Interrupt> = self.hot().open().iter().filter(is_new).cloned().collect();
+        self.interrupts = known;
+        self.interrupts.extend(asked);
+    }
+
     fn hot(&mut self) -> &mut HotSession {
         self.hot.get_or_insert_default()
     }
@@ -90,6 +109,7 @@ impl Recorder {
             writer: Turn::Nobody,
             awaited: false,
             refused: false,
+            unrecoverable: None,
         };
         Self {
             shared,
@@ -135,12 +155,36 @@ impl Recorder {
         let Acquired { lease, news, versions } = acquired;
         let mut inner = self.lock();
         let hot = inner.hot();
-        hot.begin(news, event);
-        hot.go_on();
-        for step in hot.left() {
-            self.restore(step);
+        hot.take_in(news);
+        let answers = event.responses().next().is_some();
+        hot.push(event);
+        hot.started();
+        if answers {
+            self.go_on(&mut inner);
         }
         inner.writer = Turn::Free(Writer { lease, versions });
+    }
+
+    /// The run goes on with what is in the log: it has the lease, and that it goes on is written.
+    pub(crate) fn begin_again(&self, lease: Lease, versions: Versions, step: &Arc<RunStep>) {
+        let mut inner = self.lock();
+        let at = inner.hot().events.len();
+        inner.hot().remember(step, at);
+        self.go_on(&mut inner);
+        inner.writer = Turn::Free(Writer { lease, versions });
+    }
+
+    /// Takes in what the runs left that this one goes on with.
+    fn go_on(&self, inner: &mut Inner) {
+        let hot = inner.hot();
+        let Some(trail) = hot.last_run().cloned() else { return };
+        for (_, step) in &trail.records {
+            self.restore(step);
+        }
+        let given = trail.answers.iter().filter(|(at, asked, _)| trail.still_counts(&hot.events, *at, asked));
+        self.values.give_answers(given.map(|(_, asked, answer)| (asked.clone(), answer.clone())).collect());
+        self.values.set_replay(Replay { from: trail.from, records: trail.records });
+        inner.interrupts = trail.open;
     }
 
     /// Takes in what a handler left in the run that this one goes on with.
@@ -152,6 +196,21 @@ impl Recorder {
             RunStep::Kept { kept } => self.values.keep(kept.key.clone(), kept.value.clone()),
             _ => {}
         }
+    }
+
+    /// Says why the run cannot go on.
+    pub(crate) fn give_up(&self, error: Error) {
+        self.lock().unrecoverable = Some(error);
+    }
+
+    /// Why the run cannot go on, if it cannot.
+    pub(crate) fn take_unrecoverable(&self) -> Option<Error> {
+        self.lock().unrecoverable.take()
+    }
+
+    /// What is known of the session.
+    pub(crate) fn session<T>(&self, look: impl FnOnce(&HotSession) -> T) -> T {
+        look(self.lock().hot())
     }
 
     /// The lease, once there is one.
@@ -406,9 +465,7 @@ impl Recorder {
             inner.hot().state.apply(delta);
         }
         let event = Arc::new(without_temp(event));
-        if !event.long_running().is_empty() {
-            inner.interrupts.extend(questions(&event));
-        }
+        inner.take_questions(&event, &steps);
         inner.hot().events.push(event.clone());
         inner.pending.push(LogEntry::Event(event.clone()));
         self.is_behind.store(true, Ordering::Release);
@@ -422,10 +479,13 @@ impl Recorder {
         self.is_behind.store(false, Ordering::Release);
         let mut entries = std::mem::take(&mut inner.pending);
         if !inner.notes.is_empty() {
-            for step in std::mem::take(&mut inner.notes) {
+            // What was noted came before what is emitted now, as far as whoever goes on with the run is concerned.
+            let notes = std::mem::take(&mut inner.notes);
+            let at = inner.hot().events.len() - events_of(&entries).len();
+            for (place, step) in notes.into_iter().enumerate() {
                 let step = Arc::new(step);
-                inner.hot().remember(&step);
-                entries.push(LogEntry::Record(step));
+                inner.hot().remember(&step, at);
+                entries.insert(place, LogEntry::Record(step));
             }
         }
         entries
@@ -519,33 +579,6 @@ fn events_of(entries: &[LogEntry]) -> Events {
     entries.iter().filter_map(event).collect()
 }
 
-/// The questions to people that an event asks.
-fn questions(event: &Event) -> Vec<Interrupt> {
-    let waiting = event.long_running();
-    let question = |call: &umbel_core::FunctionCall| {
-        let reason = match call.name.as_str() {
-            REQUEST_CONFIRMATION => "confirmation",
-            REQUEST_CREDENTIAL => "credential",
-            REQUEST_INPUT => "input",
-            _ => return None,
-        };
-        let id = call.id.clone().filter(|id| waiting.contains(id))?;
-        let about = |key: &str| call.args.as_ref()?.get(key).cloned();
-        let asked = about("originalFunctionCall").and_then(|call| Some(call.get("id")?.as_str()?.into()));
-        let hint = about("toolConfirmation").and_then(|asked| Some(asked.get("hint")?.as_str()?.to_owned()));
-        let message = hint.or_else(|| Some(about("message")?.as_str()?.to_owned()));
-        Some(Interrupt {
-            address: Address { agent: event.source.author.clone(), call: asked.or_else(|| Some(id.clone())) },
-            id,
-            reason: reason.into(),
-            message,
-            response_schema: about("responseSchema"),
-            expires_at: None,
-        })
-    };
-    event.calls().filter_map(question).collect()
-}
-
 impl Journal for Recorder {
     fn emit<'a>(&'a self, run: &'a Run, mut event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Emitted>> {
         self.stamp(&mut event);
@@ -606,6 +639,10 @@ impl Journal for Recorder {
 
     fn values(&self) -> &RunValues {
         &self.values
+    }
+
+    fn open_questions(&self) -> Vec<Interrupt> {
+        self.lock().interrupts.clone()
     }
 
     fn count_model_call(&self) -> u32 {

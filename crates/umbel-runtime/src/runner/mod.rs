@@ -1,29 +1,37 @@
 //! The runner: agents, stores and settings put together, ready to answer.
 
+mod answers;
 mod drive;
 mod hot;
 mod journal;
 mod outlet;
 mod pick;
+mod recovery;
 mod rewind;
 mod stream;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use smol_str::SmolStr;
 use umbel_core::{
-    Agent, AgentTree, ArtifactStore, CancelToken, Clock, Content, CredentialStore, Extensions, Handler,
-    IdKind, Ids, InMemorySessions, MemoryStore, NewSession, Object, RandomIds, Result, Run, RunConfig,
-    RunStep, Services, Session, SessionKey, SessionStore, SystemClock,
+    Agent, AgentTree, Answer, ArtifactStore, CancelToken, Clock, Content, CredentialStore, Extensions,
+    Handler, IdKind, Ids, InMemorySessions, Interrupt, MemoryStore, NewSession, Object, OtherBuilds, Part,
+    Parts, RandomIds, Result, Role, Run, RunConfig, RunId, RunStep, Services, Session, SessionKey,
+    SessionStore, SystemClock, UnfinishedCalls, Versions,
 };
 
-pub(crate) use self::drive::caught;
+pub(crate) use self::answers::digest;
+pub(crate) use self::drive::{Begins, caught};
+pub use self::recovery::Recovered;
+pub(crate) use self::recovery::{ChildRun, find_child};
 pub use self::stream::RunStream;
 
 use self::drive::Task;
-use self::hot::HotSessions;
+pub(crate) use self::hot::is_waiting;
+use self::hot::{HotSession, HotSessions};
 use self::journal::Recorder;
 use crate::compaction::Compactor;
 use crate::onion;
@@ -146,14 +154,38 @@ impl Runner {
         message: impl Into<Content>,
         config: impl Into<Arc<RunConfig>>,
     ) -> RunStream {
-        RunStream::new(Task {
-            key: key.clone(),
-            id: self.shared.services.ids.run(),
-            input: message.into(),
-            recorder: Arc::new(Recorder::new(self.shared.clone(), config.into(), None)),
-            cancel: CancelToken::new(),
-            depth: 0,
-        })
+        self.begin(key, self.shared.services.ids.run(), Begins::Message(message.into()), config.into())
+    }
+
+    fn begin(&self, key: &SessionKey, id: RunId, begins: Begins, config: Arc<RunConfig>) -> RunStream {
+        let recorder = Arc::new(Recorder::new(self.shared.clone(), config, None));
+        RunStream::new(Task { key: key.clone(), id, begins, recorder, cancel: CancelToken::new(), depth: 0 })
+    }
+
+    /// Goes on with a run that waits for people, with what they said: to all its questions, or to some. It is checked
+    /// against what was asked; what does not fit is an error, and the question stays open.
+    pub fn resume<'a>(
+        &self,
+        key: &SessionKey,
+        answers: impl IntoIterator<Item = (&'a Interrupt, Answer)>,
+    ) -> RunStream {
+        let responses = answers.into_iter().map(|(asked, answer)| Part::response(asked.response(&answer)));
+        self.run(key, Content::new(Role::User, responses.collect::<Parts>()))
+    }
+
+    /// Goes on with the last run of a session, if it was cancelled or has failed: what is done is not done again.
+    pub fn continue_run(&self, key: &SessionKey) -> RunStream {
+        self.begin(key, self.shared.services.ids.run(), Begins::Again, self.shared.config.clone())
+    }
+
+    /// The questions of a session that nobody answered yet.
+    pub async fn open_questions(&self, key: &SessionKey) -> Result<Vec<Interrupt>> {
+        let mut session = HotSession::default();
+        match self.sessions().news(key, Versions::default()).await? {
+            Some(news) => session.take_in(news),
+            None => return Err(recovery::no_session(key)),
+        }
+        Ok(session.open().to_vec())
     }
 
     /// Closes the runner's handlers. Runs that are under way are not affected.
@@ -166,8 +198,7 @@ impl Runner {
 pub(crate) async fn run_child(
     shared: Arc<Shared>,
     parent: &Run,
-    key: SessionKey,
-    input: Content,
+    (key, id, begins): (SessionKey, RunId, Begins),
     handed_down: &Extensions,
     mut read: impl FnMut(&umbel_core::Event),
 ) -> Result<umbel_core::Outcome> {
@@ -180,10 +211,10 @@ pub(crate) async fn run_child(
     // Should the caller be stopped, this run goes on in a task of its own until it has unwound and has its outcome.
     let mut stream = RunStream::new(Task {
         key,
-        id: parent.services().ids.run(),
-        input,
+        id,
+        begins,
         recorder: Arc::new(recorder),
-        cancel: CancelToken::new(),
+        cancel: parent.cancel_token().below(),
         depth: parent.depth() + 1,
     });
     while let Some(event) = stream.next().await {
@@ -286,6 +317,24 @@ impl RunnerBuilder {
     /// Where ids come from.
     pub fn ids(mut self, ids: impl Ids + 'static) -> Self {
         self.services.ids = Arc::new(ids);
+        self
+    }
+
+    /// How long a run holds its session without a sign of life; 30 seconds unless said otherwise.
+    pub fn lease(mut self, time: Duration) -> Self {
+        self.config.limits.lease = time;
+        self
+    }
+
+    /// What becomes of calls that were cut short.
+    pub fn unfinished_calls(mut self, policy: UnfinishedCalls) -> Self {
+        self.config.unfinished_calls = policy;
+        self
+    }
+
+    /// What becomes of runs that another build of the agents began.
+    pub fn other_builds(mut self, policy: OtherBuilds) -> Self {
+        self.config.other_builds = policy;
         self
     }
 

@@ -31,6 +31,19 @@ pub(crate) fn pick_agent(tree: &AgentTree, events: &List<Arc<Event>>) -> Result<
     Ok(root)
 }
 
+/// The uppermost agent at or above a place that runs others by itself, not at a model's wish.
+pub(crate) fn workflow_above(tree: &AgentTree, node: NodeId) -> Result<Option<NodeId>> {
+    let (mut found, mut here) = (None, Some(node));
+    while let Some(id) = here {
+        let at = tree.node(id)?;
+        if !at.agent.transfer().by_model {
+            found = Some(id);
+        }
+        here = at.parent;
+    }
+    Ok(found)
+}
+
 /// The events that no rewind made void, newest first. Looks no further back than it is asked.
 fn live(events: &List<Arc<Event>>) -> impl Iterator<Item = &Arc<Event>> {
     let mut end = events.len();

@@ -7,7 +7,9 @@ use std::task::{Context, Poll};
 
 use futures::{Stream, StreamExt};
 use serde::de::DeserializeOwned;
-use umbel_core::{BoxFuture, CancelReason, CancelToken, Error, ErrorKind, Event, Outcome, Result, RunId};
+use umbel_core::{
+    BoxFuture, CancelReason, CancelToken, Error, ErrorKind, Event, Outcome, Result, RunId, SafePoint,
+};
 
 use super::drive::{Ended, Task, drive};
 use super::journal::Recorder;
@@ -47,6 +49,12 @@ impl RunStream {
     /// Tells the run to stop.
     pub fn cancel(&self) {
         self.cancel.cancel(CancelReason::Asked);
+    }
+
+    /// Tells the run, and all that works for it, to stop at a safe point, with nothing half done. Keep reading; should it
+    /// take too long, [`cancel`](Self::cancel) it. [`Runner::continue_run`](super::Runner::continue_run) goes on with it.
+    pub fn cancel_at(&self, point: SafePoint) {
+        self.cancel.cancel_at(point);
     }
 
     /// The token by which it is told to stop, to be kept elsewhere.

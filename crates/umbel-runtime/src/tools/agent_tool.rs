@@ -5,13 +5,13 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 use umbel_core::{
-    Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, NewSession, Object, Outcome, Part,
-    Payload, Result, Run, SessionKey, StateScope, Tool, ToolContext, ToolError, ToolOutput, ToolSpec,
-    ToolValue,
+    Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, EventFilter, Interrupt, NewSession,
+    Object, Outcome, Part, Parts, Payload, Result, Role, Run, RunId, SessionKey, StateScope, Tool,
+    ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue,
 };
 
 use crate::output_schema::OutputSchema;
-use crate::runner::{Shared, run_child};
+use crate::runner::{Begins, ChildRun, Shared, find_child, run_child};
 use crate::team::Team;
 
 /// An agent as a tool.
@@ -40,6 +40,7 @@ impl AgentTool {
         };
         let mut spec = ToolSpec::new(agent.name(), agent.description(), parameters);
         spec.answers = true;
+        spec.resumes = true;
         let schema = agent.output_schema().and_then(|schema| OutputSchema::new((**schema).clone()).ok());
         Self { agent: Arc::new(agent), spec, skip_summarization: false, schema, tree: OnceLock::new() }
     }
@@ -57,21 +58,72 @@ impl AgentTool {
             cx.skip_summarization();
         }
         let shared = self.shared(run)?;
-        let key = self.session(cx, &shared).await?;
-        let input = self.input(args);
         let mut said = Said::default();
-        let outcome =
-            run_child(shared, run, key, input, cx.extensions(), |event| said.hear(cx, event)).await?;
-        if let Outcome::Interrupted { interrupts } = outcome {
-            let ids: Vec<&str> = interrupts.iter().map(|interrupt| interrupt.id.as_str()).collect();
-            let message = format!(
-                "agent `{}` waits for an answer to {}, which an agent that is called as a tool cannot get",
-                self.spec.name,
-                ids.join(", ")
-            );
-            return Err(Error::new(ErrorKind::Tool, message));
+        let (key, begins) = self.begin(cx, &shared, args, &mut said).await?;
+        if let Some(begins) = begins {
+            let id = match &begins {
+                (_, Some(id)) => id.clone(),
+                _ => shared.services.ids.run(),
+            };
+            let child = (key, id, begins.0);
+            let outcome =
+                run_child(shared, run, child, cx.extensions(), |event| said.hear(cx, event)).await?;
+            if let Outcome::Interrupted { interrupts } = outcome {
+                return Err(Error::asked_inside(*interrupts));
+            }
         }
         said.result(self.schema.as_ref())
+    }
+
+    /// The session that works for a call, and what its run begins with; nothing if it is done.
+    async fn begin(
+        &self,
+        cx: &ToolContext,
+        shared: &Shared,
+        args: &Object,
+        said: &mut Said,
+    ) -> Result<(SessionKey, Option<(Begins, Option<RunId>)>)> {
+        let store = &*shared.services.sessions;
+        let mut attempt = 0;
+        loop {
+            let key = Self::key(cx, shared, attempt)?;
+            let found = if cx.is_again() { find_child(store, &key).await? } else { ChildRun::None };
+            let begins = match found {
+                ChildRun::None => match self.create(cx, shared, &key).await {
+                    // Someone around the tool makes the call again: it begins anew.
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                        attempt += 1;
+                        continue;
+                    }
+                    created => {
+                        created?;
+                        Some((Begins::Message(self.input(args)), None))
+                    }
+                },
+                ChildRun::Empty => Some((Begins::Message(self.input(args)), None)),
+                ChildRun::CutShort(run) => Some((Begins::Recovered, Some(run))),
+                ChildRun::Cancelled => Some((Begins::Again, None)),
+                ChildRun::Waits(open) => {
+                    let answers = answers_inside(cx, &open);
+                    if answers.is_empty() {
+                        return Err(Error::asked_inside(open));
+                    }
+                    Some((Begins::Message(Content::new(Role::User, answers)), None))
+                }
+                ChildRun::Done => None,
+            };
+            if cx.is_again() {
+                // What it said before is part of what it says.
+                for event in
+                    store.get(&key, EventFilter::default()).await?.iter().flat_map(|session| &session.events)
+                {
+                    if !event.is_user() {
+                        said.hear(cx, event);
+                    }
+                }
+            }
+            return Ok((key, begins));
+        }
     }
 
     /// What a runner of this agent would be, with the caller's stores, plugins and settings.
@@ -87,19 +139,26 @@ impl AgentTool {
         Ok(Arc::new(Shared::for_child(run, team)))
     }
 
-    async fn session(&self, cx: &ToolContext, shared: &Shared) -> Result<SessionKey> {
+    /// The session of a call: the same when the call is made again, since it goes on where it was cut short.
+    fn key(cx: &ToolContext, shared: &Shared, attempt: u32) -> Result<SessionKey> {
         let parent = cx.run().session_key();
-        let call = cx.call_id().map_or_else(|| shared.services.ids.call(), Clone::clone);
-        // A call may be made again, and ids may repeat: the run and a new id keep its sessions apart.
-        let id = format!("{}/{}/{call}/{}", parent.id(), cx.run().id(), shared.services.ids.event());
-        let key = SessionKey::new(parent.app(), parent.user(), id)?;
+        let call = cx.idempotency_key().unwrap_or_else(|| shared.services.ids.event().as_str().into());
+        let id = match attempt {
+            0 => format!("{}/{call}", parent.id()),
+            attempt => format!("{}/{call}/{attempt}", parent.id()),
+        };
+        SessionKey::new(parent.app(), parent.user(), id)
+    }
+
+    async fn create(&self, cx: &ToolContext, shared: &Shared, key: &SessionKey) -> Result<()> {
         // Keys of user and app are shared anyway, and what this run knows of them may be older than what is stored.
         let state = cx.run().state();
         let state = state.scope(StateScope::Session).iter().filter(|(key, _)| !key.starts_with("_adk"));
         let state = state.map(|(key, value)| (key.clone(), value.clone()));
-        let new = NewSession::new(key.clone()).state(state.collect()).parent(parent.clone());
+        let parent = cx.run().session_key().clone();
+        let new = NewSession::new(key.clone()).state(state.collect()).parent(parent);
         shared.services.sessions.create(new).await?;
-        Ok(key)
+        Ok(())
     }
 
     fn input(&self, args: &Object) -> Content {
@@ -115,6 +174,16 @@ impl AgentTool {
         };
         Content::user(Part::text(text))
     }
+}
+
+/// What people said to questions that the agent left open.
+fn answers_inside(cx: &ToolContext, open: &[Interrupt]) -> Parts {
+    let answers = cx.run().values().answers(cx.run().source());
+    let given = |asked: &Interrupt| {
+        let (_, answer) = answers.iter().find(|(outside, _)| outside.id == asked.id)?;
+        Some(Part::response(asked.response(answer)))
+    };
+    open.iter().filter_map(given).collect()
 }
 
 /// What the agent said so far.
@@ -173,6 +242,10 @@ impl Tool for AgentTool {
         args: Arc<Object>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move { Ok(ToolOutput::from(self.ask(cx, &args).await?)) })
+    }
+
+    fn agent(&self) -> Option<&Arc<dyn Agent>> {
+        Some(&self.agent)
     }
 }
 

@@ -22,6 +22,7 @@ impl Tool for ExitLoop {
         static SPEC: LazyLock<ToolSpec> = LazyLock::new(|| {
             let parameters = json!({"type": "object", "properties": {}});
             ToolSpec::new("exit_loop", "Ends the loop. Call it only when you are told to.", parameters)
+                .resuming()
         });
         &SPEC
     }

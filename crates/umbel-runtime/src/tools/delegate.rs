@@ -40,6 +40,7 @@ impl Delegate {
         let mode = agent.transfer().mode;
         // A task may take several turns of the user: its answer comes when it is done.
         spec.long_running = mode == Mode::Task;
+        spec.resumes = true;
         Self { node, mode, spec }
     }
 
@@ -133,7 +134,7 @@ impl FinishTask {
                 json!({"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]})
             }
         };
-        Self { spec: ToolSpec::new(FINISH_TASK, text::FINISH_TASK, parameters), schema }
+        Self { spec: ToolSpec::new(FINISH_TASK, text::FINISH_TASK, parameters).resuming(), schema }
     }
 }
 

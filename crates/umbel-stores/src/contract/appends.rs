@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use umbel_core::{
-    CallFinished, Content, ErrorKind, Event, Failure, Kept, LogEntry, Outcome, Part, RunStep, Versions,
+    Actions, Address, AgentDone, CallFinished, Content, Continued, ErrorKind, Event, Failure,
+    FunctionResponse, Interrupt, Kept, LogEntry, Outcome, Part, Question, RunStep, Versions,
 };
 
 use super::{
@@ -94,13 +95,39 @@ pub async fn a_commit_needs_no_lease(store: &Sessions) {
 pub async fn records_come_back_as_they_were(store: &Sessions) {
     let session = new_session(store).await;
     let failure = Failure { code: "STORE_FAILED".into(), message: "the \"disk\" is full\n".to_owned() };
-    let finished = CallFinished { call: "c1".into(), response: Some(odd_value()) };
+    let given = odd_value().as_object().cloned().unwrap_or_default();
+    let response = Part::response(FunctionResponse::new(Some("c1".into()), "f", given.clone()));
+    let actions = Actions { state_delta: Some(given), ..Actions::default() };
+    let finished = CallFinished {
+        call: "c1".into(),
+        words: Some(Part::text("said\n")),
+        response: Some(response),
+        actions: Some(Box::new(actions)),
+    };
+    let question = Question::input("How\nmuch?").schema(odd_value()).payload(odd_value());
+    let inner = Some(Box::new(Address { agent: "b".into(), nth: 2, ..Address::default() }));
+    let address = Address { agent: "a".into(), call: Some("c1".into()), inner, ..Address::default() };
+    let asked = Interrupt::new("q1".into(), address, question, 1.5);
+    let done = AgentDone {
+        agent: "a".into(),
+        branch: Some("x.y".into()),
+        isolation_scope: None,
+        escalated: true,
+        escalates: false,
+    };
     let steps = [
         RunStep::Started { fingerprint: u64::MAX },
         RunStep::CallsStarted { calls: Box::new(vec!["c1".into(), "c\"2".into()]) },
         RunStep::CallFinished { finished: Box::new(finished) },
-        RunStep::CallFinished { finished: Box::new(CallFinished { call: "c2".into(), response: None }) },
+        RunStep::CallFinished {
+            finished: Box::new(CallFinished { call: "c2".into(), ..CallFinished::default() }),
+        },
         RunStep::Kept { kept: Box::new(Kept { key: "k\n".into(), value: odd_value() }) },
+        RunStep::Asked { interrupts: Box::new(vec![asked.clone()]) },
+        RunStep::AgentDone { done: Box::new(done) },
+        RunStep::Recovered,
+        RunStep::Continued { continued: Box::new(Continued { run: "r2".into(), fingerprint: 7 }) },
+        RunStep::Ended { outcome: Outcome::Interrupted { interrupts: Box::new(vec![asked]) } },
         RunStep::Ended { outcome: Outcome::Cancelled },
         RunStep::Ended { outcome: Outcome::Failed { failure: Box::new(failure) } },
     ];

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::json;
 use umbel_core::{ErrorKind, Part};
 
-use super::{Artifacts, fresh_app, key, odd_names, odd_value, refused};
+use super::{Artifacts, fresh_app, key, later, now, odd_names, odd_value, refused};
 
 pub async fn versions_count_from_zero(store: &Artifacts) {
     let key = key(&fresh_app(), "ann", "s1");
@@ -124,4 +124,38 @@ pub async fn concurrent_saves_get_a_version_each(store: &Artifacts) {
     let versions: HashSet<u64> =
         futures::future::join_all(tasks).await.into_iter().map(Result::unwrap).collect();
     assert_eq!(versions, (0..32).collect());
+}
+
+pub async fn artifacts_of_an_erased_user_are_gone(store: &Artifacts) {
+    let (a, b) = (fresh_app(), fresh_app());
+    let keys = [key(&a, "ann", "s1"), key(&a, "ann", "s2"), key(&a, "bob", "s1"), key(&b, "ann", "s1")];
+    for key in &keys {
+        store.save(key, "x", Part::text("x")).await.unwrap();
+        store.save(key, "user:x", Part::text("x")).await.unwrap();
+    }
+    assert_eq!(store.erase_user(&a, "ann").await.unwrap(), 4);
+    for (n, key) in keys.iter().enumerate() {
+        assert_eq!(store.names(key).await.unwrap().len(), if n < 2 { 0 } else { 2 }, "{key}");
+    }
+    assert_eq!(store.erase_user(&a, "ann").await.unwrap(), 0);
+    assert_eq!(store.save(&keys[0], "x", Part::text("new")).await.unwrap(), 0);
+}
+
+pub async fn old_artifacts_go_and_others_keep_their_version(store: &Artifacts) {
+    let (app, other) = (fresh_app(), fresh_app());
+    let (mine, foreign) = (key(&app, "ann", "s1"), key(&other, "ann", "s1"));
+    for key in [&mine, &mine, &foreign] {
+        store.save(key, "x", Part::text("old")).await.unwrap();
+    }
+    store.save(&mine, "user:y", Part::text("old")).await.unwrap();
+    assert_eq!(store.delete_older_than(&app, now() - 60.0).await.unwrap(), 0);
+    let time = later().await;
+    assert_eq!(store.save(&mine, "x", Part::text("new")).await.unwrap(), 2);
+    assert_eq!(store.delete_older_than(&app, time).await.unwrap(), 3);
+    assert_eq!(store.versions(&mine, "x").await.unwrap(), [2]);
+    assert_eq!(store.load(&mine, "x", Some(2)).await.unwrap().unwrap().as_text(), Some("new"));
+    assert_eq!(store.load(&mine, "x", Some(0)).await.unwrap(), None);
+    assert_eq!(store.names(&mine).await.unwrap(), ["x"]);
+    assert_eq!(store.save(&mine, "x", Part::text("next")).await.unwrap(), 3);
+    assert_eq!(store.versions(&foreign, "x").await.unwrap(), [0], "another app has its own ages");
 }

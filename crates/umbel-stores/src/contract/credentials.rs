@@ -3,7 +3,7 @@
 use serde_json::json;
 use umbel_core::{Credential, ErrorKind};
 
-use super::{Credentials, fresh_app, odd_names, odd_value, refused};
+use super::{Credentials, fresh_app, later, now, odd_names, odd_value, refused};
 
 pub async fn a_credential_is_read_back_and_replaced(store: &Credentials) {
     let app = fresh_app();
@@ -54,4 +54,37 @@ pub async fn a_nul_in_a_credential_name_is_refused(store: &Credentials) {
     for (user, name) in [("ann", "a\0b"), ("a\0", "mail")] {
         refused(store.save(&app, user, name, Credential::new("x")).await, ErrorKind::InvalidInput);
     }
+}
+
+pub async fn credentials_of_an_erased_user_are_gone(store: &Credentials) {
+    let (a, b) = (fresh_app(), fresh_app());
+    for (app, user, name) in
+        [(&a, "ann", "mail"), (&a, "ann", "bank"), (&a, "bob", "mail"), (&b, "ann", "mail")]
+    {
+        store.save(app, user, name, Credential::new("s3cret")).await.unwrap();
+    }
+    assert_eq!(store.erase_user(&a, "ann").await.unwrap(), 2);
+    for (app, user, name, there) in [
+        (&a, "ann", "mail", false),
+        (&a, "ann", "bank", false),
+        (&a, "bob", "mail", true),
+        (&b, "ann", "mail", true),
+    ] {
+        assert_eq!(store.load(app, user, name).await.unwrap().is_some(), there, "{user} {name}");
+    }
+    assert_eq!(store.erase_user(&a, "ann").await.unwrap(), 0);
+}
+
+pub async fn old_credentials_go(store: &Credentials) {
+    let (app, other) = (fresh_app(), fresh_app());
+    for (app, name) in [(&app, "old"), (&app, "renewed"), (&other, "old")] {
+        store.save(app, "ann", name, Credential::new("1")).await.unwrap();
+    }
+    assert_eq!(store.delete_older_than(&app, now() - 60.0).await.unwrap(), 0);
+    let time = later().await;
+    store.save(&app, "ann", "renewed", Credential::new("2")).await.unwrap();
+    assert_eq!(store.delete_older_than(&app, time).await.unwrap(), 1);
+    assert_eq!(store.load(&app, "ann", "old").await.unwrap(), None);
+    assert_eq!(store.load(&app, "ann", "renewed").await.unwrap(), Some(Credential::new("2")));
+    assert!(store.load(&other, "ann", "old").await.unwrap().is_some(), "another app has its own ages");
 }

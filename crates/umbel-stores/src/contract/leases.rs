@@ -12,9 +12,9 @@ use super::{
 };
 
 /// Runs out while a test waits.
-const SHORT: Duration = Duration::from_millis(80);
+pub(super) const SHORT: Duration = Duration::from_millis(80);
 /// Longer than [`SHORT`].
-const WAIT: Duration = Duration::from_millis(200);
+pub(super) const WAIT: Duration = Duration::from_millis(200);
 
 pub async fn a_held_session_is_busy(store: &Sessions) {
     let session = new_session(store).await;

@@ -97,3 +97,29 @@ pub async fn only_what_was_said_is_remembered(store: &Memory) {
     store.add(&silent).await.unwrap();
     assert_eq!(found(store, key.app(), "ann", "tea thought").await, ["said tea"]);
 }
+
+pub async fn an_erased_user_is_forgotten(store: &Memory) {
+    let (a, b) = (fresh_app(), fresh_app());
+    for (app, user, id) in [(&a, "ann", "s1"), (&a, "ann", "s2"), (&a, "bob", "s1"), (&b, "ann", "s1")] {
+        store.add(&session(&key(app, user, id), &["the blue door", "and the key"])).await.unwrap();
+    }
+    assert_eq!(store.erase_user(&a, "ann").await.unwrap(), 4);
+    assert!(found(store, &a, "ann", "blue door key").await.is_empty());
+    assert_eq!(found(store, &a, "bob", "blue").await, ["the blue door"]);
+    assert_eq!(found(store, &b, "ann", "blue").await, ["the blue door"]);
+    assert_eq!(store.erase_user(&a, "ann").await.unwrap(), 0);
+    store.add(&session(&key(&a, "ann", "s3"), &["a red door"])).await.unwrap();
+    assert_eq!(found(store, &a, "ann", "blue red door").await, ["a red door"]);
+}
+
+pub async fn old_memories_go(store: &Memory) {
+    let (app, other) = (fresh_app(), fresh_app());
+    let said = ["door one", "door two", "door three"];
+    for app in [&app, &other] {
+        store.add(&session(&key(app, "ann", "s1"), &said)).await.unwrap();
+    }
+    assert_eq!(store.delete_older_than(&app, 1_000.0).await.unwrap(), 0);
+    assert_eq!(store.delete_older_than(&app, 1_002.0).await.unwrap(), 2);
+    assert_eq!(found(store, &app, "ann", "door").await, ["door three"]);
+    assert_eq!(found(store, &other, "ann", "door").await.len(), 3, "another app has its own ages");
+}

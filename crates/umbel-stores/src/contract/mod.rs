@@ -26,6 +26,8 @@ pub mod memory;
 pub mod odd;
 #[doc(hidden)]
 pub mod reading;
+#[doc(hidden)]
+pub mod upkeep;
 mod vectors;
 
 use std::future::Future;
@@ -36,9 +38,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use umbel_core::store::{Acquire, Acquired, Entries};
 use umbel_core::{
-    Actions, ArtifactStore, Content, CredentialStore, Error, ErrorKind, Event, EventFilter, LogEntry,
+    Actions, ArtifactStore, Clock, Content, CredentialStore, Error, ErrorKind, Event, EventFilter, LogEntry,
     MemoryStore, NewSession, Object, Outcome, Result, RunId, RunStep, Session, SessionKey, SessionStore,
-    Source, Versions,
+    Source, SystemClock, Versions,
 };
 
 pub use self::vectors::perform;
@@ -132,11 +134,19 @@ macro_rules! __session_cases {
             },
             odd::{
                 odd_names_are_kept_apart, apps_and_users_do_not_see_each_other, odd_state_keys_are_kept,
-                a_nul_in_a_state_key_is_refused, a_nul_in_a_value_is_kept
+                a_nul_in_a_state_key_is_refused, a_nul_in_a_value_is_kept,
+                events_keep_their_order_when_the_clock_goes_back
             },
             busy::{
                 many_tasks_on_one_session_lose_nothing, many_tasks_with_leases_lose_nothing,
                 many_sessions_at_once_lose_nothing, shared_state_loses_no_write
+            },
+            upkeep::{
+                a_question_is_open_until_the_user_answers, questions_follow_every_way_to_append,
+                questions_of_an_app_are_listed_by_last_change, calls_are_awaited_until_they_are_answered,
+                idle_sessions_come_in_pages_longest_ago_first, an_idle_session_tells_who_is_at_work,
+                only_what_is_unchanged_and_free_is_deleted, an_erased_user_leaves_nothing,
+                a_user_is_not_erased_while_a_run_is_under_way
             }
         }
     };
@@ -150,7 +160,8 @@ macro_rules! __artifact_cases {
             artifacts::{
                 versions_count_from_zero, a_user_shares_what_is_named_so, users_and_sessions_are_kept_apart,
                 a_deleted_artifact_starts_anew, every_kind_of_part_is_kept, odd_artifact_names_are_kept,
-                a_nul_in_an_artifact_name_is_refused, concurrent_saves_get_a_version_each
+                a_nul_in_an_artifact_name_is_refused, concurrent_saves_get_a_version_each,
+                artifacts_of_an_erased_user_are_gone, old_artifacts_go_and_others_keep_their_version
             }
         }
     };
@@ -163,7 +174,8 @@ macro_rules! __memory_cases {
         $crate::__contract! { $mode $arg; Memory;
             memory::{
                 the_best_memory_comes_first, adding_a_session_again_replaces_it, memories_are_their_users_alone,
-                a_search_gives_the_best_ten, odd_queries_find_or_find_nothing, only_what_was_said_is_remembered
+                a_search_gives_the_best_ten, odd_queries_find_or_find_nothing, only_what_was_said_is_remembered,
+                an_erased_user_is_forgotten, old_memories_go
             }
         }
     };
@@ -177,7 +189,7 @@ macro_rules! __credential_cases {
             credentials::{
                 a_credential_is_read_back_and_replaced, credentials_are_their_users_alone,
                 a_deleted_credential_is_gone, odd_credential_names_and_values_are_kept,
-                a_nul_in_a_credential_name_is_refused
+                a_nul_in_a_credential_name_is_refused, credentials_of_an_erased_user_are_gone, old_credentials_go
             }
         }
     };
@@ -309,6 +321,20 @@ fn refused<T: std::fmt::Debug>(result: Result<T>, kind: ErrorKind) -> Error {
 
 /// Long enough for anything that must not run out in a test.
 const LONG: Duration = Duration::from_secs(60);
+
+/// The time of the machine.
+fn now() -> f64 {
+    SystemClock.now()
+}
+
+/// Waits until the time of the machine is later than now, and tells it.
+async fn later() -> f64 {
+    let start = now();
+    while now() <= start {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    now()
+}
 
 /// Names that databases have stumbled over.
 fn odd_names() -> Vec<String> {

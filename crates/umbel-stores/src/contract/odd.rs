@@ -1,11 +1,13 @@
 //! Names and values that databases have stumbled over, and whose they are.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
-use umbel_core::{ErrorKind, NewSession, Object, Versions};
+use umbel_core::{ErrorKind, EventFilter, LogEntry, NewSession, Object, Versions};
 
 use super::{
-    LONG, Sessions, acquire, entries, fresh_app, key, lease, new_session, object, odd_names, odd_value, read,
-    refused, said, sets, texts,
+    LONG, Sessions, acquire, entries, fresh_app, key, lease, log, message, new_session, object, odd_names,
+    odd_value, read, refused, said, sets, texts,
 };
 
 pub async fn odd_names_are_kept_apart(store: &Sessions) {
@@ -103,4 +105,22 @@ pub async fn a_nul_in_a_value_is_kept(store: &Sessions) {
     let read = read(store, &session.key).await;
     assert_eq!(read.state.get("k"), Some(&json!("\0")));
     assert_eq!(read.state.get("o"), Some(&json!({"in\0side": 1})));
+}
+
+pub async fn events_keep_their_order_when_the_clock_goes_back(store: &Sessions) {
+    let session = new_session(store).await;
+    let times = [1e9, 9e8, 8e8, -5.0, 2e9, 0.0];
+    let said = |(n, time): (usize, &f64)| LogEntry::Event(Arc::new(message(&n.to_string(), *time)));
+    let all: Vec<LogEntry> = times.iter().enumerate().map(said).collect();
+    for entry in &all {
+        store.commit(&session.key, None, entries([entry.clone()])).await.unwrap();
+    }
+    assert_eq!(log(store, &session.key).await, all);
+    assert_eq!(texts(store, &session.key).await, ["0", "1", "2", "3", "4", "5"]);
+    let filtered = async |filter| {
+        let session = store.get(&session.key, filter).await.unwrap().unwrap();
+        session.events.iter().map(|event| event.text()).collect::<Vec<_>>()
+    };
+    assert_eq!(filtered(EventFilter { recent: Some(2), after: None }).await, ["4", "5"]);
+    assert_eq!(filtered(EventFilter { recent: None, after: Some(9e8) }).await, ["0", "1", "4"]);
 }

@@ -2,32 +2,75 @@
 
 use std::sync::Arc;
 
+use deadpool_postgres::Transaction;
+use tokio_postgres::types::ToSql;
 use umbel_core::store::refuse_nul;
-use umbel_core::{ArtifactStore, Part, Result, SessionKey, Work};
+use umbel_core::{ArtifactStore, Clock, Part, Result, SessionKey, SystemClock, Work};
 
-use super::{Postgres, query, signed, unsigned};
+use super::fault::Trouble;
+use super::{Postgres, execute, query, signed, unsigned};
 use crate::entries::{artifact_place, join_part, split_part};
+
+/// An artifact as it is written.
+struct Row<'a> {
+    /// App, user, session, name.
+    place: [&'a str; 4],
+    part: String,
+    data: Option<Vec<u8>>,
+}
+
+impl Row<'_> {
+    /// Whoever saves under this name at the same time waits.
+    async fn lock(&self, change: &Transaction<'_>) -> Result<(), Trouble> {
+        let lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
+        query(change, lock, &[&self.place.join("\n")]).await?;
+        Ok(())
+    }
+
+    /// Saves it under the next version. Tells which, and the number of the transaction.
+    async fn save(&self, change: &Transaction<'_>) -> Result<(i64, i64), Trouble> {
+        self.lock(change).await?;
+        let insert =
+            "INSERT INTO umbel_artifacts (app, user_id, session, name, part, data, saved_at, version)
+            SELECT $1, $2, $3, $4, $5, $6, $7, coalesce(max(version) + 1, 0) FROM umbel_artifacts
+            WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4
+            RETURNING version, xmin::text::bigint";
+        let [app, user, session, name] = &self.place;
+        let now = SystemClock.now();
+        let rows = query(change, insert, &[app, user, session, name, &self.part, &self.data, &now]).await?;
+        let saved = rows.first().map(|row| Ok::<_, Trouble>((row.try_get(0)?, row.try_get(1)?)));
+        saved.unwrap_or(Ok((0, 0)))
+    }
+
+    /// Whether that transaction saved it under that version.
+    async fn is_saved(
+        &self,
+        change: &Transaction<'_>,
+        (version, writer): &(i64, i64),
+    ) -> Result<bool, Trouble> {
+        self.lock(change).await?;
+        let select =
+            "SELECT 1 FROM umbel_artifacts WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4
+            AND part = $5 AND data IS NOT DISTINCT FROM $6 AND version = $7 AND xmin::text::bigint = $8";
+        let [app, user, session, name] = &self.place;
+        let values: [&(dyn ToSql + Sync); 8] =
+            [app, user, session, name, &self.part, &self.data, version, writer];
+        Ok(!query(change, select, &values).await?.is_empty())
+    }
+}
 
 impl ArtifactStore for Postgres {
     fn save<'a>(&'a self, key: &'a SessionKey, name: &'a str, part: Part) -> Work<'a, Result<u64>> {
         Work::later(async move {
             refuse_nul("name of an artifact", name)?;
-            let ([app, user, session, name], (part, data)) = (artifact_place(key, name), split_part(part)?);
-            let (part, data) = (&part, &data);
-            let saved = self.write(move |change, _| {
-                Box::pin(async move {
-                    // Whoever saves under this name at the same time waits.
-                    let place = [app, user, session, name].join("\n");
-                    query(change, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", &[&place]).await?;
-                    let insert =
-                        "INSERT INTO umbel_artifacts (app, user_id, session, name, part, data, version)
-                        SELECT $1, $2, $3, $4, $5, $6, coalesce(max(version) + 1, 0) FROM umbel_artifacts
-                        WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4 RETURNING version";
-                    let rows = query(change, insert, &[&app, &user, &session, &name, part, data]).await?;
-                    Ok(unsigned(rows.first().map_or(Ok(0), |row| row.try_get(0))?))
-                })
-            });
-            saved.await
+            let (place, (part, data)) = (artifact_place(key, name), split_part(part)?);
+            let row = &Row { place, part, data };
+            let saved = self.write_once(
+                move |change, _| Box::pin(row.save(change)),
+                move |change, saved, _| Box::pin(row.is_saved(change, saved)),
+            );
+            let (version, _) = saved.await?;
+            Ok(unsigned(version))
         })
     }
 
@@ -86,6 +129,24 @@ impl ArtifactStore for Postgres {
                     WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4";
                 query(change, delete, &[&app, &user, &session, &name]).await?;
                 Ok(())
+            })
+        }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let erase = "DELETE FROM umbel_artifacts WHERE app = $1 AND user_id = $2";
+                execute(change, erase, &[&app, &user]).await
+            })
+        }))
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let old = "DELETE FROM umbel_artifacts WHERE app = $1 AND saved_at < $2";
+                execute(change, old, &[&app, &time]).await
             })
         }))
     }

@@ -1,9 +1,10 @@
 //! Credentials in PostgreSQL, encrypted.
 
-use umbel_core::{Credential, CredentialStore, Result, Work};
+use deadpool_postgres::Transaction;
+use umbel_core::{Clock, Credential, CredentialStore, Result, SystemClock, Work};
 
 use super::fault::Trouble;
-use super::{Postgres, query};
+use super::{Postgres, execute, query};
 use crate::seal::{Keys, Owner, Sealed, keys_or_refuse};
 
 impl Postgres {
@@ -35,6 +36,21 @@ impl Postgres {
     }
 }
 
+/// Stores a credential, in the place of an older one.
+pub(super) async fn save(
+    change: &Transaction<'_>,
+    owner: &Owner,
+    sealed: &Sealed,
+    saved_at: f64,
+) -> Result<(), Trouble> {
+    let save = "INSERT INTO umbel_credentials (app, user_id, name, key_id, sealed, saved_at)
+        VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (app, user_id, name) DO UPDATE
+        SET key_id = excluded.key_id, sealed = excluded.sealed, saved_at = excluded.saved_at";
+    let (Owner { app, user, name }, Sealed { key_id, bytes }) = (owner, sealed);
+    query(change, save, &[app, user, name, key_id, bytes, &saved_at]).await?;
+    Ok(())
+}
+
 impl CredentialStore for Postgres {
     fn save<'a>(
         &'a self,
@@ -44,17 +60,9 @@ impl CredentialStore for Postgres {
         credential: Credential,
     ) -> Work<'a, Result<()>> {
         Work::later(async move {
-            let sealed = &self.keys()?.seal(&Owner::new(app, user, name)?, &credential)?;
-            let saved = self.write(move |change, _| {
-                Box::pin(async move {
-                    let save = "INSERT INTO umbel_credentials (app, user_id, name, key_id, sealed)
-                        VALUES ($1, $2, $3, $4, $5) ON CONFLICT (app, user_id, name)
-                        DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed";
-                    query(change, save, &[&app, &user, &name, &sealed.key_id, &sealed.bytes]).await?;
-                    Ok(())
-                })
-            });
-            saved.await
+            let owner = &Owner::new(app, user, name)?;
+            let sealed = &self.keys()?.seal(owner, &credential)?;
+            self.write(move |change, _| Box::pin(save(change, owner, sealed, SystemClock.now()))).await
         })
     }
 
@@ -86,6 +94,24 @@ impl CredentialStore for Postgres {
                 let delete = "DELETE FROM umbel_credentials WHERE app = $1 AND user_id = $2 AND name = $3";
                 query(change, delete, &[&app, &user, &name]).await?;
                 Ok(())
+            })
+        }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let erase = "DELETE FROM umbel_credentials WHERE app = $1 AND user_id = $2";
+                execute(change, erase, &[&app, &user]).await
+            })
+        }))
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let old = "DELETE FROM umbel_credentials WHERE app = $1 AND saved_at < $2";
+                execute(change, old, &[&app, &time]).await
             })
         }))
     }

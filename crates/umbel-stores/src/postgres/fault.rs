@@ -1,6 +1,6 @@
 //! What PostgreSQL says went wrong, as errors of Umbel.
 
-use deadpool_postgres::{PoolError, TimeoutType};
+use deadpool_postgres::{HookError, PoolError, TimeoutType};
 use tokio_postgres::error::SqlState;
 use umbel_core::{Error, ErrorKind};
 
@@ -18,28 +18,36 @@ pub(super) enum Trouble {
 impl Trouble {
     /// Whether the connection is gone, or another transaction stood in the way: on another one it may go well.
     pub(super) fn may_pass(&self) -> bool {
-        match self {
-            Self::Postgres(error) => match error.code() {
-                Some(code) => {
-                    let passing = [
-                        SqlState::ADMIN_SHUTDOWN,
-                        SqlState::CRASH_SHUTDOWN,
-                        SqlState::CANNOT_CONNECT_NOW,
-                        SqlState::T_R_DEADLOCK_DETECTED,
-                        SqlState::T_R_SERIALIZATION_FAILURE,
-                    ];
-                    passing.contains(code)
-                }
-                None => error.is_closed() || is_io(error),
-            },
-            Self::Pool(PoolError::Backend(error)) => {
-                error.code().is_none_or(|code| *code == SqlState::CANNOT_CONNECT_NOW)
-                    && (error.is_closed() || is_io(error) || error.code().is_some())
+        let (error, passing) = match self {
+            Self::Postgres(error) => (error, &PASSING[..]),
+            Self::Pool(PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error))) => {
+                (error, &CONNECTING[..])
             }
-            Self::Pool(_) | Self::Refused(_) => false,
+            Self::Pool(_) | Self::Refused(_) => return false,
+        };
+        match error.code() {
+            Some(code) => passing.contains(code),
+            None => error.is_closed() || is_io(error),
         }
     }
 }
+
+/// What work that was begun may stumble over.
+const PASSING: [SqlState; 5] = [
+    SqlState::ADMIN_SHUTDOWN,
+    SqlState::CRASH_SHUTDOWN,
+    SqlState::CANNOT_CONNECT_NOW,
+    SqlState::T_R_DEADLOCK_DETECTED,
+    SqlState::T_R_SERIALIZATION_FAILURE,
+];
+
+/// What a new connection may stumble over.
+const CONNECTING: [SqlState; 4] = [
+    SqlState::ADMIN_SHUTDOWN,
+    SqlState::CRASH_SHUTDOWN,
+    SqlState::CANNOT_CONNECT_NOW,
+    SqlState::TOO_MANY_CONNECTIONS,
+];
 
 fn is_io(error: &tokio_postgres::Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>())
@@ -68,7 +76,9 @@ impl From<Trouble> for Error {
         match trouble {
             Trouble::Refused(error) => error,
             Trouble::Postgres(error) => fault(error),
-            Trouble::Pool(PoolError::Backend(error)) => fault(error),
+            Trouble::Pool(
+                PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)),
+            ) => fault(error),
             Trouble::Pool(PoolError::Timeout(TimeoutType::Wait)) => {
                 let message =
                     "all connections to PostgreSQL are in use: allow more of them, or ask less at once";
@@ -88,22 +98,37 @@ impl From<Trouble> for Error {
 
 fn fault(error: tokio_postgres::Error) -> Error {
     let (kind, what) = match error.code() {
-        Some(code) if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => {
-            (ErrorKind::Corrupt, "has damaged data: restore it from a copy")
+        Some(code) => said_by_server(code),
+        None if error.is_closed() || is_io(&error) => {
+            (ErrorKind::Store, "cannot be reached, or went away: check that it runs")
         }
-        Some(code) if *code == SqlState::DISK_FULL => (ErrorKind::Store, "has no room left: free some space"),
-        Some(code) if *code == SqlState::PROGRAM_LIMIT_EXCEEDED => {
-            (ErrorKind::InvalidInput, "cannot take something that long: use shorter names")
-        }
-        Some(code) if *code == SqlState::READ_ONLY_SQL_TRANSACTION => {
-            (ErrorKind::Store, "may only be read: use the address of the primary")
-        }
-        Some(code) if *code == SqlState::TOO_MANY_CONNECTIONS => {
-            (ErrorKind::Store, "takes no more connections: allow more of them, or use fewer")
-        }
-        Some(_) => (ErrorKind::Store, "refused"),
-        None => (ErrorKind::Store, "cannot be reached, or went away: check that it runs"),
+        None => (ErrorKind::Store, "gave something that is not understood: check its address and version"),
     };
     let said = error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned());
     Error::new(kind, format!("PostgreSQL {what} ({said}); nothing was written")).with_source(error)
+}
+
+/// What an answer of the server means, and what to do about it.
+fn said_by_server(code: &SqlState) -> (ErrorKind, &'static str) {
+    let what = match *code {
+        SqlState::DATA_CORRUPTED | SqlState::INDEX_CORRUPTED => {
+            return (ErrorKind::Corrupt, "has damaged data: restore it from a copy");
+        }
+        SqlState::PROGRAM_LIMIT_EXCEEDED => {
+            return (ErrorKind::InvalidInput, "cannot take something that long: use shorter names");
+        }
+        SqlState::DISK_FULL => "has no room left: free some space",
+        SqlState::READ_ONLY_SQL_TRANSACTION => "may only be read: use the address of the primary",
+        SqlState::TOO_MANY_CONNECTIONS => "takes no more connections: allow more of them, or use fewer",
+        SqlState::LOCK_NOT_AVAILABLE => {
+            "kept waiting for a lock that another connection holds: end that transaction"
+        }
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            "does not let this user in: check the user and the password in the address"
+        }
+        SqlState::INVALID_CATALOG_NAME => "has no such database: create it, or check the address",
+        SqlState::INSUFFICIENT_PRIVILEGE => "does not allow this user that: grant what is missing",
+        _ => "refused",
+    };
+    (ErrorKind::Store, what)
 }

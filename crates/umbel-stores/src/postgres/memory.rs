@@ -5,7 +5,7 @@ use umbel_core::memory::{MemoryEntry, best, said_in, words};
 use umbel_core::{MemoryStore, Result, Session, Work};
 
 use super::fault::Trouble;
-use super::{Postgres, query};
+use super::{Postgres, execute, query};
 use crate::entries::{from_json, to_json};
 
 /// What the index gives to choose the best from.
@@ -86,6 +86,24 @@ impl MemoryStore for Postgres {
                 .await?;
             Ok(best(&found, &wanted).into_iter().cloned().collect())
         })
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let erase = "DELETE FROM umbel_memories WHERE app = $1 AND user_id = $2";
+                execute(change, erase, &[&app, &user]).await
+            })
+        }))
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let old = "DELETE FROM umbel_memories WHERE app = $1 AND time < $2";
+                execute(change, old, &[&app, &time]).await
+            })
+        }))
     }
 }
 

@@ -2,8 +2,7 @@
 //!
 //! What a commit acknowledged is on the server's disk, unless its `synchronous_commit` was turned off. Leases go by the
 //! server's clock, so the machines that use it need not agree on the time. An append under a lease is one statement. If
-//! the connection breaks, work that is known not to have been done is done again on another one, and an append first
-//! looks whether it was.
+//! the connection breaks, the work is done again on another one; what must not be done twice looks first whether it was.
 
 mod artifacts;
 mod credentials;
@@ -12,13 +11,16 @@ mod memory;
 mod schema;
 mod sessions;
 mod transfer;
+mod upkeep;
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use deadpool_postgres::{Client, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Transaction};
+use deadpool_postgres::{
+    Client, ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime,
+    Transaction,
+};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{IsolationLevel, NoTls};
 use umbel_core::{BoxFuture, Error, ErrorKind, Result};
@@ -60,7 +62,8 @@ impl PostgresOptions {
         self
     }
 
-    /// How long to wait for a free connection, and for a server that restarts; 10 seconds unless told otherwise.
+    /// How long to wait for a free connection, for a row that someone else has locked, and for a server that restarts;
+    /// 10 seconds unless told otherwise.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -72,7 +75,14 @@ impl PostgresOptions {
         let unreadable = || Error::new(ErrorKind::InvalidInput, "the address of PostgreSQL cannot be read");
         let config: tokio_postgres::Config = self.url.parse().map_err(|_| unreadable())?;
         let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        // Whoever holds a lock for ever, such as a person at a console, must not take all connections.
+        let wait_for_locks = format!("SET lock_timeout = {}", self.patience.as_millis().clamp(1, 86_400_000));
+        let set_up = Hook::async_fn(move |client: &mut ClientWrapper, _| {
+            let wait_for_locks = wait_for_locks.clone();
+            Box::pin(async move { client.batch_execute(&wait_for_locks).await.map_err(HookError::Backend) })
+        });
         let pool = Pool::builder(Manager::from_config(config, NoTls, manager))
+            .post_create(set_up)
             .max_size(self.connections)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(self.patience))
@@ -105,21 +115,16 @@ impl Postgres {
         Ok(self.inner.pool.get().await?)
     }
 
-    /// Does something until it goes well or patience is at an end, as long as what stands in its way may pass.
-    async fn again<T, F: Future<Output = Result<T, Trouble>>>(&self, work: impl Fn() -> F) -> Result<T> {
-        let started = Instant::now();
-        let mut wait = Duration::from_millis(20);
-        loop {
-            match work().await {
-                Err(trouble) if trouble.may_pass() && started.elapsed() < self.inner.patience => {
-                    // Connections that were open are as dead as this one.
-                    self.inner.pool.retain(|client, _| !client.is_closed());
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(Duration::from_millis(500));
-                }
-                other => return Ok(other?),
-            }
+    /// Waits a while, if what stands in the way may pass and there is patience left. Tells whether to try again.
+    async fn tries_again(&self, tries: &mut Tries, trouble: &Trouble) -> bool {
+        if !trouble.may_pass() || tries.since.elapsed() >= self.inner.patience {
+            return false;
         }
+        // Connections that were open are as dead as this one.
+        self.inner.pool.retain(|client, _| !client.is_closed());
+        tokio::time::sleep(tries.wait).await;
+        tries.wait = (tries.wait * 2).min(Duration::from_millis(500));
+        true
     }
 
     /// Reads something, all of it from one moment.
@@ -132,20 +137,79 @@ impl Postgres {
             moment.commit().await?;
             Ok(value)
         };
-        self.again(read).await
+        let mut tries = Tries::new();
+        loop {
+            match read().await {
+                Err(trouble) if self.tries_again(&mut tries, &trouble).await => {}
+                read => return Ok(read?),
+            }
+        }
     }
 
-    /// Writes something, all of it or nothing.
-    async fn write<'env, T>(&self, work: impl Steps<'env, T>) -> Result<T> {
-        let write = async || {
-            let mut client = self.client().await?;
-            let change = client.transaction().await?;
-            let value = work(&change, []).await?;
-            // From here on nobody knows whether a failure came before or after the commit, so it is not done again.
-            change.commit().await.map_err(|error| unknown(&error))?;
-            Ok(value)
+    /// Writes something, all of it or nothing. If the answer to the commit is lost it is done again, so it must come to
+    /// the same when it is done twice.
+    async fn write<'env, T: Sync>(&self, work: impl Steps<'env, T>) -> Result<T> {
+        self.write_once(work, |_, _, _| Box::pin(std::future::ready(Ok(false)))).await
+    }
+
+    /// Writes something that must not be done twice, all of it or nothing. If the answer to the commit is lost,
+    /// `was_done` looks for what that attempt gave before it is done again.
+    async fn write_once<'env, T: Sync>(
+        &self,
+        work: impl Steps<'env, T>,
+        was_done: impl Look<'env, T>,
+    ) -> Result<T> {
+        let (mut tries, mut doubtful) = (Tries::new(), None);
+        loop {
+            match self.attempt(&work, &was_done, &mut doubtful).await {
+                Err(trouble) if self.tries_again(&mut tries, &trouble).await => {}
+                Err(trouble) if doubtful.is_some() && trouble.may_pass() => return Err(unknown(trouble)),
+                written => return Ok(written?),
+            }
+        }
+    }
+
+    /// One attempt to write. `doubtful` is what an earlier one gave, if nobody knows whether it was done.
+    async fn attempt<'env, T: Sync>(
+        &self,
+        work: &impl Steps<'env, T>,
+        was_done: &impl Look<'env, T>,
+        doubtful: &mut Option<T>,
+    ) -> Result<T, Trouble> {
+        let mut client = self.client().await?;
+        let change = client.transaction().await?;
+        if let Some(value) = take_if_done(doubtful, &change, was_done).await? {
+            return Ok(value);
+        }
+        let value = match work(&change, []).await {
+            // By what the earlier attempt wrote, perhaps: it may have ended only now.
+            Err(Trouble::Refused(error)) => {
+                return take_if_done(doubtful, &change, was_done).await?.ok_or(Trouble::Refused(error));
+            }
+            other => other?,
         };
-        self.again(write).await
+        match change.commit().await {
+            Ok(()) => Ok(value),
+            Err(error) => {
+                let trouble = Trouble::from(error);
+                if trouble.may_pass() {
+                    *doubtful = Some(value);
+                }
+                Err(trouble)
+            }
+        }
+    }
+}
+
+/// How long something has been tried, and how long to wait before the next time.
+struct Tries {
+    since: Instant,
+    wait: Duration,
+}
+
+impl Tries {
+    fn new() -> Self {
+        Self { since: Instant::now(), wait: Duration::from_millis(20) }
     }
 }
 
@@ -161,12 +225,41 @@ impl<'env, T, F> Steps<'env, T> for F where
 {
 }
 
-/// A commit that was not answered.
-fn unknown(error: &tokio_postgres::Error) -> Error {
+/// Looks whether something that was written is stored. Waits for whoever wrote it, if that transaction has not ended.
+trait Look<'env, T>:
+    for<'a> Fn(&'a Transaction<'a>, &'a T, [&'a &'env (); 0]) -> BoxFuture<'a, Result<bool, Trouble>>
+    + Send
+    + Sync
+{
+}
+
+impl<'env, T, F> Look<'env, T> for F where
+    F: for<'a> Fn(&'a Transaction<'a>, &'a T, [&'a &'env (); 0]) -> BoxFuture<'a, Result<bool, Trouble>>
+        + Send
+        + Sync
+{
+}
+
+/// What an earlier attempt gave, if it turns out that it was done.
+async fn take_if_done<'env, T>(
+    doubtful: &mut Option<T>,
+    change: &Transaction<'_>,
+    was_done: &impl Look<'env, T>,
+) -> Result<Option<T>, Trouble> {
+    let is_done = match doubtful {
+        Some(value) => was_done(change, value, []).await?,
+        None => false,
+    };
+    Ok(if is_done { doubtful.take() } else { None })
+}
+
+/// The connection broke during a commit, and no other could be had to look.
+fn unknown(trouble: Trouble) -> Error {
+    let trouble = Error::from(trouble);
     let message = format!(
-        "the connection to PostgreSQL broke during a commit, and it is not known whether it was done ({error})"
+        "the connection to PostgreSQL broke before it said whether something was written: read it again to see ({trouble})"
     );
-    Error::new(ErrorKind::Store, message)
+    Error::new(ErrorKind::Store, message).with_source(trouble)
 }
 
 impl fmt::Debug for Postgres {
@@ -183,6 +276,16 @@ async fn query(
 ) -> Result<Vec<tokio_postgres::Row>, Trouble> {
     let statement = client.prepare_cached(sql).await?;
     Ok(client.query(&statement, values).await?)
+}
+
+/// Runs a statement that is kept prepared and gives no rows. Tells how many it changed.
+async fn execute(
+    client: &impl deadpool_postgres::GenericClient,
+    sql: &str,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<u64, Trouble> {
+    let statement = client.prepare_cached(sql).await?;
+    Ok(client.execute(&statement, values).await?)
 }
 
 /// Numbers that PostgreSQL keeps signed and Umbel counts up from 0.

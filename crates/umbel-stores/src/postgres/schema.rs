@@ -4,19 +4,25 @@ use deadpool_postgres::Transaction;
 use umbel_core::{Error, ErrorKind};
 
 use super::fault::Trouble;
-use super::query;
+use super::{query, sessions};
 
 /// Each takes a database one version further. What was released is never changed, only added to.
-pub(super) const MIGRATIONS: [&str; 2] = [
+pub(super) const MIGRATIONS: [&str; 3] = [
     include_str!("migrations/1_sessions.sql"),
     include_str!("migrations/2_artifacts_memory_credentials.sql"),
+    include_str!("migrations/3_waits_and_ages.sql"),
 ];
+
+/// The version from which on a session's row tells what it waits for.
+const WAITS: usize = 3;
 
 /// Whoever migrates holds this lock ("umbl"), so that servers that start together do it once.
 const LOCK: i64 = 0x756d_626c;
 
 /// Brings the tables to today's version.
 pub(super) async fn migrate(change: &Transaction<'_>) -> Result<(), Trouble> {
+    // However long it takes.
+    change.batch_execute("SET LOCAL lock_timeout = 0").await?;
     query(change, "SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     change.batch_execute("CREATE TABLE IF NOT EXISTS umbel_schema (version bigint NOT NULL)").await?;
     let found = query(change, "SELECT coalesce(max(version), 0) FROM umbel_schema", &[]).await?;
@@ -32,6 +38,9 @@ pub(super) async fn migrate(change: &Transaction<'_>) -> Result<(), Trouble> {
         change.batch_execute(migration).await?;
         let version = i64::try_from(before + 1).unwrap_or(i64::MAX);
         query(change, "INSERT INTO umbel_schema (version) VALUES ($1)", &[&version]).await?;
+    }
+    if from < WAITS {
+        sessions::fill_in_waits(change).await?;
     }
     Ok(())
 }

@@ -1,15 +1,17 @@
 //! Sessions in PostgreSQL.
 
+use std::future::ready;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{Client, GenericClient, Transaction};
+use serde::Serialize;
 use smol_str::SmolStr;
 use tokio_postgres::types::ToSql;
 use umbel_core::json::empty_object;
 use umbel_core::store::{
-    Abandoned, Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News, refuse_nul,
+    Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, NewSession, News,
+    OpenQuestion, WaitChange, Waits, refuse_nul,
 };
 use umbel_core::{
     Clock, Event, List, LogEntry, Object, Result, Session, SessionKey, SessionStore, State, SystemClock,
@@ -17,16 +19,20 @@ use umbel_core::{
 };
 
 use super::fault::Trouble;
-use super::{Postgres, query, signed, unsigned};
-use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, to_json};
+use super::{Postgres, Tries, query, signed, unknown, unsigned, upkeep};
+use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, refuse_holes, to_json};
 use crate::refusal::{busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
+
+/// The server's clock, in milliseconds.
+pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// The columns of a [`Row`], with the versions of its user and its app, and the server's clock.
 const ROW: &str = "SELECT s.id, s.version, s.epoch, s.lease_until, s.lease_ttl, s.updated_at,
     (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = $2),
     (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = ''),
-    (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    s.questions IS NOT NULL OR s.awaited_calls IS NOT NULL
     FROM umbel_sessions s WHERE s.app = $1 AND s.user_id = $2 AND s.name = $3";
 
 /// A session's row.
@@ -41,6 +47,10 @@ struct Row {
     app_version: u64,
     /// The server's clock, in milliseconds.
     now: i64,
+    /// The transaction that gave the lease, once this one has.
+    written_by: Option<i64>,
+    /// It waits for something.
+    waits: bool,
 }
 
 impl Row {
@@ -61,6 +71,8 @@ impl Row {
             user_version: unsigned(row.try_get::<_, Option<i64>>(6)?.unwrap_or(0)),
             app_version: unsigned(row.try_get::<_, Option<i64>>(7)?.unwrap_or(0)),
             now: row.try_get(8)?,
+            written_by: None,
+            waits: row.try_get(9)?,
         }))
     }
 
@@ -73,6 +85,23 @@ impl Row {
     async fn lock(change: &Transaction<'_>, key: &SessionKey) -> Result<Self, Trouble> {
         let row = Self::select(change, key, " FOR UPDATE OF s").await?.ok_or_else(|| not_found(key))?;
         Ok(row)
+    }
+
+    /// The same, unless someone holds the lease. That is seen without waiting for who writes under it, so that those
+    /// who ask again and again are not in its way.
+    async fn lock_free(change: &Transaction<'_>, key: &SessionKey) -> Result<Option<Self>, Trouble> {
+        let free = format!(" AND (s.lease_until > {NOW}) IS NOT TRUE FOR UPDATE OF s");
+        if let Some(row) = Self::select(change, key, &free).await? {
+            return Ok(Some(row));
+        }
+        let held = Self::find(change, key).await?.ok_or_else(|| not_found(key))?;
+        let latest = held.now.saturating_add(held.lease_ttl);
+        if held.lease_until.is_some_and(|until| until > latest) {
+            // The clock went back since the lease was given.
+            let shorten = "UPDATE umbel_sessions SET lease_until = $1 WHERE id = $2 AND lease_until = $3";
+            query(change, shorten, &[&latest, &held.id, &held.lease_until]).await?;
+        }
+        Ok(None)
     }
 
     fn versions(&self) -> Versions {
@@ -124,7 +153,29 @@ impl Row {
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
         let update = "UPDATE umbel_sessions SET version = $1, updated_at = $2 WHERE id = $3";
         query(change, update, &[&signed(self.version), &self.updated_at, &self.id]).await?;
+        if self.waits || entries.waits.begins_to_wait() {
+            let mut waits = waits(change, self.id).await?;
+            waits.apply(entries.waits.clone());
+            save_waits(change, self.id, &waits).await?;
+        }
         Ok(())
+    }
+
+    /// Whether a transaction that wrote these entries and left the row like this was committed. Waits for it to end.
+    async fn was_written(&self, change: &Transaction<'_>, entries: &Prepared) -> Result<bool, Trouble> {
+        let select = "SELECT epoch = $2 AND lease_until = $3 AND xmin::text::bigint = $4
+            FROM umbel_sessions WHERE id = $1 FOR UPDATE";
+        let epoch = signed(self.epoch);
+        let found = query(change, select, &[&self.id, &epoch, &self.lease_until, &self.written_by]).await?;
+        let bodies = columns(entries).1;
+        if bodies.is_empty() {
+            let is_like_this: Option<bool> = found.first().map_or(Ok(None), |row| row.try_get(0))?;
+            return Ok(is_like_this.unwrap_or(false));
+        }
+        // The row may have changed since; the log never does, and no event is like another. That also tells it from
+        // what was written after a crash of the server under the number of a transaction that was lost in it.
+        let before = self.version.saturating_sub(bodies.len() as u64);
+        Ok(bodies_after(change, self.id, before, bodies.len()).await? == bodies)
     }
 
     /// Writes who has the lease, and until when.
@@ -135,9 +186,13 @@ impl Row {
         ttl: Option<i64>,
     ) -> Result<(), Trouble> {
         self.epoch += 1;
-        let until = ttl.map(|ttl| self.now.saturating_add(ttl));
-        let update = "UPDATE umbel_sessions SET epoch = $1, owner = $2, lease_until = $3, lease_ttl = $4 WHERE id = $5";
-        query(change, update, &[&signed(self.epoch), &owner, &until, &ttl, &self.id]).await?;
+        self.lease_until = ttl.map(|ttl| self.now.saturating_add(ttl));
+        let update =
+            "UPDATE umbel_sessions SET epoch = $1, owner = $2, lease_until = $3, lease_ttl = $4 WHERE id = $5
+            RETURNING xmin::text::bigint";
+        let updated =
+            query(change, update, &[&signed(self.epoch), &owner, &self.lease_until, &ttl, &self.id]).await?;
+        self.written_by = updated.first().map(|row| row.try_get(0)).transpose()?;
         Ok(())
     }
 
@@ -171,6 +226,7 @@ impl Row {
             let rows = query(client, select, &[&self.id, &from, &to]).await?;
             news.entries = rows.iter().map(|row| entry(key, row)).collect::<Result<_, _>>()?;
         }
+        refuse_holes(key, known.session, versions.session, &news.entries)?;
         Ok(news)
     }
 
@@ -192,6 +248,45 @@ impl Row {
             versions: self.versions(),
         })
     }
+}
+
+/// What a session waits for, as its row tells.
+async fn waits(change: &Transaction<'_>, id: i64) -> Result<Waits, Trouble> {
+    let select =
+        "SELECT coalesce(questions, '{}'), coalesce(awaited_calls, '{}') FROM umbel_sessions WHERE id = $1";
+    let rows = query(change, select, &[&id]).await?;
+    let Some(row) = rows.first() else { return Ok(Waits::default()) };
+    let (questions, calls): (Vec<&str>, Vec<&str>) = (row.try_get(0)?, row.try_get(1)?);
+    let questions = questions.into_iter().map(|json| from_json("an open question", json));
+    let calls = calls.into_iter().map(|json| from_json("an awaited call", json));
+    Ok(Waits { questions: questions.collect::<Result<_>>()?, calls: calls.collect::<Result<_>>()? })
+}
+
+async fn save_waits(change: &Transaction<'_>, id: i64, waits: &Waits) -> Result<(), Trouble> {
+    let update = "UPDATE umbel_sessions SET questions = nullif($1::text[], '{}'), awaited_calls = nullif($2::text[], '{}')
+        WHERE id = $3";
+    query(change, update, &[&each_to_json(&waits.questions)?, &each_to_json(&waits.calls)?, &id]).await?;
+    Ok(())
+}
+
+/// Each as JSON; ids too, since they may have a NUL.
+fn each_to_json<T: Serialize>(list: &[T]) -> Result<Vec<String>> {
+    list.iter().map(to_json).collect()
+}
+
+/// Finds out from the logs what sessions wait for that were written before their rows told it.
+pub(super) async fn fill_in_waits(change: &Transaction<'_>) -> Result<(), Trouble> {
+    // Other sessions cannot wait for anything, whatever their logs say.
+    let select = "SELECT app, user_id, name FROM umbel_sessions WHERE id IN (
+        SELECT session FROM umbel_log WHERE body LIKE '%longRunningToolIds%' OR body LIKE '%interrupts%')";
+    for row in query(change, select, &[]).await? {
+        let [app, user, name]: [&str; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
+        let key = SessionKey::new(app, user, name)?;
+        let (row, mut waits) = (Row::lock(change, &key).await?, Waits::default());
+        waits.apply(WaitChange::of(&row.news(change, &key, Versions::default()).await?.entries));
+        save_waits(change, row.id, &waits).await?;
+    }
+    Ok(())
 }
 
 /// What an append writes, column by column.
@@ -284,13 +379,23 @@ async fn create(change: &Transaction<'_>, new: &NewSession, state: &Scoped) -> R
     Row::lock(change, key).await?.session(change, key, List::new()).await
 }
 
+/// Whether this very session is there, and not another of its name.
+async fn is_stored(change: &Transaction<'_>, session: &Session) -> Result<bool, Trouble> {
+    let found = Row::find(change, &session.key).await?;
+    let (id, at) = (session.versions.incarnation, session.updated_at.to_bits());
+    Ok(found.is_some_and(|row| unsigned(row.id) == id && row.updated_at.to_bits() == at))
+}
+
 async fn delete(change: &Transaction<'_>, key: &SessionKey) -> Result<(), Trouble> {
     let family = "WITH RECURSIVE family AS (
             SELECT id FROM umbel_sessions WHERE app = $1 AND user_id = $2 AND name = $3
             UNION SELECT s.id FROM umbel_sessions s JOIN family f ON s.parent = f.id)
         SELECT id FROM family";
     let rows = query(change, family, &[&key.app(), &key.user(), &key.id()]).await?;
-    let ids: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    delete_rows(change, rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?).await
+}
+
+pub(super) async fn delete_rows(change: &Transaction<'_>, ids: Vec<i64>) -> Result<(), Trouble> {
     // The sessions first: that waits for whoever is writing to one of them.
     for table in ["umbel_sessions WHERE id", "umbel_log WHERE session", "umbel_session_state WHERE session"] {
         query(change, &format!("DELETE FROM {table} = ANY($1)"), &[&ids]).await?;
@@ -302,27 +407,48 @@ async fn acquire(
     change: &Transaction<'_>,
     wanted: &Acquire,
     entries: &Prepared,
-) -> Result<Option<Acquired>, Trouble> {
+) -> Result<Option<(Acquired, Row)>, Trouble> {
     let key = &wanted.key;
-    let mut row = Row::lock(change, key).await?;
-    if row.is_held() {
-        let latest = row.now.saturating_add(row.lease_ttl);
-        if row.lease_until.is_some_and(|until| until > latest) {
-            // The clock went back since the lease was given.
-            query(change, "UPDATE umbel_sessions SET lease_until = $1 WHERE id = $2", &[&latest, &row.id])
-                .await?;
-        }
-        return Ok(None);
-    }
+    let Some(mut row) = Row::lock_free(change, key).await? else { return Ok(None) };
     let news = row.news(change, key, wanted.known).await?;
     row.write(change, key, entries).await?;
     row.set_lease(change, Some(&wanted.owner), Some(millis(wanted.ttl))).await?;
     let lease = Lease { key: key.clone(), epoch: row.epoch };
-    Ok(Some(Acquired { lease, news, versions: row.versions() }))
+    Ok(Some((Acquired { lease, news, versions: row.versions() }, row)))
+}
+
+async fn append(
+    change: &Transaction<'_>,
+    lease: &Lease,
+    expected: Versions,
+    entries: &Prepared,
+    give_back: bool,
+) -> Result<Row, Trouble> {
+    let mut row = Row::lock(change, &lease.key).await?;
+    row.check_lease(lease, expected)?;
+    row.write(change, &lease.key, entries).await?;
+    if give_back {
+        row.set_lease(change, None, None).await?;
+    }
+    Ok(row)
+}
+
+async fn commit(
+    change: &Transaction<'_>,
+    key: &SessionKey,
+    expected: Option<Versions>,
+    entries: &Prepared,
+) -> Result<Row, Trouble> {
+    let mut row = Row::lock_free(change, key).await?.ok_or_else(|| busy(key))?;
+    if let Some(expected) = expected {
+        row.check_version(key, expected)?;
+    }
+    row.write(change, key, entries).await?;
+    Ok(row)
 }
 
 async fn abandoned(change: &Transaction<'_>, app: &str) -> Result<Vec<Abandoned>, Trouble> {
-    let now = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    let now = NOW;
     // Leases from before the clock went back would otherwise outlive it.
     let shorten = format!(
         "UPDATE umbel_sessions SET lease_until = {now} + lease_ttl WHERE app = $1 AND lease_until > {now} + lease_ttl"
@@ -423,25 +549,19 @@ impl Postgres {
         give_back: bool,
     ) -> Result<Versions> {
         let entries = Prepared::new(entries)?;
-        if entries.state.user.is_empty() && entries.state.app.is_empty() {
+        let is_shared = !entries.state.user.is_empty() || !entries.state.app.is_empty();
+        if !is_shared && !entries.waits.begins_to_wait() && entries.waits.settled.is_empty() {
             return self.append_at_once(lease, expected, &entries, give_back).await;
         }
         let entries = &entries;
-        let appended = self.write(move |change, _| {
-            Box::pin(async move {
-                let mut row = Row::lock(change, &lease.key).await?;
-                row.check_lease(lease, expected)?;
-                row.write(change, &lease.key, entries).await?;
-                if give_back {
-                    row.set_lease(change, None, None).await?;
-                }
-                Ok(row.versions())
-            })
-        });
-        appended.await
+        let appended = self.write_once(
+            move |change, _| Box::pin(append(change, lease, expected, entries, give_back)),
+            move |change, row, _| Box::pin(row.was_written(change, entries)),
+        );
+        Ok(appended.await?.versions())
     }
 
-    /// The same in one statement, where nothing is set that sessions share.
+    /// The same in one statement, where nothing is set that sessions share, and nobody is asked or answers.
     async fn append_at_once(
         &self,
         lease: &Lease,
@@ -449,18 +569,37 @@ impl Postgres {
         entries: &Prepared,
         give_back: bool,
     ) -> Result<Versions> {
-        let is_second = AtomicBool::new(false);
-        let appended = self.again(async || {
-            let client = self.client().await?;
-            // What broke off may have been written all the same.
-            if is_second.swap(true, Ordering::Relaxed)
-                && let Some(versions) = written_before(&client, lease, expected, entries, give_back).await?
-            {
-                return Ok(versions);
+        let (mut tries, mut in_doubt) = (Tries::new(), false);
+        loop {
+            let trouble = match self.try_append(lease, expected, entries, give_back, in_doubt).await {
+                Ok(versions) => return Ok(versions),
+                Err(trouble) => trouble,
+            };
+            // Where no connection could be had, nothing was asked.
+            in_doubt |= trouble.may_pass() && matches!(trouble, Trouble::Postgres(_));
+            if !self.tries_again(&mut tries, &trouble).await {
+                return Err(if in_doubt && trouble.may_pass() { unknown(trouble) } else { trouble.into() });
             }
-            append_statement(&client, lease, expected, entries, give_back).await
-        });
-        appended.await
+        }
+    }
+
+    async fn try_append(
+        &self,
+        lease: &Lease,
+        expected: Versions,
+        entries: &Prepared,
+        give_back: bool,
+        in_doubt: bool,
+    ) -> Result<Versions, Trouble> {
+        let client = self.client().await?;
+        match append_statement(&client, lease, expected, entries, give_back).await {
+            // By what an earlier attempt wrote, perhaps, though its answer was lost.
+            Err(Trouble::Refused(error)) if in_doubt => {
+                let written = written_before(&client, lease, expected, entries, give_back).await?;
+                written.ok_or(Trouble::Refused(error))
+            }
+            other => other,
+        }
     }
 }
 
@@ -474,7 +613,8 @@ async fn append_statement(
     let gives_back = ", epoch = s.epoch + 1, owner = NULL, lease_until = NULL, lease_ttl = NULL";
     let append = format!(
         "WITH s AS (
-            UPDATE umbel_sessions s SET version = s.version + $7, updated_at = coalesce($8, s.updated_at){}
+            UPDATE umbel_sessions s SET version = s.version + $7, updated_at = coalesce($8, s.updated_at),
+                awaited_calls = nullif(array(SELECT unnest(s.awaited_calls) EXCEPT SELECT unnest($13::text[])), '{{}}'){}
             WHERE s.id = $4 AND s.epoch = $5 AND s.version = $6 AND s.app = $1 AND s.user_id = $2 AND s.name = $3
             RETURNING s.id
         ), l AS (
@@ -496,8 +636,9 @@ async fn append_statement(
     let (id, epoch, version) = (signed(expected.incarnation), signed(lease.epoch), signed(expected.session));
     let (count, at) = (signed(entries.rows.len() as u64), entries.updated_at);
     let ((times, bodies), (keys, values)) = (columns(entries), pairs(&entries.state.session)?);
-    let values: [&(dyn ToSql + Sync); 12] =
-        [&app, &user, &name, &id, &epoch, &version, &count, &at, &times, &bodies, &keys, &values];
+    let answered = each_to_json(&entries.waits.answered)?;
+    let values: [&(dyn ToSql + Sync); 13] =
+        [&app, &user, &name, &id, &epoch, &version, &count, &at, &times, &bodies, &keys, &values, &answered];
     let rows = query(client, &append, &values).await?;
     let Some(row) = rows.first() else {
         // Nothing fitted; why, the row tells.
@@ -522,13 +663,22 @@ async fn written_before(
     if !fits || unsigned(row.id) != expected.incarnation {
         return Ok(None);
     }
-    let select = "SELECT body FROM umbel_log WHERE session = $1 AND version > $2 ORDER BY version LIMIT $3";
-    let (version, count) = (signed(expected.session), signed(entries.rows.len() as u64));
-    let rows = query(client, select, &[&row.id, &version, &count]).await?;
-    let found = rows.iter().map(|row| row.try_get::<_, &str>(0)).collect::<Result<Vec<_>, _>>()?;
+    let found = bodies_after(client, row.id, expected.session, entries.rows.len()).await?;
     let is_there = (!found.is_empty() || gave_back) && found == columns(entries).1;
     let session = expected.session + entries.rows.len() as u64;
     Ok(is_there.then(|| Versions { session, ..row.versions() }))
+}
+
+/// The first so many entries after a version, as they are stored.
+async fn bodies_after(
+    client: &impl GenericClient,
+    id: i64,
+    version: u64,
+    count: usize,
+) -> Result<Vec<String>, Trouble> {
+    let select = "SELECT body FROM umbel_log WHERE session = $1 AND version > $2 ORDER BY version LIMIT $3";
+    let rows = query(client, select, &[&id, &signed(version), &signed(count as u64)]).await?;
+    Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
 }
 
 impl SessionStore for Postgres {
@@ -536,7 +686,11 @@ impl SessionStore for Postgres {
         Work::later(async move {
             let state = Scoped::new(&new.state)?;
             let (new, state) = (&new, &state);
-            self.write(move |change, _| Box::pin(create(change, new, state))).await
+            let created = self.write_once(
+                move |change, _| Box::pin(create(change, new, state)),
+                move |change, session, _| Box::pin(is_stored(change, session)),
+            );
+            created.await
         })
     }
 
@@ -550,6 +704,23 @@ impl SessionStore for Postgres {
 
     fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>> {
         Work::later(self.write(move |change, _| Box::pin(delete(change, key))))
+    }
+
+    fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
+        Work::later(self.write(move |change, _| {
+            Box::pin(async move {
+                let Some(row) = Row::select(change, key, " FOR UPDATE OF s").await? else { return Ok(()) };
+                if row.is_held() {
+                    return Err(busy(key).into());
+                }
+                row.check_version(key, expected)?;
+                delete(change, key).await
+            })
+        }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        Work::later(self.write(move |change, _| Box::pin(upkeep::erase_user(change, app, user))))
     }
 
     fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
@@ -570,8 +741,15 @@ impl SessionStore for Postgres {
             refuse_nul("owner of a lease", &wanted.owner)?;
             let entries = Prepared::new(&std::mem::take(&mut wanted.entries))?;
             let (wanted, entries) = (&wanted, &entries);
-            let taken = self.write(move |change, _| Box::pin(acquire(change, wanted, entries))).await?;
-            taken.ok_or_else(|| busy(&wanted.key))
+            let taken = self.write_once(
+                move |change, _| Box::pin(acquire(change, wanted, entries)),
+                move |change, taken, _| match taken {
+                    Some((_, row)) => Box::pin(row.was_written(change, entries)),
+                    None => Box::pin(ready(Ok(true))),
+                },
+            );
+            let (acquired, _) = taken.await?.ok_or_else(|| busy(&wanted.key))?;
+            Ok(acquired)
         })
     }
 
@@ -615,24 +793,27 @@ impl SessionStore for Postgres {
     ) -> Work<'a, Result<Versions>> {
         Work::later(async move {
             let entries = &Prepared::new(&entries)?;
-            let committed = self.write(move |change, _| {
-                Box::pin(async move {
-                    let mut row = Row::lock(change, key).await?;
-                    if row.is_held() {
-                        return Err(busy(key).into());
-                    }
-                    if let Some(expected) = expected {
-                        row.check_version(key, expected)?;
-                    }
-                    row.write(change, key, entries).await?;
-                    Ok(row.versions())
-                })
-            });
-            committed.await
+            let committed = self.write_once(
+                move |change, _| Box::pin(commit(change, key, expected, entries)),
+                move |change, row, _| Box::pin(row.was_written(change, entries)),
+            );
+            Ok(committed.await?.versions())
         })
     }
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
         Work::later(self.write(move |change, _| Box::pin(abandoned(change, app))))
+    }
+
+    fn open_questions<'a>(
+        &'a self,
+        app: &'a str,
+        user: Option<&'a str>,
+    ) -> Work<'a, Result<Vec<OpenQuestion>>> {
+        Work::later(self.read(move |moment, _| Box::pin(upkeep::open_questions(moment, app, user))))
+    }
+
+    fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
+        Work::later(self.read(move |moment, _| Box::pin(upkeep::idle(moment, app, filter))))
     }
 }

@@ -1,13 +1,16 @@
 //! What is in PostgreSQL as JSON lines, and back.
 
+use std::future::ready;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 
 use deadpool_postgres::Transaction;
 use tokio_postgres::IsolationLevel;
+use tokio_postgres::types::ToSql;
 use umbel_core::memory::MemoryEntry;
-use umbel_core::{Result, SessionKey};
+use umbel_core::{Error, ErrorKind, Result, SessionKey};
 
+use super::credentials::save;
 use super::fault::Trouble;
 use super::memory::{Row as MemoryRow, replace};
 use super::sessions::{import_session, set_shared_state, shared_state, whole_session};
@@ -45,17 +48,27 @@ impl Postgres {
             Ok(())
         })?;
         let pieces = &pieces;
-        let imported = self.write(move |change, _| {
-            Box::pin(async move {
-                for piece in pieces {
-                    import(change, piece).await?;
-                }
-                Ok(())
-            })
-        });
+        let imported = self.write_once(
+            move |change, _| Box::pin(import_all(change, pieces)),
+            |_, (), _| Box::pin(ready(Err(perhaps_imported().into()))),
+        );
         imported.await?;
         Ok(count)
     }
+}
+
+async fn import_all(change: &Transaction<'_>, pieces: &[Piece]) -> Result<(), Trouble> {
+    for piece in pieces {
+        import(change, piece).await?;
+    }
+    Ok(())
+}
+
+/// Too much to look through.
+fn perhaps_imported() -> Error {
+    let message = "the connection to PostgreSQL broke before it said whether the lines were taken in: look whether one \
+        of their sessions is there, and import them again if not";
+    Error::new(ErrorKind::Store, message)
 }
 
 async fn export_state<W: Write>(moment: &Transaction<'_>, lines: &mut Lines<W>) -> Result<(), Trouble> {
@@ -91,13 +104,14 @@ async fn export_artifacts<W: Write>(moment: &Transaction<'_>, lines: &mut Lines<
     for row in query(moment, keys, &[]).await? {
         let place: [String; 4] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?];
         let version: i64 = row.try_get(4)?;
-        let select = "SELECT part, data FROM umbel_artifacts
+        let select = "SELECT part, data, saved_at FROM umbel_artifacts
             WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4 AND version = $5";
         let [app, user, session, name] = &place;
         let found = query(moment, select, &[app, user, session, name, &version]).await?;
         let Some(found) = found.first() else { continue };
         let part = join_part(found.try_get(0)?, found.try_get(1)?)?;
-        lines.write(Piece::Artifact { place, version: unsigned(version), part })?;
+        let (version, saved_at) = (unsigned(version), found.try_get(2)?);
+        lines.write(Piece::Artifact { place, version, part, saved_at })?;
     }
     Ok(())
 }
@@ -115,12 +129,12 @@ async fn export_memories<W: Write>(moment: &Transaction<'_>, lines: &mut Lines<W
 }
 
 async fn export_credentials<W: Write>(moment: &Transaction<'_>, lines: &mut Lines<W>) -> Result<(), Trouble> {
-    let select =
-        "SELECT app, user_id, name, key_id, sealed FROM umbel_credentials ORDER BY app, user_id, name";
+    let select = "SELECT app, user_id, name, key_id, sealed, saved_at FROM umbel_credentials
+        ORDER BY app, user_id, name";
     for row in query(moment, select, &[]).await? {
         let owner = Owner { app: row.try_get(0)?, user: row.try_get(1)?, name: row.try_get(2)? };
         let sealed = Sealed { key_id: row.try_get(3)?, bytes: row.try_get(4)? };
-        lines.write(Piece::Credential { owner, sealed })?;
+        lines.write(Piece::Credential { owner, sealed, saved_at: row.try_get(5)? })?;
     }
     Ok(())
 }
@@ -131,12 +145,15 @@ async fn import(change: &Transaction<'_>, piece: &Piece) -> Result<(), Trouble> 
             set_shared_state(change, app, user.as_deref().unwrap_or_default(), state).await?;
         }
         Piece::Session(session) => import_session(change, session).await?,
-        Piece::Artifact { place: [app, user, session, name], version, part } => {
+        Piece::Artifact { place: [app, user, session, name], version, part, saved_at } => {
             let (part, data) = split_part(part.clone())?;
-            let insert = "INSERT INTO umbel_artifacts (app, user_id, session, name, version, part, data)
-                VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING version";
+            let insert =
+                "INSERT INTO umbel_artifacts (app, user_id, session, name, version, part, data, saved_at)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING RETURNING version";
             let version = signed(*version);
-            let made = query(change, insert, &[app, user, session, name, &version, &part, &data]).await?;
+            let values: [&(dyn ToSql + Sync); 8] =
+                [app, user, session, name, &version, &part, &data, saved_at];
+            let made = query(change, insert, &values).await?;
             if made.is_empty() {
                 return Err(artifact_exists(name).into());
             }
@@ -145,12 +162,7 @@ async fn import(change: &Transaction<'_>, piece: &Piece) -> Result<(), Trouble> 
             let rows = entries.iter().map(MemoryRow::new).collect::<Result<Vec<_>>>()?;
             replace(change, place, &rows).await?;
         }
-        Piece::Credential { owner: Owner { app, user, name }, sealed } => {
-            let save = "INSERT INTO umbel_credentials (app, user_id, name, key_id, sealed)
-                VALUES ($1, $2, $3, $4, $5) ON CONFLICT (app, user_id, name)
-                DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed";
-            query(change, save, &[app, user, name, &sealed.key_id, &sealed.bytes]).await?;
-        }
+        Piece::Credential { owner, sealed, saved_at } => save(change, owner, sealed, *saved_at).await?,
     }
     Ok(())
 }

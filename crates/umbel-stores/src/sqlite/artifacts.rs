@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, params};
 use umbel_core::store::refuse_nul;
-use umbel_core::{ArtifactStore, Part, Result, SessionKey, Work};
+use umbel_core::{ArtifactStore, Clock, Part, Result, SessionKey, SystemClock, Work};
 
 use super::{Sqlite, signed, unsigned};
 use crate::entries::{artifact_place, join_part, split_part};
@@ -17,13 +17,12 @@ impl ArtifactStore for Sqlite {
             let [app, user, session, name] = artifact_place(key, name).map(str::to_owned);
             let saved = self.write_together(move |connection| {
                 let mut insert = connection.prepare_cached(
-                    "INSERT INTO artifacts (app, user, session, name, part, data, version)
-                     SELECT ?1, ?2, ?3, ?4, ?5, ?6, coalesce(max(version) + 1, 0) FROM artifacts
+                    "INSERT INTO artifacts (app, user, session, name, part, data, saved_at, version)
+                     SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(max(version) + 1, 0) FROM artifacts
                      WHERE app = ?1 AND user = ?2 AND session = ?3 AND name = ?4 RETURNING version",
                 )?;
-                let version: i64 =
-                    insert.query_row(params![app, user, session, name, part, data], |row| row.get(0))?;
-                Ok(unsigned(version))
+                let values = params![app, user, session, name, part, data, SystemClock.now()];
+                Ok(unsigned(insert.query_row(values, |row| row.get(0))?))
             });
             saved.await
         })
@@ -84,5 +83,27 @@ impl ArtifactStore for Sqlite {
             delete.execute(place)?;
             Ok(())
         }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        let (app, user) = (app.to_owned(), user.to_owned());
+        Work::later(self.write(move |connection| {
+            let mut delete =
+                connection.prepare_cached("DELETE FROM artifacts WHERE app = ?1 AND user = ?2")?;
+            Ok(delete.execute([app, user])? as u64)
+        }))
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        let app = app.to_owned();
+        Work::later(self.write(move |connection| {
+            let mut delete =
+                connection.prepare_cached("DELETE FROM artifacts WHERE app = ?1 AND saved_at < ?2")?;
+            Ok(delete.execute(params![app, time])? as u64)
+        }))
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::later(self.scrub_files())
     }
 }

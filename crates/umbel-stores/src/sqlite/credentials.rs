@@ -1,9 +1,9 @@
 //! Credentials in SQLite, encrypted.
 
-use rusqlite::{OptionalExtension, params};
-use umbel_core::{Credential, CredentialStore, Result, Work};
+use rusqlite::{Connection, OptionalExtension, params};
+use umbel_core::{Clock, Credential, CredentialStore, Result, SystemClock, Work};
 
-use super::Sqlite;
+use super::{Sqlite, Trouble};
 use crate::seal::{Keys, Owner, Sealed, keys_or_refuse};
 
 impl Sqlite {
@@ -42,6 +42,22 @@ impl Sqlite {
     }
 }
 
+/// Stores a credential, in the place of an older one.
+pub(super) fn save(
+    connection: &Connection,
+    owner: &Owner,
+    sealed: &Sealed,
+    saved_at: f64,
+) -> Result<(), Trouble> {
+    let mut save = connection.prepare_cached(
+        "INSERT INTO credentials (app, user, name, key_id, sealed, saved_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (app, user, name) DO UPDATE
+         SET key_id = excluded.key_id, sealed = excluded.sealed, saved_at = excluded.saved_at",
+    )?;
+    save.execute(params![owner.app, owner.user, owner.name, sealed.key_id, sealed.bytes, saved_at])?;
+    Ok(())
+}
+
 impl CredentialStore for Sqlite {
     fn save<'a>(
         &'a self,
@@ -53,15 +69,7 @@ impl CredentialStore for Sqlite {
         Work::later(async move {
             let owner = Owner::new(app, user, name)?;
             let sealed = self.keys()?.seal(&owner, &credential)?;
-            let saved = self.write_together(move |connection| {
-                let mut save = connection.prepare_cached(
-                    "INSERT INTO credentials (app, user, name, key_id, sealed) VALUES (?1, ?2, ?3, ?4, ?5)
-                     ON CONFLICT (app, user, name) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed",
-                )?;
-                save.execute(params![owner.app, owner.user, owner.name, sealed.key_id, sealed.bytes])?;
-                Ok(())
-            });
-            saved.await
+            self.write_together(move |connection| save(connection, &owner, &sealed, SystemClock.now())).await
         })
     }
 
@@ -94,5 +102,27 @@ impl CredentialStore for Sqlite {
             delete.execute(owner)?;
             Ok(())
         }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        let (app, user) = (app.to_owned(), user.to_owned());
+        Work::later(self.write(move |connection| {
+            let mut delete =
+                connection.prepare_cached("DELETE FROM credentials WHERE app = ?1 AND user = ?2")?;
+            Ok(delete.execute([app, user])? as u64)
+        }))
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        let app = app.to_owned();
+        Work::later(self.write(move |connection| {
+            let mut delete =
+                connection.prepare_cached("DELETE FROM credentials WHERE app = ?1 AND saved_at < ?2")?;
+            Ok(delete.execute(params![app, time])? as u64)
+        }))
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::later(self.scrub_files())
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, ToSql, params};
 use umbel_core::memory::{MemoryEntry, best, said_in, words};
 use umbel_core::{MemoryStore, Result, Session, Work};
 
 use super::sessions::scope;
+use super::upkeep::forget_scope;
 use super::{Sqlite, Trouble};
 use crate::entries::{from_json, to_json};
 
@@ -35,13 +36,7 @@ pub(super) fn replace(
     [app, user, session]: &[String; 3],
     rows: &[Row],
 ) -> Result<(), Trouble> {
-    let of_session = "app = ?1 AND user = ?2 AND session = ?3";
-    for sql in [
-        format!("DELETE FROM memory_words WHERE rowid IN (SELECT id FROM memories WHERE {of_session})"),
-        format!("DELETE FROM memories WHERE {of_session}"),
-    ] {
-        connection.prepare_cached(&sql)?.execute([app, user, session])?;
-    }
+    forget(connection, "app = ?1 AND user = ?2 AND session = ?3", &[app, user, session])?;
     if rows.is_empty() {
         return Ok(());
     }
@@ -56,6 +51,15 @@ pub(super) fn replace(
         index.execute(params![connection.last_insert_rowid(), owner, row.words])?;
     }
     Ok(())
+}
+
+/// Deletes those memories that a condition fits. Tells how many there were.
+fn forget(connection: &Connection, condition: &str, values: &[&dyn ToSql]) -> Result<u64, Trouble> {
+    let words =
+        format!("DELETE FROM memory_words WHERE rowid IN (SELECT id FROM memories WHERE {condition})");
+    connection.prepare_cached(&words)?.execute(values)?;
+    let entries = format!("DELETE FROM memories WHERE {condition}");
+    Ok(connection.prepare_cached(&entries)?.execute(values)? as u64)
 }
 
 /// The word that stands for a user in the index.
@@ -120,5 +124,25 @@ impl MemoryStore for Sqlite {
             });
             found.await
         })
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        let (app, user) = (app.to_owned(), user.to_owned());
+        Work::later(self.write(move |connection| {
+            let gone = forget(connection, "app = ?1 AND user = ?2", &[&app, &user])?;
+            forget_scope(connection, &app, &user)?;
+            Ok(gone)
+        }))
+    }
+
+    fn delete_older_than<'a>(&'a self, app: &'a str, time: f64) -> Work<'a, Result<u64>> {
+        let app = app.to_owned();
+        Work::later(
+            self.write(move |connection| forget(connection, "app = ?1 AND time < ?2", &[&app, &time])),
+        )
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::later(self.scrub_files())
     }
 }

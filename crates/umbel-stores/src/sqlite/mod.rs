@@ -10,9 +10,11 @@ mod credentials;
 mod fault;
 mod memory;
 mod schema;
+mod scrub;
 mod sessions;
 mod threads;
 mod transfer;
+mod upkeep;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,7 +25,8 @@ use futures::channel::oneshot;
 use rusqlite::{Connection, OpenFlags};
 use umbel_core::{Error, ErrorKind, Result};
 
-use self::fault::fault;
+use self::fault::{fault, read_only};
+use self::scrub::Scrubs;
 use self::threads::Threads;
 use crate::seal::Keys;
 
@@ -37,6 +40,7 @@ struct Inner {
     path: Arc<Path>,
     threads: Threads,
     keys: Option<Keys>,
+    scrubs: Scrubs,
 }
 
 /// How a database is opened.
@@ -62,7 +66,8 @@ impl SqliteOptions {
         self
     }
 
-    /// How long to wait for another process that writes; 10 seconds unless told otherwise.
+    /// How long to wait for another process that writes; 10 seconds unless told otherwise. What is to be written fails
+    /// together when that time is over.
     pub fn wait_for_lock(mut self, wait: Duration) -> Self {
         self.wait_for_lock = wait;
         self
@@ -90,9 +95,13 @@ impl SqliteOptions {
         let path = &self.path;
         let say = |error| fault(path, error);
         let mut writer = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        // SQLite would open it for reading, and stay with that when the file may be written again.
+        if writer.is_readonly("main").map_err(say)? {
+            return Err(read_only(path));
+        }
         writer.pragma_update(None, "journal_mode", "WAL").map_err(say)?;
         writer.pragma_update(None, "synchronous", "FULL").map_err(say)?;
-        // What is deleted must not be found in the file.
+        // What is deleted must not be found in the file; see also scrub.rs.
         writer.pragma_update(None, "secure_delete", "ON").map_err(say)?;
         writer.pragma_update(None, "journal_size_limit", 8 << 20).map_err(say)?;
         schema::migrate(&mut writer, path)?;
@@ -103,8 +112,8 @@ impl SqliteOptions {
         }
         let readers = (0..self.readers).map(|_| self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE));
         let (path, readers) = (Arc::<Path>::from(self.path.as_path()), readers.collect::<Result<_>>()?);
-        let threads = Threads::start(path.clone(), writer, readers)?;
-        Ok(Sqlite { inner: Arc::new(Inner { path, threads, keys: self.keys }) })
+        let threads = Threads::start(path.clone(), writer, readers, self.wait_for_lock)?;
+        Ok(Sqlite { inner: Arc::new(Inner { path, threads, keys: self.keys, scrubs: Scrubs::default() }) })
     }
 
     fn connect(&self, flags: OpenFlags) -> Result<Connection> {

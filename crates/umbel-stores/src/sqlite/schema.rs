@@ -6,12 +6,17 @@ use rusqlite::{Connection, TransactionBehavior};
 use umbel_core::{Error, ErrorKind, Result};
 
 use super::fault::fault;
+use super::sessions;
 
 /// Each takes a database one version further. What was released is never changed, only added to.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     include_str!("migrations/1_sessions.sql"),
     include_str!("migrations/2_artifacts_memory_credentials.sql"),
+    include_str!("migrations/3_waits_and_ages.sql"),
 ];
+
+/// The version from which on a session's row tells what it waits for.
+const WAITS: usize = 3;
 
 /// The version of a database after all of them.
 const NEWEST: i64 = MIGRATIONS.len() as i64;
@@ -30,6 +35,9 @@ pub(super) fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {
     let from = version(&change, path)?;
     for migration in MIGRATIONS.iter().skip(from) {
         change.execute_batch(migration).map_err(say)?;
+    }
+    if from < WAITS {
+        sessions::fill_in_waits(&change).map_err(|trouble| trouble.at(path))?;
     }
     change.pragma_update(None, "user_version", NEWEST).map_err(say)?;
     change.pragma_update(None, "application_id", APPLICATION_ID).map_err(say)?;
@@ -89,6 +97,44 @@ mod tests {
             let kept: String = old.query_row("SELECT name FROM sessions", [], |row| row.get(0)).unwrap();
             assert_eq!(kept, "s");
         }
+    }
+
+    #[test]
+    fn what_sessions_of_an_earlier_version_wait_for_is_found_in_their_logs() {
+        let path = Path::new("test");
+        let mut old = Connection::open_in_memory().unwrap();
+        for migration in MIGRATIONS.iter().take(WAITS - 1) {
+            old.execute_batch(migration).unwrap();
+        }
+        let asks = r#"{"step":"ended","outcome":{"kind":"interrupted","interrupts":[{"id":"q","address":{"agent":"a"},"reason":"input"}]}}"#;
+        let awaits = r#"{"id":"1","author":"a","timestamp":1.0,"longRunningToolIds":["c1","c2"]}"#;
+        let answers = r#"{"id":"2","author":"user","timestamp":1.0,"content":{"role":"user","parts":[{"functionResponse":{"id":"c1","name":"t","response":{}}}]}}"#;
+        let settles = answers.replace("c1", "q");
+        let logs = [
+            ("waits", vec![awaits, asks, answers]),
+            ("answered", vec![asks, &settles]),
+            ("quiet", vec![r#"{"step":"ended","outcome":{"kind":"finished"}}"#]),
+        ];
+        for (name, log) in logs {
+            let fields = "app, user, name, first_state, version, updated_at, epoch";
+            let insert = format!("INSERT INTO sessions ({fields}) VALUES ('a', 'u', ?1, '{{}}', ?2, 1.5, 1)");
+            old.execute(&insert, (name, log.len() as i64)).unwrap();
+            let session = old.last_insert_rowid();
+            for (version, body) in log.into_iter().enumerate() {
+                let time = (!body.contains("step")).then_some(1.0);
+                let insert = "INSERT INTO log (session, version, time, body) VALUES (?1, ?2, ?3, ?4)";
+                old.execute(insert, (session, version as i64 + 1, time, body)).unwrap();
+            }
+        }
+        old.pragma_update(None, "user_version", WAITS as i64 - 1).unwrap();
+        old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        migrate(&mut old, path).unwrap();
+        let mut select =
+            old.prepare("SELECT questions ->> '$[0].id', awaited_calls FROM sessions ORDER BY id").unwrap();
+        let found = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        let found: Vec<(Option<String>, Option<String>)> = found.map(Result::unwrap).collect();
+        let waits = (Some("q".to_owned()), Some(r#"["c2"]"#.to_owned()));
+        assert_eq!(found, [waits, (None, None), (None, None)]);
     }
 
     #[test]

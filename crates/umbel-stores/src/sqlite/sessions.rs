@@ -4,16 +4,20 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, params};
+use serde::Serialize;
 use smol_str::SmolStr;
 use umbel_core::json::empty_object;
-use umbel_core::store::{Abandoned, Acquire, Acquired, Entries, EventFilter, Lease, NewSession, News};
+use umbel_core::store::{
+    Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, NewSession, News,
+    OpenQuestion, WaitChange, Waits,
+};
 use umbel_core::{
     Clock, Event, List, LogEntry, Object, Result, Session, SessionKey, SessionStore, State, SystemClock,
     Versions, Work,
 };
 
-use super::{Sqlite, Trouble, signed, unsigned};
-use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, to_json, together};
+use super::{Sqlite, Trouble, signed, unsigned, upkeep};
+use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, refuse_holes, to_json, together};
 use crate::refusal::{busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
 
@@ -30,6 +34,8 @@ struct Row {
     updated_at: f64,
     user_version: u64,
     app_version: u64,
+    /// It waits for something.
+    waits: bool,
 }
 
 impl Row {
@@ -38,7 +44,8 @@ impl Row {
         let mut find = connection.prepare_cached(
             "SELECT id, version, epoch, lease_until, lease_ttl, updated_at,
                     (SELECT version FROM scopes WHERE app = ?1 AND user = ?2),
-                    (SELECT version FROM scopes WHERE app = ?1 AND user = '')
+                    (SELECT version FROM scopes WHERE app = ?1 AND user = ''),
+                    questions IS NOT NULL OR awaited_calls IS NOT NULL
              FROM sessions WHERE app = ?1 AND user = ?2 AND name = ?3",
         )?;
         let found = find.query_row(params![key.app(), key.user(), key.id()], |row| {
@@ -51,6 +58,7 @@ impl Row {
                 updated_at: row.get(5)?,
                 user_version: unsigned(row.get::<_, Option<i64>>(6)?.unwrap_or(0)),
                 app_version: unsigned(row.get::<_, Option<i64>>(7)?.unwrap_or(0)),
+                waits: row.get(8)?,
             })
         });
         Ok(found.optional()?)
@@ -122,6 +130,11 @@ impl Row {
             self.app_version = version;
         }
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
+        if self.waits || entries.waits.begins_to_wait() {
+            let mut waits = waits(connection, self.id)?;
+            waits.apply(entries.waits.clone());
+            save_waits(connection, self.id, &waits)?;
+        }
         Ok(())
     }
 
@@ -191,6 +204,7 @@ impl Row {
         } else {
             entries_after(connection, key, self.id, known.session)?
         };
+        refuse_holes(key, known.session, versions.session, &entries)?;
         Ok(News { versions, whole, entries, session_state, user_state, app_state })
     }
 
@@ -324,8 +338,50 @@ pub(super) fn scope(
     Ok(touch.query_row(params![app, user, writes], |row| Ok((row.get(0)?, unsigned(row.get(1)?))))?)
 }
 
+/// What a session waits for, as its row tells.
+fn waits(connection: &Connection, id: i64) -> Result<Waits, Trouble> {
+    let mut select = connection.prepare_cached(
+        "SELECT coalesce(questions, '[]'), coalesce(awaited_calls, '[]') FROM sessions WHERE id = ?1",
+    )?;
+    let (questions, calls) =
+        select.query_row([id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
+    let questions = from_json("the open questions of a session", &questions)?;
+    Ok(Waits { questions, calls: from_json("the awaited calls of a session", &calls)? })
+}
+
+fn save_waits(connection: &Connection, id: i64, waits: &Waits) -> Result<(), Trouble> {
+    let mut update =
+        connection.prepare_cached("UPDATE sessions SET questions = ?1, awaited_calls = ?2 WHERE id = ?3")?;
+    update.execute(params![list_column(&waits.questions)?, list_column(&waits.calls)?, id])?;
+    Ok(())
+}
+
+/// A list as a column holds it: nothing where it is empty.
+fn list_column<T: Serialize>(list: &[T]) -> Result<Option<String>> {
+    if list.is_empty() { Ok(None) } else { to_json(&list).map(Some) }
+}
+
+/// Finds out from the logs what sessions wait for that were written before their rows told it.
+pub(super) fn fill_in_waits(connection: &Connection) -> Result<(), Trouble> {
+    // Other sessions cannot wait for anything, whatever their logs say.
+    let mut select = connection.prepare(
+        "SELECT app, user, name FROM sessions WHERE id IN (
+            SELECT session FROM log WHERE body LIKE '%longRunningToolIds%' OR body LIKE '%interrupts%')",
+    )?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let key =
+            SessionKey::new(row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?)?;
+        let row = Row::get(connection, &key)?;
+        let mut waits = Waits::default();
+        waits.apply(WaitChange::of(&entries_after(connection, &key, row.id, 0)?));
+        save_waits(connection, row.id, &waits)?;
+    }
+    Ok(())
+}
+
 /// Milliseconds since 1970, by the clock that all processes of the machine share.
-fn now() -> i64 {
+pub(super) fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
@@ -359,7 +415,7 @@ fn create(connection: &Connection, new: &NewSession, state: &Scoped) -> Result<S
 }
 
 /// Deletes a session and those that work for it.
-fn delete(connection: &Connection, id: i64) -> Result<(), Trouble> {
+pub(super) fn delete(connection: &Connection, id: i64) -> Result<(), Trouble> {
     let mut select = connection.prepare_cached("SELECT id FROM sessions WHERE parent = ?1")?;
     let children: Vec<i64> = select.query_map([id], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     for child in children {
@@ -498,6 +554,23 @@ impl SessionStore for Sqlite {
         }))
     }
 
+    fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
+        let key = key.clone();
+        Work::later(self.write(move |connection| {
+            let Some(row) = Row::find(connection, &key)? else { return Ok(()) };
+            if row.is_held(now()) {
+                return Err(busy(&key).into());
+            }
+            row.check_version(&key, expected)?;
+            delete(connection, row.id)
+        }))
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        let (app, user) = (app.to_owned(), user.to_owned());
+        Work::later(self.write(move |connection| upkeep::erase_user(connection, &app, &user)))
+    }
+
     fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
         let (app, user) = (app.to_owned(), user.to_owned());
         Work::later(self.read(move |connection| shared_state(connection, &app, &user)))
@@ -616,5 +689,27 @@ impl SessionStore for Sqlite {
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
         let app = app.to_owned();
         Work::later(self.write_together(move |connection| abandoned(connection, &app)))
+    }
+
+    fn open_questions<'a>(
+        &'a self,
+        app: &'a str,
+        user: Option<&'a str>,
+    ) -> Work<'a, Result<Vec<OpenQuestion>>> {
+        let (app, user) = (app.to_owned(), user.map(str::to_owned));
+        Work::later(self.read(move |connection| upkeep::open_questions(connection, &app, user.as_deref())))
+    }
+
+    fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
+        let (app, user, after) = (app.to_owned(), filter.user.map(str::to_owned), filter.after.cloned());
+        let (before, limit) = (filter.before, filter.limit);
+        Work::later(self.read(move |connection| {
+            let filter = IdleFilter { before, user: user.as_deref(), after: after.as_ref(), limit };
+            upkeep::idle(connection, &app, filter)
+        }))
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        Work::later(self.scrub_files())
     }
 }

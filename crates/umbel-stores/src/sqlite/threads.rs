@@ -3,15 +3,17 @@
 //! The writer takes whatever waits into one transaction. So many sessions share one fsync, and nobody waits for more
 //! than the group in front of them and their own. A write that is refused before it changed anything leaves the others
 //! as they are. One that fails in the middle takes the whole group back, and then each is done again by itself: that is
-//! seldom, while a savepoint for each would copy every page that it touches.
+//! seldom, while a savepoint for each would copy every page that it touches. What can be done in no transaction is done
+//! between two groups. Where another process writes to the same file, the two take turns.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
 use futures::channel::oneshot;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use umbel_core::{Error, ErrorKind, Result};
 
 use super::Trouble;
@@ -20,8 +22,26 @@ use super::fault::fault;
 /// Writes that share a transaction at most, so that the first of them does not wait for ever.
 const LARGEST_GROUP: usize = 512;
 
+/// How often the writer looks whether another process is done. SQLite itself soon looks every 100 ms only, and would
+/// hardly ever find the short time between two groups of a busy process.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How long the writer leaves the file to a process it had to wait for not long ago: that one looks in this time.
+const GIVE_WAY: Duration = Duration::from_millis(2);
+
+/// What is not long ago.
+const RECENTLY: Duration = Duration::from_secs(1);
+
 /// Does its work on a connection.
 type Read = Box<dyn FnOnce(&mut Connection) + Send>;
+
+/// What the writer does next.
+enum Job {
+    /// A write, in a transaction.
+    Write(Box<dyn Write>),
+    /// Something that can be done in no transaction.
+    Alone(Box<dyn FnOnce(&Connection) + Send>),
+}
 
 /// A write that waits for its turn.
 trait Write: Send {
@@ -76,7 +96,7 @@ impl<T: Send, F: FnMut(&Connection) -> Result<T, Trouble> + Send> Write for Writ
 /// The threads of one database. They end when this is dropped.
 pub(super) struct Threads {
     // Options, so that they can be closed before the threads are waited for.
-    writer: Option<Sender<Box<dyn Write>>>,
+    writer: Option<Sender<Job>>,
     readers: Option<Sender<Read>>,
     writing: Option<JoinHandle<()>>,
     reading: Vec<JoinHandle<()>>,
@@ -84,12 +104,18 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Starts them for the database at a path; the first connection writes, the others read.
-    pub(super) fn start(path: Arc<Path>, writer: Connection, readers: Vec<Connection>) -> Result<Self> {
-        let (write, writes) = mpsc::channel::<Box<dyn Write>>();
+    /// Starts them for the database at a path; the first connection writes, the others read. Another process that writes
+    /// is waited for so long.
+    pub(super) fn start(
+        path: Arc<Path>,
+        writer: Connection,
+        readers: Vec<Connection>,
+        wait_for_lock: Duration,
+    ) -> Result<Self> {
+        let (write, writes) = mpsc::channel::<Job>();
         let (read, reads) = mpsc::channel::<Read>();
         let reads = Arc::new(Mutex::new(reads));
-        let writing = Writer { connection: writer, path: path.clone() };
+        let mut writing = Writer { connection: writer, path: path.clone(), wait_for_lock, waited: None };
         let writing = Some(start(move || writing.write_all(&writes))?);
         let mut reading = Vec::with_capacity(readers.len());
         for mut connection in readers {
@@ -144,9 +170,20 @@ impl Threads {
         work: impl FnMut(&Connection) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T> {
         let (tell, told) = oneshot::channel();
-        let write: Box<dyn Write> = Box::new(Writing { work, is_shared, result: None, tell });
-        send(self.writer.as_ref(), write)?;
+        let write = Box::new(Writing { work, is_shared, result: None, tell });
+        send(self.writer.as_ref(), Job::Write(write))?;
         told.await.map_err(|_| ended())?
+    }
+
+    /// Does something on the writing thread, outside of any transaction.
+    pub(super) async fn alone<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
+    ) -> Result<T> {
+        let (tell, told) = oneshot::channel();
+        let work = Box::new(move |connection: &Connection| drop(tell.send(work(connection))));
+        send(self.writer.as_ref(), Job::Alone(work))?;
+        told.await.map_err(|_| ended())?.map_err(|trouble| trouble.at(&self.path))
     }
 }
 
@@ -181,57 +218,107 @@ fn ended() -> Error {
 struct Writer {
     connection: Connection,
     path: Arc<Path>,
+    wait_for_lock: Duration,
+    /// When another process was last waited for.
+    waited: Option<Instant>,
 }
 
 impl Writer {
-    /// Writes what comes.
-    fn write_all(&self, writes: &Receiver<Box<dyn Write>>) {
+    /// Does what comes, writes in groups.
+    fn write_all(&mut self, jobs: &Receiver<Job>) {
         let mut next = None;
-        while let Some(first) = next.take().or_else(|| writes.recv().ok()) {
-            if first.is_shared() {
-                next = self.write_group(first, writes);
-            } else {
-                self.write_alone(first);
+        while let Some(job) = next.take().or_else(|| jobs.recv().ok()) {
+            match job {
+                Job::Write(first) if first.is_shared() => next = self.write_group(first, jobs),
+                Job::Write(write) => drop(self.write_alone(write)),
+                Job::Alone(work) => work(&self.connection),
+            }
+            if self.waited.is_some_and(|at| at.elapsed() < RECENTLY) {
+                sleep(GIVE_WAY);
             }
         }
     }
 
     /// Writes what waits, in one transaction. Gives what waits as well and does not belong to it.
-    fn write_group(
-        &self,
-        first: Box<dyn Write>,
-        writes: &Receiver<Box<dyn Write>>,
-    ) -> Option<Box<dyn Write>> {
-        if let Err(error) = self.run("BEGIN IMMEDIATE") {
+    fn write_group(&mut self, first: Box<dyn Write>, jobs: &Receiver<Job>) -> Option<Job> {
+        if let Err(error) = self.begin() {
             first.tell(&self.path, Some(&error));
+            // Whoever came in the meantime would wait as long, one after the other, for the same.
+            while let Ok(job) = jobs.try_recv() {
+                match job {
+                    Job::Write(write) => write.tell(&self.path, Some(&error)),
+                    other => return Some(other),
+                }
+            }
             return None;
         }
-        let (mut group, mut next) = (Vec::new(), Some(first));
-        while let Some(mut write) = next.take_if(|write| write.is_shared() && group.len() < LARGEST_GROUP) {
+        let (mut group, mut next) = (Vec::new(), Some(Job::Write(first)));
+        let belongs = |job: &mut Job| matches!(job, Job::Write(write) if write.is_shared());
+        while group.len() < LARGEST_GROUP
+            && let Some(Job::Write(mut write)) = next.take_if(belongs)
+        {
             let done = write.run(&self.connection);
             group.push(write);
             if let Err(FailedInTheMiddle) = done {
                 self.roll_back();
-                group.into_iter().for_each(|write| self.write_alone(write));
+                self.write_each(group);
                 return None;
             }
-            next = writes.try_recv().ok();
+            next = jobs.try_recv().ok();
         }
         let failed = self.commit().err();
         group.into_iter().for_each(|write| write.tell(&self.path, failed.as_ref()));
         next
     }
 
-    /// Writes something in a transaction of its own.
-    fn write_alone(&self, mut write: Box<dyn Write>) {
-        let written = self.run("BEGIN IMMEDIATE").and_then(|()| match write.run(&self.connection) {
+    /// Writes each by itself, until another process does not let go of the file.
+    fn write_each(&mut self, writes: Vec<Box<dyn Write>>) {
+        let mut locked = Ok(());
+        for write in writes {
+            match &locked {
+                Ok(()) => locked = self.write_alone(write),
+                Err(error) => write.tell(&self.path, Some(error)),
+            }
+        }
+    }
+
+    /// Writes something in a transaction of its own. It is an error if there was none to be had.
+    fn write_alone(&mut self, mut write: Box<dyn Write>) -> Result<()> {
+        if let Err(error) = self.begin() {
+            write.tell(&self.path, Some(&error));
+            return Err(error);
+        }
+        let written = match write.run(&self.connection) {
             Ok(()) => self.commit(),
             Err(FailedInTheMiddle) => {
                 self.roll_back();
                 Ok(())
             }
-        });
+        };
         write.tell(&self.path, written.err().as_ref());
+        Ok(())
+    }
+
+    /// Begins a transaction, as soon as no other process writes.
+    fn begin(&mut self) -> Result<()> {
+        let say = |error| fault(&self.path, error);
+        let started = Instant::now();
+        self.connection.busy_timeout(Duration::ZERO).map_err(say)?;
+        let begun = loop {
+            let mut begin = self.connection.prepare_cached("BEGIN IMMEDIATE").map_err(say)?;
+            match begin.execute([]) {
+                Err(error)
+                    if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                        && started.elapsed() < self.wait_for_lock =>
+                {
+                    self.waited = Some(Instant::now());
+                    sleep(LOOK_EVERY);
+                }
+                begun => break begun.map(drop).map_err(say),
+            }
+        };
+        self.connection.busy_timeout(self.wait_for_lock).map_err(say)?;
+        begun
     }
 
     fn commit(&self) -> Result<()> {
@@ -270,7 +357,13 @@ mod tests {
         let connect = || Connection::open(&path).unwrap();
         let writer = connect();
         writer.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE numbers (number UNIQUE)").unwrap();
-        let threads = Threads::start(path.as_path().into(), writer, vec![connect(), connect()]).unwrap();
+        let threads = Threads::start(
+            path.as_path().into(),
+            writer,
+            vec![connect(), connect()],
+            Duration::from_secs(10),
+        )
+        .unwrap();
         (folder, threads)
     }
 
@@ -302,7 +395,7 @@ mod tests {
         let counted = count.clone();
         let first = threads.write_together(move |connection| {
             // The second time nobody tells any more.
-            drop(gone.recv());
+            let _ = gone.recv();
             insert(connection, 1)
         });
         let last = threads.write_together(move |connection| {
@@ -349,7 +442,7 @@ mod tests {
         let (_folder, threads) = start();
         let (go, gone) = mpsc::channel::<()>();
         let first = threads.write_together(move |connection| {
-            drop(gone.recv());
+            let _ = gone.recv();
             insert(connection, 1)
         });
         let alone = threads.write(|connection| {

@@ -7,6 +7,7 @@ use rusqlite::{Connection, params};
 use umbel_core::memory::MemoryEntry;
 use umbel_core::{Result, SessionKey};
 
+use super::credentials::save;
 use super::memory::{Row as MemoryRow, replace};
 use super::sessions::{import_session, set_shared_state, shared_state, whole_session};
 use super::{Sqlite, Trouble, signed, unsigned};
@@ -74,14 +75,15 @@ fn export_sessions<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> R
 
 fn export_artifacts<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> Result<(), Trouble> {
     let mut select = connection.prepare(
-        "SELECT app, user, session, name, version, part, data FROM artifacts
+        "SELECT app, user, session, name, version, part, data, saved_at FROM artifacts
          ORDER BY app, user, session, name, version",
     )?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         let place = [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?];
         let part = join_part(&row.get::<_, String>(5)?, row.get(6)?)?;
-        lines.write(Piece::Artifact { place, version: unsigned(row.get(4)?), part })?;
+        let (version, saved_at) = (unsigned(row.get(4)?), row.get(7)?);
+        lines.write(Piece::Artifact { place, version, part, saved_at })?;
     }
     Ok(())
 }
@@ -102,13 +104,14 @@ fn export_memories<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> R
 }
 
 fn export_credentials<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> Result<(), Trouble> {
-    let mut select = connection
-        .prepare("SELECT app, user, name, key_id, sealed FROM credentials ORDER BY app, user, name")?;
+    let mut select = connection.prepare(
+        "SELECT app, user, name, key_id, sealed, saved_at FROM credentials ORDER BY app, user, name",
+    )?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         let owner = Owner { app: row.get(0)?, user: row.get(1)?, name: row.get(2)? };
-        lines
-            .write(Piece::Credential { owner, sealed: Sealed { key_id: row.get(3)?, bytes: row.get(4)? } })?;
+        let sealed = Sealed { key_id: row.get(3)?, bytes: row.get(4)? };
+        lines.write(Piece::Credential { owner, sealed, saved_at: row.get(5)? })?;
     }
     Ok(())
 }
@@ -119,14 +122,14 @@ fn import(connection: &Connection, piece: Piece) -> Result<(), Trouble> {
             set_shared_state(connection, &app, user.as_deref().unwrap_or_default(), &state)?;
         }
         Piece::Session(session) => import_session(connection, &session)?,
-        Piece::Artifact { place: [app, user, session, name], version, part } => {
+        Piece::Artifact { place: [app, user, session, name], version, part, saved_at } => {
             let (part, data) = split_part(part)?;
             let mut insert = connection.prepare_cached(
-                "INSERT INTO artifacts (app, user, session, name, version, part, data)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+                "INSERT INTO artifacts (app, user, session, name, version, part, data, saved_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING",
             )?;
             let version = signed(version);
-            if insert.execute(params![app, user, session, name, version, part, data])? == 0 {
+            if insert.execute(params![app, user, session, name, version, part, data, saved_at])? == 0 {
                 return Err(artifact_exists(&name).into());
             }
         }
@@ -134,13 +137,7 @@ fn import(connection: &Connection, piece: Piece) -> Result<(), Trouble> {
             let rows = entries.into_iter().map(MemoryRow::new).collect::<Result<Vec<_>>>()?;
             replace(connection, &place, &rows)?;
         }
-        Piece::Credential { owner: Owner { app, user, name }, sealed } => {
-            let mut insert = connection.prepare_cached(
-                "INSERT INTO credentials (app, user, name, key_id, sealed) VALUES (?1, ?2, ?3, ?4, ?5)
-                 ON CONFLICT (app, user, name) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed",
-            )?;
-            insert.execute(params![app, user, name, sealed.key_id, sealed.bytes])?;
-        }
+        Piece::Credential { owner, sealed, saved_at } => save(connection, &owner, &sealed, saved_at)?,
     }
     Ok(())
 }

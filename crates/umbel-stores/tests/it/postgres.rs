@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::{Client, NoTls};
-use umbel_core::store::{Acquire, Acquired, Entries};
+use umbel_core::store::{Acquire, Acquired, Entries, IdleFilter};
 use umbel_core::{
     ArtifactStore, Content, Credential, CredentialStore, ErrorKind, Event, EventFilter, LogEntry,
     MemoryStore, NewSession, RunId, SessionKey, SessionStore, Source, Versions,
 };
-use umbel_stores::{Key, Keys, Postgres, contract};
+use umbel_stores::{Key, Keys, Postgres, Stores, contract};
+
+use crate::privacy;
 
 /// The address of the server, or a word that there is none.
 // Who runs the tests is told why these are not run.
 #[allow(clippy::print_stderr)]
-fn server() -> Option<String> {
+pub(crate) fn server() -> Option<String> {
     let url = std::env::var("UMBEL_TEST_POSTGRES").ok();
     if url.is_none() {
         eprintln!("not run, since UMBEL_TEST_POSTGRES names no server: use `cargo xtask test postgres`");
@@ -23,13 +25,13 @@ fn server() -> Option<String> {
 }
 
 /// A database of its own on that server.
-async fn new_database(url: &str) -> String {
+pub(crate) async fn new_database(url: &str) -> String {
     let name = format!("test_{}", contract::fresh_app().replace('-', "_"));
     connect(url).await.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
     url.replace("///postgres?", &format!("///{name}?"))
 }
 
-async fn connect(url: &str) -> Client {
+pub(crate) async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
@@ -63,11 +65,11 @@ fn postgres_keeps_the_contract_of_artifacts_memory_and_credentials() {
     });
 }
 
-fn key(id: &str) -> SessionKey {
+pub(crate) fn key(id: &str) -> SessionKey {
     SessionKey::new("app", "ann", id).unwrap()
 }
 
-fn entries(texts: &[&str]) -> Entries {
+pub(crate) fn entries(texts: &[&str]) -> Entries {
     let said = |text: &&str| {
         let mut event = Event::new(RunId::from("e-1"), Arc::new(Source::new("agent")));
         event.content = Some(Arc::new(Content::model(*text)));
@@ -76,16 +78,16 @@ fn entries(texts: &[&str]) -> Entries {
     texts.iter().map(said).collect()
 }
 
-async fn texts(store: &Postgres, key: &SessionKey) -> Vec<String> {
+pub(crate) async fn texts(store: &Postgres, key: &SessionKey) -> Vec<String> {
     let session = store.get(key, EventFilter::default()).await.unwrap().unwrap();
     session.events.iter().map(|event| event.text()).collect()
 }
 
-async fn new_session(store: &Postgres) -> SessionKey {
+pub(crate) async fn new_session(store: &Postgres) -> SessionKey {
     store.create(NewSession::new(key("s1"))).await.unwrap().key
 }
 
-async fn lease(store: &Postgres, key: &SessionKey) -> Acquired {
+pub(crate) async fn lease(store: &Postgres, key: &SessionKey) -> Acquired {
     let (owner, ttl, known) = ("tester".into(), Duration::from_secs(60), Versions::default());
     let acquire = Acquire { key: key.clone(), owner, ttl, known, entries: Entries::new() };
     store.acquire(acquire).await.unwrap()
@@ -141,28 +143,6 @@ async fn postgres_an_append_that_was_cut_off_is_written_once() {
     assert_eq!(texts(&store, &s1).await, ["once"]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn postgres_says_when_all_connections_are_in_use() {
-    let Some(url) = server() else { return };
-    let url = new_database(&url).await;
-    let store = Postgres::options(&url).connections(1).patience(Duration::from_secs(2)).open().await.unwrap();
-    let s1 = new_session(&store).await;
-    let mut other = connect(&url).await;
-    let lock = other.transaction().await.unwrap();
-    lock.execute("SELECT 1 FROM umbel_sessions FOR UPDATE", &[]).await.unwrap();
-    let slow = tokio::spawn({
-        let (store, s1) = (store.clone(), s1.clone());
-        async move { store.commit(&s1, None, entries(&["slow"])).await }
-    });
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    let error = store.get(&s1, EventFilter::default()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Store);
-    assert!(error.message().contains("in use"), "{error}");
-    lock.commit().await.unwrap();
-    slow.await.unwrap().unwrap();
-    assert_eq!(texts(&store, &s1).await, ["slow"]);
-}
-
 #[tokio::test]
 async fn postgres_that_is_not_there_or_newer_is_an_error_with_words() {
     let patience = Duration::from_millis(300);
@@ -198,6 +178,7 @@ async fn postgres_of_any_earlier_version_becomes_todays() {
     let migrations = [
         include_str!("../../src/postgres/migrations/1_sessions.sql"),
         include_str!("../../src/postgres/migrations/2_artifacts_memory_credentials.sql"),
+        include_str!("../../src/postgres/migrations/3_waits_and_ages.sql"),
     ];
     for from in 1..=migrations.len() {
         let url = new_database(&server).await;
@@ -211,9 +192,25 @@ async fn postgres_of_any_earlier_version_becomes_todays() {
         let insert =
             format!("INSERT INTO umbel_sessions ({fields}) VALUES ('app', 'ann', 's1', '{{}}', 0, 1.5, 1)");
         client.batch_execute(&insert).await.unwrap();
+        let log = [
+            r#"{"id":"1","author":"a","timestamp":1.0,"longRunningToolIds":["c1","c2"]}"#,
+            r#"{"step":"ended","outcome":{"kind":"interrupted","interrupts":[{"id":"q","address":{"agent":"a"},"reason":"input"}]}}"#,
+            r#"{"id":"2","author":"user","timestamp":1.0,"content":{"role":"user","parts":[{"functionResponse":{"id":"c1","name":"t","response":{}}}]}}"#,
+        ];
+        for (version, body) in log.iter().enumerate() {
+            let time = (!body.contains("step")).then_some(1.0);
+            let insert = "INSERT INTO umbel_log (session, version, time, body) VALUES (1, $1, $2, $3)";
+            client.execute(insert, &[&(version as i64 + 1), &time, body]).await.unwrap();
+        }
+        client.batch_execute("UPDATE umbel_sessions SET version = 3").await.unwrap();
         let store = open(&url).await;
         assert_eq!(tables(&url).await, tables(&new).await, "from version {from}");
-        assert!(texts(&store, &key("s1")).await.is_empty());
+        assert_eq!(texts(&store, &key("s1")).await.len(), 2);
+        // The newest version had the index already, so nobody looked into the log.
+        let waits = usize::from(from < migrations.len());
+        assert_eq!(store.open_questions("app", None).await.unwrap().len(), waits);
+        let idle = store.idle("app", IdleFilter::before(2.0)).await.unwrap();
+        assert_eq!(idle[0].awaited_calls, waits as u64);
         save(&store, "x").await.unwrap();
     }
 }
@@ -257,4 +254,37 @@ async fn postgres_takes_in_what_another_store_exported_and_gives_it_back() {
     assert_eq!(store.abandoned("app").await.unwrap().len(), 1);
     let again = store.import(lines.as_bytes()).await.unwrap_err();
     assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+}
+
+/// How often a word stands in all tables, as text or as bytes.
+async fn count(client: &Client, word: &str) -> i64 {
+    let tables = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'umbel%'";
+    let hex: String = word.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let mut found = 0;
+    for table in client.query(tables, &[]).await.unwrap() {
+        let table: String = table.get(0);
+        let select = format!(
+            "SELECT count(*) FROM {table} t WHERE t::text ILIKE '%{word}%' OR t::text LIKE '%{hex}%'"
+        );
+        found += client.query_one(&select, &[]).await.unwrap().get::<_, i64>(0);
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_has_nothing_of_an_erased_user_in_its_tables() {
+    let Some(url) = server() else { return };
+    let url = new_database(&url).await;
+    let (stores, client) = (Stores::from(open(&url).await), connect(&url).await);
+    privacy::fill(&stores, 24).await;
+    assert!(count(&client, privacy::MARK).await > 50, "the search finds what is there");
+    privacy::erase(&stores, 24).await;
+    assert_eq!(count(&client, privacy::MARK).await, 0);
+    assert!(count(&client, "others").await > 50);
+}
+
+#[tokio::test]
+async fn postgres_does_not_keep_what_is_too_old() {
+    let Some(url) = server() else { return };
+    privacy::retain(&Stores::from(open(&new_database(&url).await).await)).await;
 }

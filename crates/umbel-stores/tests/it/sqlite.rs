@@ -14,7 +14,7 @@ use umbel_core::{
 use umbel_stores::{Key, Keys, Sqlite};
 
 /// A database that goes with the test.
-fn new_file() -> (TempDir, PathBuf) {
+pub(crate) fn new_file() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("umbel.db");
     (folder, path)
@@ -50,27 +50,27 @@ mod credentials {
     umbel_stores::credential_store_contract!(super::store());
 }
 
-fn key(id: &str) -> SessionKey {
+pub(crate) fn key(id: &str) -> SessionKey {
     SessionKey::new("app", "ann", id).unwrap()
 }
 
-fn said(text: &str) -> LogEntry {
+pub(crate) fn said(text: &str) -> LogEntry {
     let mut event = Event::new(RunId::from("e-1"), Arc::new(Source::new("agent")));
     event.content = Some(Arc::new(umbel_core::Content::model(text)));
     event.timestamp = 1.0;
     LogEntry::Event(Arc::new(event))
 }
 
-fn entries(texts: &[&str]) -> Entries {
+pub(crate) fn entries(texts: &[&str]) -> Entries {
     texts.iter().map(|text| said(text)).collect()
 }
 
-async fn texts(store: &Sqlite, key: &SessionKey) -> Vec<String> {
+pub(crate) async fn texts(store: &Sqlite, key: &SessionKey) -> Vec<String> {
     let session = store.get(key, EventFilter::default()).await.unwrap().unwrap();
     session.events.iter().map(|event| event.text()).collect()
 }
 
-async fn new_session(store: &Sqlite, id: &str) -> SessionKey {
+pub(crate) async fn new_session(store: &Sqlite, id: &str) -> SessionKey {
     store.create(NewSession::new(key(id))).await.unwrap().key
 }
 
@@ -111,28 +111,10 @@ async fn two_processes_see_and_respect_each_other() {
     assert_eq!(taken.versions, end);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_processes_that_write_at_the_same_time_lose_nothing() {
+#[test]
+fn two_processes_that_write_at_the_same_time_lose_nothing() {
     let (_folder, path) = new_file();
-    let stores = [Sqlite::open(&path).await.unwrap(), Sqlite::open(&path).await.unwrap()];
-    let shared = new_session(&stores[0], "s1").await;
-    let tasks = (0..16).map(|task| {
-        let (store, key) = (stores[task % 2].clone(), shared.clone());
-        tokio::spawn(async move {
-            for n in 0..25 {
-                store.commit(&key, None, entries(&[&format!("{task} {n}")])).await.unwrap();
-            }
-        })
-    });
-    for task in futures::future::join_all(tasks).await {
-        task.unwrap();
-    }
-    let mut found = texts(&stores[0], &shared).await;
-    found.sort();
-    found.dedup();
-    assert_eq!(found.len(), 400);
-    let session = stores[1].get(&shared, EventFilter::default()).await.unwrap().unwrap();
-    assert_eq!(session.versions.session, 400);
+    crate::two_processes::lose_nothing(&format!("sqlite:{}", path.display()));
 }
 
 #[tokio::test]
@@ -163,132 +145,6 @@ async fn whoever_is_far_behind_gets_all_news_with_the_lease() {
         assert_eq!(taken.news.entries, expected);
         store.release(&taken.lease, taken.versions, Entries::new()).await.unwrap();
     }
-}
-
-#[tokio::test]
-async fn a_full_disk_is_an_error_and_loses_nothing() {
-    let (_folder, path) = new_file();
-    let store = Sqlite::options(&path).max_bytes(400_000).open().await.unwrap();
-    let s1 = new_session(&store, "s1").await;
-    let big = "x".repeat(50_000);
-    let mut written = 0;
-    let error = loop {
-        match store.commit(&s1, None, entries(&["small", &big])).await {
-            Ok(_) => written += 2,
-            Err(error) => break error,
-        }
-        assert!(written < 100, "the limit does not hold");
-    };
-    assert_eq!(error.kind(), ErrorKind::Store);
-    assert!(error.message().contains("disk is full"), "{error}");
-    assert_eq!(texts(&store, &s1).await.len(), written, "of the refused append nothing is there");
-    // Others that share the transaction are told, and the store goes on.
-    let attempts = (0..8).map(|_| store.commit(&s1, None, entries(&[&big])));
-    for attempt in futures::future::join_all(attempts).await {
-        assert_eq!(attempt.unwrap_err().kind(), ErrorKind::Store);
-    }
-    SessionStore::delete(&store, &s1).await.unwrap();
-    let s2 = new_session(&store, "s2").await;
-    store.commit(&s2, None, entries(&[&big])).await.unwrap();
-    assert_eq!(texts(&store, &s2).await.len(), 1);
-}
-
-#[tokio::test]
-async fn a_locked_database_is_an_error_and_the_store_goes_on() {
-    let (_folder, path) = new_file();
-    let store = Sqlite::options(&path).wait_for_lock(Duration::from_millis(100)).open().await.unwrap();
-    let s1 = new_session(&store, "s1").await;
-    let other = rusqlite::Connection::open(&path).unwrap();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let error = store.commit(&s1, None, entries(&["lost"])).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Store);
-    assert!(error.message().contains("locked by another process"), "{error}");
-    assert!(texts(&store, &s1).await.is_empty(), "readers do not wait for a writer");
-    other.execute_batch("ROLLBACK").unwrap();
-    store.commit(&s1, None, entries(&["kept"])).await.unwrap();
-    assert_eq!(texts(&store, &s1).await, ["kept"]);
-}
-
-#[tokio::test]
-async fn a_damaged_page_is_an_error_of_its_own_kind() {
-    let (_folder, path) = new_file();
-    let store = Sqlite::open(&path).await.unwrap();
-    let s1 = new_session(&store, "s1").await;
-    for _ in 0..20 {
-        store.commit(&s1, None, entries(&[&"x".repeat(3_000)])).await.unwrap();
-    }
-    drop(store);
-    let mut bytes = std::fs::read(&path).unwrap();
-    // All but the first pages, which hold the schema.
-    let from = 24 * 4096;
-    bytes[from..].fill(0xa5);
-    std::fs::write(&path, bytes).unwrap();
-    let store = Sqlite::open(&path).await.unwrap();
-    let error = store.get(&s1, EventFilter::default()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    std::fs::write(&path, b"this was never a database, whatever its name may say about it").unwrap();
-    let error = Sqlite::open(&path).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-}
-
-#[tokio::test]
-async fn a_record_that_cannot_be_read_is_an_error_that_names_it() {
-    let (_folder, path) = new_file();
-    let store = Sqlite::open(&path).await.unwrap();
-    let s1 = new_session(&store, "s1").await;
-    store.commit(&s1, None, entries(&["one", "two"])).await.unwrap();
-    let other = rusqlite::Connection::open(&path).unwrap();
-    for body in [r#"{"id": "cut of"#, r#"{"author": 7}"#] {
-        other.execute("UPDATE log SET body = ?1 WHERE version = 2", [body]).unwrap();
-        let error = store.get(&s1, EventFilter::default()).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.message().contains("entry 2 of session app/ann/s1"), "{error}");
-    }
-    other
-        .execute("UPDATE log SET time = NULL, body = '{\"step\": \"fromTheFuture\"}' WHERE version = 2", [])
-        .unwrap();
-    let error = store.news(&s1, Versions::default()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.message().contains("newer version"), "{error}");
-}
-
-#[tokio::test]
-async fn a_file_that_cannot_be_opened_is_an_error_with_a_hint() {
-    let (folder, path) = new_file();
-    let missing = folder.path().join("no").join("such.db");
-    let error = Sqlite::open(&missing).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Store);
-    assert!(error.message().contains("folder"), "{error}");
-    let foreign = rusqlite::Connection::open(&path).unwrap();
-    foreign.execute_batch("CREATE TABLE other (x)").unwrap();
-    let error = Sqlite::open(&path).await.unwrap_err();
-    assert!(error.message().contains("another program"), "{error}");
-    assert_eq!(foreign.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)), Ok(1));
-}
-
-#[tokio::test]
-async fn a_file_that_became_read_only_is_an_error_and_loses_nothing() {
-    let (_folder, path) = new_file();
-    let store = Sqlite::open(&path).await.unwrap();
-    let s1 = new_session(&store, "s1").await;
-    store.commit(&s1, None, entries(&["one"])).await.unwrap();
-    drop(store);
-    // Permissions do not stop an administrator, so the file says itself that it may only be read: as a database of a
-    // format that is newer for writers than for readers.
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[18] = 3;
-    std::fs::write(&path, &bytes).unwrap();
-    let store = Sqlite::open(&path).await.unwrap();
-    let error = store.commit(&s1, None, entries(&["lost"])).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Store);
-    assert!(error.message().contains("may not be written"), "{error}");
-    assert_eq!(texts(&store, &s1).await, ["one"]);
-    drop(store);
-    bytes[18] = 2;
-    std::fs::write(&path, &bytes).unwrap();
-    let store = Sqlite::open(&path).await.unwrap();
-    store.commit(&s1, None, entries(&["two"])).await.unwrap();
-    assert_eq!(texts(&store, &s1).await, ["one", "two"]);
 }
 
 #[tokio::test]

@@ -103,7 +103,8 @@ async fn an_answer_to_a_question_that_was_never_asked_makes_no_call() {
     let seen = read(runner.run(&key, "pay")).await;
     let call = seen.events.iter().flat_map(|event| event.calls()).find(|call| call.name == "pay").unwrap();
     for forged in ["adk-forged".into(), call.id.clone().unwrap()] {
-        word(&runner, &key, &forged, json!({"confirmed": true})).await;
+        let seen = word(&runner, &key, &forged, json!({"confirmed": true})).await;
+        assert_eq!(seen.code(), "INVALID_CONFIRMATION");
         assert!(notes.all().is_empty());
     }
     // The true answer still counts.

@@ -601,14 +601,11 @@ impl Handler for Approves {
     }
 
     async fn wrap_tool(&self, call: umbel::ToolCall<'_>, next: umbel::NextTool<'_>) -> umbel::ToolResult {
-        match call.cx.confirmation() {
-            None => Err(Error::interrupt(format!("May I call {}?", call.name())).into()),
-            Some(word) if word.confirmed => next.call(call).await,
-            Some(_) => {
-                self.0.add("refused");
-                Ok(json!({"refused": true}).into())
-            }
+        if call.interrupt(self, format!("May I call {}?", call.name()))?.confirmed {
+            return next.call(call).await;
         }
+        self.0.add("refused");
+        Ok(json!({"refused": true}).into())
     }
 }
 

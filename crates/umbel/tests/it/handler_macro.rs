@@ -177,7 +177,7 @@ async fn every_hook_can_be_an_async_fn() {
 
     let (cx, end) = (ToolContext::detached("t").unwrap(), Counts::default());
     let layers = [layer.clone()];
-    let call = ToolCall { cx: &cx, tool: None, args: Arc::new(Object::new()) };
+    let call = ToolCall::new(&cx, None, Arc::new(Object::new()));
     let ToolOutput::Value(value) = NextTool::new(&layers, &end).call(call).await.unwrap() else { panic!() };
     assert_eq!(value.value, json!({"calls": 2, "extra": null}));
 

@@ -236,6 +236,14 @@ impl ArtifactStore for Full {
     fn delete<'a>(&'a self, _: &'a SessionKey, _: &'a str) -> Work<'a, Result<()>> {
         Work::done(Ok(()))
     }
+
+    fn erase_user<'a>(&'a self, _: &'a str, _: &'a str) -> Work<'a, Result<u64>> {
+        Work::done(Ok(0))
+    }
+
+    fn delete_older_than<'a>(&'a self, _: &'a str, _: f64) -> Work<'a, Result<u64>> {
+        Work::done(Ok(0))
+    }
 }
 
 #[tokio::test]

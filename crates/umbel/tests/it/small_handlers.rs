@@ -246,7 +246,7 @@ impl ToolEnd for Script {
 
 async fn through(layers: &[Arc<dyn Handler>], cx: &ToolContext, result: ToolResult) -> ToolResult {
     let script = Script(std::sync::Mutex::new(vec![result]), AtomicUsize::new(0));
-    let call = ToolCall { cx, tool: None, args: Arc::new(Object::new()) };
+    let call = ToolCall::new(cx, None, Arc::new(Object::new()));
     let result = NextTool::new(layers, &script).call(call).await;
     assert_eq!(script.1.load(Ordering::SeqCst), 1, "these layers never call twice");
     result
@@ -262,7 +262,7 @@ fn failed(message: &str) -> ToolResult {
 }
 
 fn in_run(run: &Run, tool: &str) -> ToolContext {
-    ToolContext::new(run.clone(), tool.into(), Some("call".into()), None)
+    ToolContext::new(run.clone(), tool.into(), Some("call".into()), umbel::CallMade::default())
 }
 
 #[tokio::test]
@@ -333,8 +333,8 @@ async fn a_call_that_waits_for_a_person_or_was_rejected_is_no_failure() {
     asking.request_confirmation("may I?", None).unwrap();
     let told = through(&layers, &asking, Ok(ToolOutput::from(pending.clone()))).await;
     assert_eq!(value(told), pending);
-    let rejected =
-        ToolContext::new(run(), "search".into(), Some("call".into()), Some(umbel::Confirmation::default()));
+    let made = umbel::CallMade { confirmation: Some(umbel::Answer::reject()), ..umbel::CallMade::default() };
+    let rejected = ToolContext::new(run(), "search".into(), Some("call".into()), made);
     let told = through(&layers, &rejected, Ok(ToolOutput::from(pending.clone()))).await;
     assert_eq!(value(told), pending);
 }

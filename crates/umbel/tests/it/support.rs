@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use serde_json::Value;
-use umbel::store::{Abandoned, Acquire, Acquired, Entries, News};
+use umbel::store::{Abandoned, Acquire, Acquired, Entries, Idle, IdleFilter, News, OpenQuestion};
 use umbel::{
     Agent, Content, Error, ErrorKind, Event, EventFilter, FunctionCall, FunctionResponse, FunctionTool,
     InMemorySessions, Interrupt, Lease, LogEntry, ModelRequest, NewSession, Object, Outcome, Part, Response,
@@ -242,10 +242,32 @@ pub(crate) struct Spy(Arc<SpyInner>);
 
 #[derive(Debug, Default)]
 struct SpyInner {
-    store: InMemorySessions,
+    store: Arc<InMemorySessions>,
     writes: AtomicUsize,
     slow: AtomicBool,
     failing: AtomicBool,
+    idle_fails: AtomicBool,
+    meddler: Meddler,
+    /// The write in which its process dies; the first is 1.
+    last: Option<Death>,
+    died: tokio::sync::Notify,
+}
+
+/// Does something behind a reader's back, once.
+#[derive(Default)]
+struct Meddler(Mutex<Option<Box<dyn FnOnce(&InMemorySessions) + Send>>>);
+
+impl std::fmt::Debug for Meddler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meddler")
+    }
+}
+
+/// When the process of a store dies: before that write, or when it is done and nobody knows yet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Death {
+    Before(usize),
+    After(usize),
 }
 
 impl Spy {
@@ -264,22 +286,72 @@ impl Spy {
         self.0.failing.store(true, Ordering::SeqCst);
     }
 
-    async fn write<T>(&self, work: Work<'_, T>) -> T {
-        self.0.writes.fetch_add(1, Ordering::SeqCst);
+    /// The next search for idle sessions fails.
+    pub(crate) fn fail_next_idle(&self) {
+        self.0.idle_fails.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether that came to pass.
+    pub(crate) fn idle_has_failed(&self) -> bool {
+        !self.0.idle_fails.load(Ordering::SeqCst)
+    }
+
+    /// Does something right after a session is read the next time.
+    pub(crate) fn after_next_read(&self, work: impl FnOnce(&InMemorySessions) + Send + 'static) {
+        *self.0.meddler.0.lock().unwrap() = Some(Box::new(work));
+    }
+
+    /// Nothing happens any more.
+    async fn die<T>(&self) -> T {
+        self.0.died.notify_one();
+        std::future::pending().await
+    }
+
+    /// The same store in a process that dies.
+    pub(crate) fn dying(&self, death: Option<Death>) -> Self {
+        Self(Arc::new(SpyInner { store: self.0.store.clone(), last: death, ..SpyInner::default() }))
+    }
+
+    /// Done when the process died.
+    pub(crate) async fn died(&self) {
+        self.0.died.notified().await;
+    }
+
+    /// Writes, unless the process died. The store in memory writes when it is asked, so it is asked here.
+    async fn write<'a, T>(&self, work: impl FnOnce() -> Work<'a, T>) -> T {
+        let number = self.0.writes.fetch_add(1, Ordering::SeqCst) + 1;
+        match self.0.last {
+            Some(Death::Before(last)) if number >= last => return self.die().await,
+            Some(Death::After(last)) if number >= last => {
+                if number == last {
+                    work().await;
+                }
+                return self.die().await;
+            }
+            _ => {}
+        }
         if self.0.slow.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        work.await
+        work().await
     }
 }
 
 impl SessionStore for Spy {
     fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
-        self.0.store.create(new)
+        if self.0.last.is_none() {
+            return self.0.store.create(new);
+        }
+        Work::later(async move { self.write(|| self.0.store.create(new)).await })
     }
 
     fn get<'a>(&'a self, key: &'a SessionKey, filter: EventFilter) -> Work<'a, Result<Option<Session>>> {
-        self.0.store.get(key, filter)
+        let read = self.0.store.get(key, filter);
+        let meddler = self.0.meddler.0.lock().unwrap().take();
+        if let Some(meddle) = meddler {
+            meddle(&self.0.store);
+        }
+        read
     }
 
     fn list<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Vec<Session>>> {
@@ -299,10 +371,18 @@ impl SessionStore for Spy {
     }
 
     fn acquire(&self, acquire: Acquire) -> Work<'_, Result<Acquired>> {
-        Work::later(async move { self.write(self.0.store.acquire(acquire)).await })
+        Work::later(async move { self.write(|| self.0.store.acquire(acquire)).await })
     }
 
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
+        if self.0.last.is_some_and(|death| {
+            self.writes()
+                > match death {
+                    Death::Before(last) | Death::After(last) => last,
+                }
+        }) {
+            return Work::later(self.die());
+        }
         self.0.store.heartbeat(lease, ttl)
     }
 
@@ -315,7 +395,7 @@ impl SessionStore for Spy {
         if self.0.failing.swap(false, Ordering::SeqCst) {
             return Work::done(Err(Error::new(ErrorKind::Store, "the disk is full")));
         }
-        Work::later(async move { self.write(self.0.store.append(lease, expected, entries)).await })
+        Work::later(async move { self.write(|| self.0.store.append(lease, expected, entries)).await })
     }
 
     fn release<'a>(
@@ -324,7 +404,7 @@ impl SessionStore for Spy {
         expected: Versions,
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        Work::later(async move { self.write(self.0.store.release(lease, expected, entries)).await })
+        Work::later(async move { self.write(|| self.0.store.release(lease, expected, entries)).await })
     }
 
     fn commit<'a>(
@@ -333,11 +413,34 @@ impl SessionStore for Spy {
         expected: Option<Versions>,
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        Work::later(async move { self.write(self.0.store.commit(key, expected, entries)).await })
+        Work::later(async move { self.write(|| self.0.store.commit(key, expected, entries)).await })
     }
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
         self.0.store.abandoned(app)
+    }
+
+    fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
+        self.0.store.delete_unchanged(key, expected)
+    }
+
+    fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
+        self.0.store.erase_user(app, user)
+    }
+
+    fn open_questions<'a>(
+        &'a self,
+        app: &'a str,
+        user: Option<&'a str>,
+    ) -> Work<'a, Result<Vec<OpenQuestion>>> {
+        self.0.store.open_questions(app, user)
+    }
+
+    fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
+        if self.0.idle_fails.swap(false, Ordering::SeqCst) {
+            return Work::done(Err(Error::new(ErrorKind::Store, "the disk is gone")));
+        }
+        self.0.store.idle(app, filter)
     }
 }
 

@@ -57,7 +57,7 @@ async fn called(
     end: impl Fn(ToolCall<'_>) -> ToolResult + Send + Sync,
 ) -> ToolResult {
     let cx = ToolContext::detached("search").unwrap();
-    let call = ToolCall { cx: &cx, tool: None, args: Arc::new(Object::new()) };
+    let call = ToolCall::new(&cx, None, Arc::new(Object::new()));
     NextTool::new(&layers, &End(end)).call(call).await
 }
 

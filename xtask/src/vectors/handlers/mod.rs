@@ -6,6 +6,7 @@
 //! - one module per kind
 
 pub(super) mod context_edit;
+pub(super) mod hitl;
 pub(super) mod limits;
 mod message;
 pub(super) mod order;

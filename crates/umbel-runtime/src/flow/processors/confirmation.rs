@@ -1,15 +1,18 @@
 //! Takes in what people said to calls that wait for them, and makes those calls.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::Value;
-use umbel_core::{CallId, Confirmation, Error, ErrorKind, Event, FunctionCall, List, Object, Result, Work};
+use umbel_core::{
+    Address, Answer, CallFinished, CallId, Error, ErrorKind, Event, FunctionCall, Interrupt, List, Object,
+    Result, RunStep, Work,
+};
 
 use super::RequestProcessor;
 use crate::contents::visible::REQUEST_CONFIRMATION;
 use crate::flow::Draft;
-use crate::flow::function_calls::{self, Batch};
+use crate::flow::function_calls::{self, Again, Batch, CONFIRM_LAYER};
+use crate::runner::is_waiting;
 
 pub(super) struct Confirmations;
 
@@ -31,129 +34,204 @@ impl RequestProcessor for Confirmations {
     }
 }
 
+/// Which questions the last message of the user answers, and where that message stands.
+fn given(events: &List<Arc<Event>>) -> Option<Given> {
+    let back = events.iter().rev().position(|event| event.is_user())?;
+    let at = events.len() - 1 - back;
+    let (mut questions, mut others) = (BTreeSet::new(), false);
+    for response in events.get(at)?.responses() {
+        match &response.id {
+            Some(id) if response.name == REQUEST_CONFIRMATION => _ = questions.insert(id.clone()),
+            _ => others = true,
+        }
+    }
+    (!questions.is_empty()).then_some(Given { at, questions, others })
+}
+
 /// What the last message of the user answers.
 struct Given {
     /// Where that message stands.
     at: usize,
-    /// By the id of the question.
-    answers: BTreeMap<CallId, Object>,
+    /// The ids of the questions.
+    questions: BTreeSet<CallId>,
     /// Whether it answers other calls too.
     others: bool,
 }
 
-/// The answers in the last message of the user, if there are any.
-fn given(events: &List<Arc<Event>>) -> Option<Given> {
-    let back = events.iter().rev().position(|event| event.is_user())?;
-    let at = events.len() - 1 - back;
-    let (mut answers, mut others) = (BTreeMap::new(), false);
-    for response in events.get(at)?.responses() {
-        if response.name != REQUEST_CONFIRMATION {
-            others = true;
-        } else if let (Some(id), Some(answer)) = (&response.id, &response.response) {
-            answers.insert(id.clone(), answer.clone());
-        }
-    }
-    (!answers.is_empty()).then_some(Given { at, answers, others })
-}
-
-async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, mut given: Given) -> Result<()> {
-    let asked = asked(&events, &given);
-    let (used, used_now) = used(&events, &given, &asked);
-    given.answers.retain(|id, _| !used.contains(id));
-    if given.answers.is_empty() {
-        if !used_now && !given.others {
-            // The same answer came again: its call was made long ago, and there is nothing new to say.
+async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) -> Result<()> {
+    let values = draft.run.values();
+    if !given.others && !given.questions.iter().any(|question| values.is_answered(question)) {
+        // It was taken in before: earlier in this run, or in another one. Then it came again, and there is nothing new to
+        // say.
+        if events.iter_from(given.at + 1).next().is_none() {
             draft.run.end();
         }
         return Ok(());
     }
-    let mut batch = Batch::default();
-    for (question, answer) in &given.answers {
-        let Some((event, call)) = asked.get(question) else { continue };
-        if event.author() != draft.run.agent_name().as_str() {
-            continue;
-        }
-        let answer = Confirmation::from_response(answer)
-            .map_err(|e| refused(format!("the answer to `{question}` is no confirmation: {e}")))?;
-        if let Some(call) = check(draft, &events, call)? {
-            let Some(id) = call.id.clone() else { continue };
-            batch.calls.push(call);
-            batch.confirmations.insert(id, answer);
-        }
-    }
-    if batch.calls.is_empty() {
-        return Ok(());
-    }
-    let layers = &draft.team.place(draft.run.node_id())?.onion.wrap_tool;
-    let made = function_calls::execute(draft.run, layers, &draft.tools, &batch).await?;
-    let Some(mut event) = made else { return Ok(()) };
-    function_calls::mark_direct(&draft.tools, &batch, &mut event);
-    let transfer = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone());
-    // A call may ask again.
-    let last = function_calls::emit_with_questions(draft.run, &batch.calls, event).await?;
-    draft.emitted(last);
-    if let Some(name) = transfer {
-        draft.run.transfer_to(name);
-        draft.run.end();
+    let all = values.answers(draft.run.source());
+    let is_new =
+        |asked: &Interrupt| given.questions.contains(&asked.id) && !is_used(&events, given.at, asked);
+    let answers: Vec<_> = all.iter().filter(|(asked, _)| is_new(asked)).collect();
+    for mut batch in batches(draft, &events, &answers, &all)? {
+        begin(draft, given.at, &mut batch).await?;
+        make(draft, &batch).await?;
     }
     Ok(())
 }
 
-/// The questions, with the event that asked each and the call it is about.
-fn asked(events: &List<Arc<Event>>, given: &Given) -> HashMap<CallId, (Arc<Event>, Value)> {
-    let mut asked = HashMap::new();
-    for event in events {
-        for call in event.calls() {
-            let Some(id) = call.id.as_ref().filter(|id| given.answers.contains_key(*id)) else { continue };
-            let about = call.args.as_ref().and_then(|args| args.get("originalFunctionCall"));
-            if let Some(about) = about.filter(|about| about.is_object() && call.name == REQUEST_CONFIRMATION)
-            {
-                asked.insert(id.clone(), (event.clone(), about.clone()));
-            }
-        }
+/// Makes calls that were answered.
+async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
+    let layers = &draft.team.place(draft.run.node_id())?.onion.wrap_tool;
+    let mut made = function_calls::execute(draft.run, layers, &draft.tools, batch).await?;
+    let Some(event) = &mut made.event else { return Ok(()) };
+    function_calls::mark_direct(&draft.tools, batch, event);
+    let transfer = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone());
+    // A call may ask again.
+    if let Some(last) = function_calls::emit_with_questions(draft.run, made).await? {
+        draft.emitted(last);
     }
-    asked
+    if let Some(name) = transfer {
+        draft.run.transfer_to(name);
+        draft.run.end();
+    }
+    if waits_on(draft, batch) {
+        draft.run.pause();
+        draft.run.end();
+        draft.stop();
+    }
+    Ok(())
 }
 
-/// Answers whose call was made already, and whether that was in this turn.
-fn used(
+/// Notes that the calls are made now, so that they are not made again should the run be cut short. If they were begun
+/// already since the answer came, it was.
+async fn begin(draft: &Draft<'_>, at: usize, batch: &mut Batch) -> Result<()> {
+    let ids: Vec<CallId> = batch.calls.iter().filter_map(|call| call.id.clone()).collect();
+    let replay = draft.run.values().replay();
+    let since = || replay.iter().flat_map(|replay| &replay.records).filter(|(place, _)| *place > at);
+    let begun = |(_, step): &(usize, Arc<RunStep>)| matches!(&**step, RunStep::CallsStarted { calls } if calls.iter().any(|call| ids.contains(call)));
+    if since().any(begun) {
+        batch.again = Again::CutShort;
+        batch.finished = since().filter_map(|(_, step)| finished(step)).collect();
+        return Ok(());
+    }
+    draft.run.record(vec![RunStep::CallsStarted { calls: Box::new(ids) }]).await
+}
+
+fn finished(step: &RunStep) -> Option<CallFinished> {
+    match step {
+        RunStep::CallFinished { finished } => Some((**finished).clone()),
+        _ => None,
+    }
+}
+
+/// Whether others of the calls that the model asked for wait for people still. The model is asked when all have their
+/// answer, except for questions of google-adk's kind, after which it is asked as it is there.
+fn waits_on(draft: &Draft<'_>, batch: &Batch) -> bool {
+    let waits = |asked: &Interrupt| {
+        asked.address.is_of(draft.run.source())
+            && asked.address.event.is_some()
+            && asked.address.event == batch.event
+            && asked.address.layer.as_deref() != Some(CONFIRM_LAYER)
+    };
+    draft.run.open_questions().iter().any(waits)
+}
+
+/// Whether the call of an answered question was made since.
+fn is_used(events: &List<Arc<Event>>, at: usize, asked: &Interrupt) -> bool {
+    let Some(call) = &asked.address.call else { return true };
+    events
+        .iter_from(at + 1)
+        .any(|event| !event.is_user() && event.responses().any(|response| response.id.as_ref() == Some(call)))
+}
+
+/// The calls that were answered, with those that waited with them: a batch for each event by which a model asked.
+fn batches(
+    draft: &Draft<'_>,
     events: &List<Arc<Event>>,
-    given: &Given,
-    asked: &HashMap<CallId, (Arc<Event>, Value)>,
-) -> (HashSet<CallId>, bool) {
-    let about = |value: &Value| value.get("id").and_then(Value::as_str).map(CallId::from);
-    let questions: HashMap<CallId, &CallId> =
-        asked.iter().filter_map(|(question, (_, call))| Some((about(call)?, question))).collect();
-    let (mut answered, mut used, mut now) = (HashSet::new(), HashSet::new(), false);
-    for (index, event) in events.iter().enumerate() {
-        for id in event.responses().filter_map(|response| response.id.as_ref()) {
-            if event.is_user() {
-                answered.extend(given.answers.contains_key(id).then(|| id.clone()));
-            } else if let Some(question) = questions.get(id).filter(|question| answered.contains(**question))
-            {
-                used.insert((*question).clone());
-                now |= index > given.at;
+    answers: &[&(Interrupt, Answer)],
+    all: &[(Interrupt, Answer)],
+) -> Result<Vec<Batch>> {
+    let mut asking: Vec<(Arc<Event>, BTreeSet<CallId>)> = Vec::new();
+    for (asked, _) in answers {
+        let Some((event, call)) = check(draft, events, asked)? else { continue };
+        let place = asking.iter().position(|(known, _)| known.id == event.id).unwrap_or_else(|| {
+            asking.push((event, BTreeSet::new()));
+            asking.len() - 1
+        });
+        if let Some((_, calls)) = asking.get_mut(place) {
+            calls.extend(call.id);
+        }
+    }
+    Ok(asking.iter().map(|(event, answered)| batch(draft, events, event, answered, all)).collect())
+}
+
+/// The calls of an event that were answered, as people want them, and those that wait and ask nobody.
+fn batch(
+    draft: &Draft<'_>,
+    events: &List<Arc<Event>>,
+    event: &Event,
+    answered: &BTreeSet<CallId>,
+    all: &[(Interrupt, Answer)],
+) -> Batch {
+    let several = (event.calls().count() > 1).then(|| event.calls().cloned().collect());
+    let mut batch = Batch { again: Again::Answered, together: several, ..Batch::of_event(event) };
+    let open = draft.run.open_questions();
+    let asks = |id: &CallId| {
+        open.iter().any(|asked| {
+            asked.address.call.as_ref() == Some(id) && asked.address.event.as_ref() == Some(&event.id)
+        })
+    };
+    let is_made = |call: &FunctionCall| {
+        call.id.as_ref().is_some_and(|id| answered.contains(id) || (!asks(id) && waits(events, event, id)))
+    };
+    batch.calls.retain(is_made);
+    for call in &mut batch.calls {
+        let Some(id) = &call.id else { continue };
+        let is_ours = |asked: &Address| {
+            asked.inner.is_none()
+                && asked.call.as_ref() == Some(id)
+                && asked.event.as_ref().is_none_or(|asking| *asking == event.id)
+        };
+        for (asked, answer) in all.iter().filter(|(asked, _)| is_ours(&asked.address)) {
+            if let Some(tool) = &answer.tool {
+                let before = std::mem::replace(&mut call.name, tool.clone());
+                batch.renamed.entry(id.clone()).or_insert(before);
+            }
+            // A layer's question is the layer's own matter.
+            if asked.address.layer.as_ref().is_none_or(|layer| layer == CONFIRM_LAYER) {
+                batch.confirmations.insert(id.clone(), answer.clone());
             }
         }
     }
-    (used, now)
+    batch
+}
+
+/// Whether a call has no result yet but that it waits for people.
+fn waits(events: &List<Arc<Event>>, event: &Event, id: &CallId) -> bool {
+    let behind = events.iter().rev().take_while(|later| later.id != event.id);
+    let mut results = behind.flat_map(|later| later.responses()).filter(|one| one.id.as_ref() == Some(id));
+    results.next().is_some_and(is_waiting)
 }
 
 fn refused(message: String) -> Error {
     Error::new(ErrorKind::InvalidConfirmation, message)
 }
 
-/// The call as it stands in the log, if it is this agent's and really waits for a person.
-fn check(draft: &Draft<'_>, events: &List<Arc<Event>>, shown: &Value) -> Result<Option<FunctionCall>> {
-    let shown: FunctionCall = serde_json::from_value(shown.clone())
-        .map_err(|e| refused(format!("the question shows a call that cannot be read: {e}")))?;
-    let Some(id) = shown.id.clone().filter(|id| !id.is_empty()) else {
+/// The call that a question is about, as it stands in the log, if it really waits for a person.
+fn check(
+    draft: &Draft<'_>,
+    events: &List<Arc<Event>>,
+    asked: &Interrupt,
+) -> Result<Option<(Arc<Event>, FunctionCall)>> {
+    let Some(id) = &asked.address.call else { return Ok(None) };
+    if asked.call.as_ref().is_some_and(|shown| shown.id.as_ref().is_none_or(CallId::is_empty)) {
         return Err(refused("the question shows a call without an id".to_owned()));
-    };
+    }
     let made = events.iter().rev().find_map(|event| {
         let call =
-            event.calls().find(|call| call.id.as_ref() == Some(&id) && call.name != REQUEST_CONFIRMATION)?;
-        Some((event.clone(), call.clone()))
+            event.calls().find(|call| call.id.as_ref() == Some(id) && call.name != REQUEST_CONFIRMATION)?;
+        let same = asked.address.event.as_ref().is_none_or(|asking| *asking == event.id);
+        same.then(|| (event.clone(), call.clone()))
     });
     let Some((event, made)) = made else {
         return Err(refused(format!("the question is about call `{id}`, which was never made")));
@@ -161,18 +239,26 @@ fn check(draft: &Draft<'_>, events: &List<Arc<Event>>, shown: &Value) -> Result<
     if event.author() != draft.run.agent_name().as_str() {
         return Ok(None);
     }
+    let Some(shown) = asked.call.as_ref().filter(|_| asked.address.inner.is_none()) else {
+        return Ok(Some((event, made)));
+    };
     let tool = draft
         .tool(&shown.name)
         .ok_or_else(|| refused(format!("there is no tool `{}` any more", shown.name)))?;
     let empty = Arc::new(Object::new());
     let args = |call: &FunctionCall| call.args.clone().unwrap_or_else(|| empty.clone());
-    if !tool.tool.spec().confirm.needed(&args(&shown)) && !asked_by_tool(events, &id) {
+    if asked.address.event.is_some() {
+        // The run wrote down itself what it asked, and with which arguments the call had come there.
+        return Ok(Some((event, made)));
+    }
+    let is_gate = asked.address.layer.as_deref() == Some(CONFIRM_LAYER);
+    if is_gate && !tool.tool.spec().confirm.needed(&args(shown)) && !asked_by_tool(events, id) {
         return Err(refused(format!("a call of `{}` needs no confirmation", shown.name)));
     }
-    if made.name != shown.name || args(&made) != args(&shown) {
+    if made.name != shown.name || args(&made) != args(shown) {
         return Err(refused(format!("the question shows call `{id}` otherwise than it was made")));
     }
-    Ok(Some(made))
+    Ok(Some((event, made)))
 }
 
 /// Whether the tool itself asked for a confirmation of this call.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use umbel::{
-    CancelReason, Content, Error, Handler, LlmAgent, ModelTurn, NextTool, Outcome, Result, Run, Runner,
+    CancelReason, Content, Handler, LlmAgent, ModelTurn, NextTool, Outcome, Result, Run, Runner,
     ScriptedModel, SessionKey, Step, ToolCall, ToolResult, handler, tool,
 };
 
@@ -99,11 +99,10 @@ impl Handler for AskFirst {
 
     async fn wrap_tool(&self, call: ToolCall<'_>, next: NextTool<'_>) -> ToolResult {
         let asks = call.args.get("name") == Some(&json!("b"));
-        match call.cx.confirmation() {
-            None if asks => Err(Error::interrupt("Really delete b?").into()),
-            Some(said) if !said.confirmed => Ok(json!({"error": "no"}).into()),
-            _ => next.call(call).await,
+        if asks && !call.interrupt(self, "Really delete b?")?.confirmed {
+            return Ok(json!({"error": "no"}).into());
         }
+        next.call(call).await
     }
 }
 

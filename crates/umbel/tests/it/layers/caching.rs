@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use umbel::layers::{CacheKey, CacheStats, CacheStore, CachedAnswer, MemoryCache};
 use umbel::{
-    CacheStatus, Caching, CallScope, CancelReason, Confirm, Confirmation, Error, ErrorKind, Layered,
-    LlmAgent, Part, Quota, RateLimit, Result, Runner, ScriptedModel, Tool, ToolContext, ToolError, ToolItem,
-    ToolOutput, ToolValue, Work, layer_fn,
+    CacheStatus, Caching, CallScope, CancelReason, Confirm, Error, ErrorKind, Layered, LlmAgent, Part, Quota,
+    RateLimit, Result, Runner, ScriptedModel, Tool, ToolContext, ToolError, ToolItem, ToolOutput, ToolValue,
+    Work, layer_fn,
 };
 
 use super::{Scripted, call, call_in, context, context_of, done, error, items, metadata, streamed, value};
@@ -142,8 +142,8 @@ async fn what_hangs_on_a_persons_word_or_comes_later_is_not_cached() {
     });
     let asks = asks.read_only().layered(Caching::new());
     assert_eq!(status(&value(call(&asks, json!({})).await)), CacheStatus::Miss);
-    let yes = Confirmation { confirmed: true, ..Confirmation::default() };
-    let cx = ToolContext::new(context().run().clone(), "probe".into(), Some("call".into()), Some(yes));
+    let made = umbel::CallMade { confirmation: Some(umbel::Answer::approve()), ..umbel::CallMade::default() };
+    let cx = ToolContext::new(context().run().clone(), "probe".into(), Some("call".into()), made);
     let answered = value(call_in(&asks, &cx, json!({})).await);
     assert_eq!((status(&answered), answered.value), (CacheStatus::Bypass, json!(true)));
     let again = value(call(&asks, json!({})).await);

@@ -96,7 +96,7 @@ async fn call_in(tool: &Arc<dyn Tool>, cx: &ToolContext, args: Value) -> ToolRes
 
 /// A context of the same run with an id of its own.
 fn context_of(cx: &ToolContext, id: &str) -> ToolContext {
-    ToolContext::new(cx.run().clone(), "probe".into(), Some(CallId::from(id)), None)
+    ToolContext::new(cx.run().clone(), "probe".into(), Some(CallId::from(id)), umbel::CallMade::default())
 }
 
 fn value(result: ToolResult) -> ToolValue {

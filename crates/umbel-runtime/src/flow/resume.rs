@@ -1,0 +1,120 @@
+//! Where an agent takes up its turn, when its run goes on with one that was cut short.
+
+use std::sync::Arc;
+
+use umbel_core::{CallFinished, CallId, Event, FunctionCall, List, Replay, Run, RunStep};
+
+use super::Turn;
+use super::function_calls::{Again, Batch};
+use crate::contents::visible::REQUEST_CONFIRMATION;
+
+/// Brings the turn to where the model is to be asked next. Gives whether there is nothing more to do in it.
+pub(super) fn is_over(turn: &mut Turn<'_>, replay: &Replay) -> bool {
+    let run = turn.run;
+    let events = run.events();
+    let begin = replay.turn_of(run.source()).max(handed_over(&events, run));
+    let said = last_said(&events, begin, run);
+    let Some((at, last)) = said else { return false };
+    if !run.values().answers(run.source()).is_empty() {
+        // What people said is taken in before the model is asked.
+        return false;
+    }
+    if waits(run, &events, begin) {
+        run.pause();
+        return true;
+    }
+    if let Some(name) = last.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone()) {
+        run.transfer_to(name);
+        return true;
+    }
+    turn.cut_short = cut_short(&events, at, &last, replay).map(Box::new);
+    turn.cut_short.is_none() && (last.is_final() || is_left(at, &last, replay))
+}
+
+/// Whether the agent's last word was to make calls that a handler wanted none of.
+fn is_left(at: usize, last: &Event, replay: &Replay) -> bool {
+    last.calls().next().is_some() && started(at, replay).is_some_and(<[CallId]>::is_empty)
+}
+
+/// The calls that were begun behind an event.
+fn started(at: usize, replay: &Replay) -> Option<&[CallId]> {
+    let mut behind = replay.records.iter().filter(|(place, _)| *place == at + 1);
+    behind.find_map(|(_, step)| match &**step {
+        RunStep::CallsStarted { calls } => Some(calls.as_slice()),
+        _ => None,
+    })
+}
+
+/// Where in the log the agent was handed the conversation last. What it said before, such as that it hands it to another,
+/// was in a turn that is over.
+fn handed_over(events: &List<Arc<Event>>, run: &Run) -> usize {
+    let to_us = |event: &Event| {
+        let target = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.as_ref());
+        target == Some(run.agent_name()) && event.source.branch == run.source().branch
+    };
+    let back = events.iter().rev().position(|event| to_us(event));
+    back.map_or(0, |back| events.len() - back)
+}
+
+/// What the agent said last in its present turn. That it failed is nothing it said.
+fn last_said(events: &List<Arc<Event>>, begin: usize, run: &Run) -> Option<(usize, Arc<Event>)> {
+    let is_ours = |event: &Event| {
+        event.source == *run.source() && !(event.content.is_none() && event.error_code().is_some())
+    };
+    let back = events.iter_from(begin).rev().position(|event| is_ours(event))?;
+    let at = events.len() - 1 - back;
+    Some((at, events.get(at)?.clone()))
+}
+
+/// Whether the agent waits for an answer that is not there: of people, or of work elsewhere.
+fn waits(run: &Run, events: &List<Arc<Event>>, begin: usize) -> bool {
+    if run.open_questions().iter().any(|asked| asked.address.is_of(run.source())) {
+        return true;
+    }
+    let mut answered: Vec<&CallId> = Vec::new();
+    events.iter_from(begin).rev().any(|event| {
+        answered.extend(event.responses().filter_map(|response| response.id.as_ref()));
+        let waits = |id: &&CallId| {
+            !answered.contains(id)
+                && event
+                    .calls()
+                    .any(|call| call.id.as_ref() == Some(id) && run.tree().find(&call.name).is_none())
+        };
+        event.source == *run.source() && event.long_running().iter().any(|id| waits(&id))
+    })
+}
+
+/// Whether a call is answered later, by a person or by work elsewhere.
+fn waits_later(event: &Event, call: &CallId) -> bool {
+    event.calls().any(|made| made.id.as_ref() == Some(call) && made.name == REQUEST_CONFIRMATION)
+}
+
+/// The calls that were under way, or about to be, if the agent's last word was to make them.
+fn cut_short(events: &List<Arc<Event>>, at: usize, last: &Event, replay: &Replay) -> Option<Batch> {
+    let behind = replay.records.iter().filter(|(place, _)| *place > at).map(|(_, step)| &**step);
+    let started = started(at, replay);
+    let answered: Vec<&CallId> = events
+        .iter_from(at + 1)
+        .flat_map(|event| event.responses())
+        .filter_map(|response| response.id.as_ref())
+        .collect();
+    let is_open = |call: &&FunctionCall| {
+        let begun = |id: &CallId| started.is_none_or(|started| started.contains(id));
+        call.id.as_ref().is_some_and(|id| begun(id) && !answered.contains(&id) && !waits_later(last, id))
+    };
+    let calls: Vec<FunctionCall> = last.calls().filter(is_open).cloned().collect();
+    let finished = behind.filter_map(|step| match step {
+        RunStep::CallFinished { finished } => Some(CallFinished::clone(finished)),
+        _ => None,
+    });
+    let batch = Batch {
+        event: Some(last.id.clone()),
+        finished: finished
+            .filter(|one| calls.iter().any(|call| call.id.as_ref() == Some(&one.call)))
+            .collect(),
+        again: if started.is_some() { Again::CutShort } else { Again::No },
+        calls,
+        ..Batch::default()
+    };
+    (!batch.calls.is_empty()).then_some(batch)
+}
