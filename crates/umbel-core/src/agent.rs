@@ -234,6 +234,19 @@ pub struct AgentNode {
     pub source: Arc<Source>,
 }
 
+impl AgentNode {
+    /// A digest with this agent mixed in: its name, its place and what it is made of. The same in every process.
+    fn mix(digest: u64, node: &Self) -> u64 {
+        let parent = node.parent.map_or(u64::MAX, |parent| parent.0 as u64);
+        let numbers = [parent, node.agent.fingerprint()].map(u64::to_le_bytes);
+        let bytes = node.agent.name().as_bytes().iter().chain(numbers.as_flattened());
+        // FNV-1a.
+        bytes.fold(digest ^ 0xcbf2_9ce4_8422_2325, |digest, byte| {
+            (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    }
+}
+
 /// Agents and who stands below whom. Made once, then shared by all runs.
 pub struct AgentTree {
     nodes: Vec<AgentNode>,
@@ -249,8 +262,7 @@ impl AgentTree {
         for (index, node) in tree.nodes.iter().enumerate() {
             node.agent.validate(&tree, NodeId(index))?;
         }
-        let mix = |digest: u64, node: &AgentNode| digest.rotate_left(7) ^ node.agent.fingerprint();
-        tree.fingerprint = tree.nodes.iter().fold(0, mix);
+        tree.fingerprint = tree.nodes.iter().fold(0, AgentNode::mix);
         Ok(tree)
     }
 

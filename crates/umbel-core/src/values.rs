@@ -282,14 +282,16 @@ impl RunValues {
         Err(Error::asked(question, Some(by), nth))
     }
 
-    /// Forgets what was asked and said about a call, or by a hook: it is done. What it asks next is another matter.
-    pub fn settle(&self, source: &Source, call: Option<&CallId>, layer: Option<&str>) {
+    /// Forgets what was asked and said about a call, or by hooks of an agent: it is done. What is asked next from there is
+    /// another matter.
+    pub fn settle(&self, place: &Address) {
         let Some(mut inner) = self.used() else { return };
         let Some(inner) = inner.as_mut() else { return };
+        let place = Address { layer: None, inner: None, nth: 0, ..place.clone() };
         let other = |address: &Address| {
-            !address.is_of(source)
-                || address.call.as_ref() != call
-                || layer.is_some_and(|layer| address.layer.as_deref() != Some(layer))
+            // What older sessions ask does not say by which event.
+            let event = address.event.clone().or_else(|| place.event.clone());
+            place != Address { layer: None, inner: None, nth: 0, event, ..address.clone() }
         };
         inner.asked.retain(|(asker, _)| other(asker));
         let used = inner.answers.extract_if(.., |(interrupt, _)| !other(&interrupt.address));

@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - [`runner`]: puts agents, stores and settings together and drives runs
+//! - [`SessionManager`]: finds, makes and deletes sessions, and writes their state
 //! - [`agents`]: [`LlmAgent`], [`Sequential`], [`Parallel`], [`LoopAgent`], [`agent_fn`]
 //! - [`flow`]: what an [`LlmAgent`] does: make a request, ask the model, act on its answer
 //! - [`contents`]: from the log to what a model is sent
@@ -35,6 +36,7 @@ pub mod per_run;
 pub mod planner;
 pub mod plugin;
 pub mod runner;
+mod session_manager;
 mod spans;
 pub mod team;
 pub mod template;
@@ -56,4 +58,5 @@ pub use per_run::{HandlerFactory, PerRun, per_run};
 pub use planner::{PlanAndAct, Planner, ThinkingPlanner};
 pub use plugin::Plugin;
 pub use runner::{Recovered, RunStream, Runner, RunnerBuilder};
+pub use session_manager::{SessionManager, Sweeper, Swept};
 pub use tools::{AgentTool, ExitLoop, LoadArtifacts, LoadMemory, PreloadMemory, RequestInput};

@@ -117,27 +117,31 @@ impl Retention {
     }
 }
 
+/// Sessions that are looked at in one go. A store may have to look through all that there are for it.
+const PAGE: usize = 1_000;
+
 /// Deletes the sessions that last changed before a time, unless someone comes back to one at that moment.
 async fn delete_sessions(stores: &Stores, app: &str, before: f64) -> Result<u64> {
     let (mut count, mut last) = (0, None::<Idle>);
     loop {
-        let filter = IdleFilter { after: last.as_ref(), ..IdleFilter::before(before) };
+        let filter = IdleFilter { after: last.as_ref(), ..IdleFilter::before(before).limit(PAGE) };
         let page = stores.sessions.idle(app, filter).await?;
-        let deletions = page.iter().filter(|idle| !idle.held).map(|idle| async {
-            match stores.sessions.delete_unchanged(&idle.key, idle.versions).await {
-                Ok(()) => Ok(1),
-                Err(error) if matches!(error.kind(), ErrorKind::StaleSession | ErrorKind::SessionBusy) => {
-                    Ok(0)
-                }
-                Err(error) => Err(error),
-            }
-        });
+        last = page.last().cloned();
         // Some at the same time, so that they share commits.
-        let deleted = stream::iter(deletions).buffer_unordered(16);
-        count += deleted.try_fold(0, async |sum, one: u64| Ok(sum + one)).await?;
-        last = page.into_iter().next_back();
+        let free = stream::iter(page.into_iter().filter(|idle| !idle.held));
+        let deleted = free.map(|idle| delete_idle(stores, idle)).buffer_unordered(16);
+        count += deleted.try_fold(0, async |sum, one| Ok(sum + one)).await?;
         if last.is_none() {
             return Ok(count);
         }
+    }
+}
+
+/// Deletes a session, unless someone came back to it. Tells how many went.
+async fn delete_idle(stores: &Stores, idle: Idle) -> Result<u64> {
+    match stores.sessions.delete_unchanged(&idle.key, idle.versions).await {
+        Ok(()) => Ok(1),
+        Err(error) if matches!(error.kind(), ErrorKind::StaleSession | ErrorKind::SessionBusy) => Ok(0),
+        Err(error) => Err(error),
     }
 }

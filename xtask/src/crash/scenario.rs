@@ -170,7 +170,18 @@ fn transfer(tools: &Tools) -> Arc<dyn Agent> {
     Arc::new(LlmAgent::new("desk").model(desk).sub_agent(clerk))
 }
 
+/// Pays if a person agrees, and takes a note of it.
 fn approval(tools: &Tools) -> Arc<dyn Agent> {
+    let model = ScriptedModel::from_fn("careful", |request: &ModelRequest| {
+        let answered = |name: &str| {
+            request.contents.last().is_some_and(|last| last.responses().any(|response| response.name == name))
+        };
+        match () {
+            () if answered("note") => says("it is done"),
+            () if answered("pay") => calls(&["note"]),
+            () => calls(&["pay"]),
+        }
+    });
     let pay = tools.pay().confirm(Confirm::Always);
-    Arc::new(LlmAgent::new("careful").model(caller(&["pay"])).tool(pay))
+    Arc::new(LlmAgent::new("careful").model(model).tool(pay).tool(tools.note()))
 }

@@ -107,7 +107,7 @@ impl SessionStore for Watched {
     }
 
     fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
-        self.inner.delete_unchanged(key, expected)
+        self.write(key.id().to_owned(), self.inner.delete_unchanged(key, expected))
     }
 
     fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
@@ -124,5 +124,9 @@ impl SessionStore for Watched {
 
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
         self.inner.idle(app, filter)
+    }
+
+    fn scrub(&self) -> Work<'_, Result<()>> {
+        self.inner.scrub()
     }
 }

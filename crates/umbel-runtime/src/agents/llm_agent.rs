@@ -1,10 +1,11 @@
 //! An agent that thinks with a model.
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use serde_json::Value;
+use siphasher::sip::SipHasher13;
 use smol_str::SmolStr;
 use umbel_core::{
     AfterOrder, Agent, AgentPlan, AgentTree, BoxFuture, Callbacks, CodeExecutor, Content, Context, Error,
@@ -535,7 +536,8 @@ impl Agent for LlmAgent {
     }
 
     fn fingerprint(&self) -> u64 {
-        let mut digest = DefaultHasher::new();
+        // Not the hasher of the standard library, which may change with the compiler.
+        let mut digest = SipHasher13::new();
         self.name.hash(&mut digest);
         self.description.hash(&mut digest);
         for instruction in [&self.instruction, &self.global_instruction].into_iter().flatten() {

@@ -215,7 +215,7 @@ pub(crate) async fn run_child(run: &Run) -> Result<()> {
     // Boxed, since agents hold agents.
     Box::pin(run_agent(run)).await.map_err(|(error, _)| error)?;
     if !run.is_paused() {
-        run.values().settle(run.source(), None, None);
+        run.values().settle(&Address::new(run.source(), None));
         run.note_step(RunStep::AgentDone { done: Box::new(run.done()) });
     }
     Ok(())

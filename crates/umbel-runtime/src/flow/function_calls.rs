@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 use tracing::Instrument;
 use umbel_core::{
-    Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirmation, Content, DecisionKind,
-    Error, ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt, NextTool, Object,
-    Part, Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep, ToolCall, ToolContext,
-    ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolValue, UnfinishedCalls,
-    Work,
+    Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirm, Confirmation, Content,
+    DecisionKind, Error, ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt,
+    NextTool, Object, Part, Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep, ToolCall,
+    ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolValue,
+    UnfinishedCalls, Work,
 };
 
 use super::Turn;
@@ -413,7 +413,7 @@ impl Caller<'_> {
         let actions = cx.take_actions();
         let asks = asks.or_else(|| self.asked_in_actions(&cx, call, actions.as_deref()));
         if asks.is_none() {
-            self.run.values().settle(self.run.source(), call.id.as_ref(), None);
+            self.run.values().settle(&cx.address());
         }
         let waits = call.id.clone().filter(|_| asks.is_some());
         let skips = actions.as_ref().is_some_and(|actions| actions.skip_summarization == Some(true));
@@ -491,10 +491,15 @@ impl Caller<'_> {
     }
 
     /// What becomes of a call that was begun before, and has no result. `None` if it is to be made.
-    fn cut_short(&self, cx: &ToolContext, meta: Option<&ToolMeta>) -> Result<Option<ToolValue>> {
+    fn cut_short(
+        &self,
+        cx: &ToolContext,
+        meta: Option<&ToolMeta>,
+        args: &Object,
+    ) -> Result<Option<ToolValue>> {
         let safe = meta.is_none_or(|meta| {
             let spec = meta.tool.spec();
-            spec.read_only || spec.idempotent || spec.resumes
+            spec.read_only || spec.idempotent || spec.resumes || self.was_kept_back(cx, meta, args)
         });
         let layer = || Some(RECOVERY_LAYER.into());
         let is_ours = |(asked, _): &(Interrupt, Answer)| {
@@ -522,6 +527,17 @@ impl Caller<'_> {
         })
     }
 
+    /// Whether a call that was begun cannot have come to its tool, since nobody agreed to it.
+    fn was_kept_back(&self, cx: &ToolContext, meta: &ToolMeta, args: &Object) -> bool {
+        let is_needed = match &meta.tool.spec().confirm {
+            Confirm::Always => true,
+            // A layer may have changed the arguments.
+            confirm => self.layers.is_empty() && confirm.needed(args),
+        };
+        let agreed = |answer: &Answer| answer.confirmed && answer.answer.is_none();
+        is_needed && !cx.confirmation().is_some_and(agreed)
+    }
+
     /// The result of a call, through all layers.
     async fn value(
         &self,
@@ -538,7 +554,7 @@ impl Caller<'_> {
             }
             Some(turns) => Some((None, Some(turns.read().await))),
         };
-        let before = if self.batch.again == Again::No { Ok(None) } else { self.cut_short(cx, meta) };
+        let before = if self.batch.again == Again::No { Ok(None) } else { self.cut_short(cx, meta, &args) };
         let given = if !matches!(before, Ok(None)) {
             before.map(|value| Box::new(value.unwrap_or_default()))
         } else if self.layers.is_empty() {

@@ -41,7 +41,7 @@ pub(crate) struct Turn<'a> {
     /// How often handlers jumped in a row.
     jumps: u32,
     /// Calls that were under way when the run was cut short that this one goes on with.
-    cut_short: Option<Batch>,
+    cut_short: Option<Box<Batch>>,
 }
 
 impl<'a> Turn<'a> {

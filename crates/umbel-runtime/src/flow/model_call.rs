@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
-    CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId, Extensions,
-    Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, RunStep,
-    SafePoint, Step, ToolSet, ToolValue, Work,
+    Address, CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId,
+    Extensions, Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response,
+    Result, RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
 };
 
 use super::draft::Draft;
@@ -44,7 +44,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
     let (run, team) = (turn.run, turn.team.clone());
     let onion = &team.place(run.node_id())?.onion;
     let history = draft.has_worked_on_history(turn.transcript.is_some())?;
-    let kept = if run.values().has_replay() { handlers::take_response(run)? } else { None };
+    let kept = if run.values().has_replay() { handlers::take_response(run)?.map(Box::new) } else { None };
     let before: &[_] = if kept.is_some() { &[] } else { &onion.before_model };
     let cx = (history || !onion.wrap_model.is_empty()).then(|| Context::new(run.clone()));
     if history
@@ -67,7 +67,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
         turn,
     };
     match (&cx, kept) {
-        (_, Some(response)) => Box::pin(call.answer(response)).await?,
+        (_, Some(response)) => Box::pin(call.answer(*response)).await?,
         (Some(cx), _) if !onion.wrap_model.is_empty() => {
             let request = ModelCall {
                 cx,
@@ -238,7 +238,7 @@ impl<'a> Call<'_, 'a> {
         }
         self.go_on(&step, &response, &mut answers);
         // What handlers ask from now on is about another answer.
-        run.values().settle(run.source(), None, None);
+        run.values().settle(&Address::new(run.source(), None));
         if is_nothing(&response) {
             return Ok(());
         }

@@ -12,7 +12,7 @@ use crate::contents::visible::REQUEST_CONFIRMATION;
 pub(super) fn is_over(turn: &mut Turn<'_>, replay: &Replay) -> bool {
     let run = turn.run;
     let events = run.events();
-    let begin = replay.turn_of(run.source());
+    let begin = replay.turn_of(run.source()).max(handed_over(&events, run));
     let said = last_said(&events, begin, run);
     let Some((at, last)) = said else { return false };
     if !run.values().answers(run.source()).is_empty() {
@@ -27,7 +27,7 @@ pub(super) fn is_over(turn: &mut Turn<'_>, replay: &Replay) -> bool {
         run.transfer_to(name);
         return true;
     }
-    turn.cut_short = cut_short(&events, at, &last, replay);
+    turn.cut_short = cut_short(&events, at, &last, replay).map(Box::new);
     turn.cut_short.is_none() && (last.is_final() || is_left(at, &last, replay))
 }
 
@@ -43,6 +43,17 @@ fn started(at: usize, replay: &Replay) -> Option<&[CallId]> {
         RunStep::CallsStarted { calls } => Some(calls.as_slice()),
         _ => None,
     })
+}
+
+/// Where in the log the agent was handed the conversation last. What it said before, such as that it hands it to another,
+/// was in a turn that is over.
+fn handed_over(events: &List<Arc<Event>>, run: &Run) -> usize {
+    let to_us = |event: &Event| {
+        let target = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.as_ref());
+        target == Some(run.agent_name()) && event.source.branch == run.source().branch
+    };
+    let back = events.iter().rev().position(|event| to_us(event));
+    back.map_or(0, |back| events.len() - back)
 }
 
 /// What the agent said last in its present turn. That it failed is nothing it said.

@@ -8,8 +8,9 @@ use umbel_core::session::SessionMap;
 use umbel_core::store::News;
 use umbel_core::tool_context::ONCE;
 use umbel_core::{
-    Address, Answer, CallId, Content, ContentsView, DecisionKind, Event, FunctionCall, History, Interrupt,
-    List, LogEntry, Outcome, Question, RunId, RunStep, SessionKey, State, StateScope, Versions,
+    Address, Answer, CallId, Content, ContentsView, DecisionKind, Event, FunctionCall, FunctionResponse,
+    History, Interrupt, List, LogEntry, Outcome, Question, RunId, RunStep, SessionKey, Source, State,
+    StateScope, Versions,
 };
 
 use super::answers::digest;
@@ -17,6 +18,7 @@ use crate::contents::build;
 use crate::contents::projection::Projection;
 use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use crate::flow::CONFIRM_LAYER;
+use crate::text;
 
 /// A session as far as it was read.
 #[derive(Debug, Default)]
@@ -63,8 +65,9 @@ impl Trail {
         }
     }
 
-    /// Whether an answer has not yet had its effect: the call was not made since, or asks something else before it can be;
-    /// the agent whose hook asked has said nothing since.
+    /// Whether an answer has not yet had its effect: the call was not made since, or waits for something else before it can
+    /// be; the agent whose hook asked has said nothing since. What was said to an agent itself, or before it began, counts as
+    /// long as its turn lasts.
     pub(crate) fn still_counts(&self, events: &List<Arc<Event>>, at: usize, asked: &Interrupt) -> bool {
         let address = &asked.address;
         let is_same = |other: &Address| other.call == address.call && other.event == address.event;
@@ -74,9 +77,36 @@ impl Trail {
         let at = last.map(|(at, _, _)| *at).max().unwrap_or(at);
         let mut since =
             events.iter_from(at + 1).filter(|event| !event.is_user() && address.is_of(&event.source));
-        let Some(call) = &address.call else { return since.next().is_none() };
-        let is_made = since.any(|event| event.responses().any(|response| response.id.as_ref() == Some(call)));
+        let Some(call) = &address.call else {
+            let whole_turn = address.layer.as_ref().is_none_or(|layer| layer.ends_with(".before_agent"));
+            return if whole_turn {
+                !self.is_done_since(at, address)
+            } else {
+                since.all(|event| asks(event))
+            };
+        };
+        let is_made = since.any(|event| {
+            let mut results = event.responses().filter(|response| response.id.as_ref() == Some(call));
+            results.any(|response| !is_waiting(response))
+        });
         !is_made || self.open.iter().any(|open| is_same(&open.address))
+    }
+
+    /// Forgets what nobody goes on with. A question may be answered much later: what its call did once is not done again
+    /// then.
+    fn forget(&mut self) {
+        let once = |step: &RunStep| matches!(step, RunStep::Kept { kept } if kept.key.starts_with(ONCE));
+        let is_open = !self.open.is_empty();
+        self.answers.clear();
+        self.records.retain(|(_, step)| is_open && once(step));
+    }
+
+    /// Whether the agent at that place ended a turn after so many events.
+    fn is_done_since(&self, at: usize, address: &Address) -> bool {
+        let Address { agent, branch, isolation_scope, .. } = address.clone();
+        let source = Source { author: agent, branch, isolation_scope };
+        let is_done = |step: &RunStep| matches!(step, RunStep::AgentDone { done } if done.is_of(&source));
+        self.records.iter().any(|(place, step)| *place > at && is_done(step))
     }
 
     /// Forgets answers to this question and those after it from the same place: it is asked anew.
@@ -84,6 +114,18 @@ impl Trail {
         self.answers
             .retain(|(_, asked, _)| asked.address.nth < address.nth || !asked.address.is_place(address));
     }
+}
+
+/// Whether all that an event says is a question to people.
+fn asks(event: &Event) -> bool {
+    let mut calls = event.calls().peekable();
+    calls.peek().is_some() && calls.all(|call| call.name == REQUEST_CONFIRMATION)
+}
+
+/// Whether a result only says that a call waits for people.
+pub(crate) fn is_waiting(response: &FunctionResponse) -> bool {
+    let said = response.response.as_ref().and_then(|response| response.get("error"));
+    said.and_then(serde_json::Value::as_str) == Some(text::NEEDS_CONFIRMATION)
 }
 
 /// Whether a call from there on waits for an answer that is not there.
@@ -218,11 +260,7 @@ impl HotSession {
         trail.can_go_on = false;
         if !answers {
             trail.from = from;
-            trail.answers.clear();
-            // A question may be answered much later: what its call did once is not done again then.
-            let once = |step: &RunStep| matches!(step, RunStep::Kept { kept } if kept.key.starts_with(ONCE));
-            let is_open = !trail.open.is_empty();
-            trail.records.retain(|(_, step)| is_open && once(step));
+            trail.forget();
         }
     }
 
@@ -243,8 +281,7 @@ impl HotSession {
         trail.running = None;
         trail.can_go_on = matches!(outcome, Outcome::Cancelled | Outcome::Failed { .. });
         if *outcome == Outcome::Finished && !awaits(events, trail.from) {
-            trail.records.clear();
-            trail.answers.clear();
+            trail.forget();
             if trail.open.is_empty() {
                 self.trail = None;
             }

@@ -166,10 +166,8 @@ impl Recorder {
     }
 
     /// The run goes on with what is in the log: it has the lease, and that it goes on is written.
-    pub(crate) fn begin_again(&self, acquired: Acquired, step: &Arc<RunStep>) {
-        let Acquired { lease, news, versions } = acquired;
+    pub(crate) fn begin_again(&self, lease: Lease, versions: Versions, step: &Arc<RunStep>) {
         let mut inner = self.lock();
-        inner.hot().take_in(news);
         let at = inner.hot().events.len();
         inner.hot().remember(step, at);
         self.go_on(&mut inner);

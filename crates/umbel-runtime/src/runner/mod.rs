@@ -30,6 +30,7 @@ pub(crate) use self::recovery::{ChildRun, find_child};
 pub use self::stream::RunStream;
 
 use self::drive::Task;
+pub(crate) use self::hot::is_waiting;
 use self::hot::{HotSession, HotSessions};
 use self::journal::Recorder;
 use crate::compaction::Compactor;

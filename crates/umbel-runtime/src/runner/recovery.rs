@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::{StreamExt, stream};
 use smallvec::smallvec;
 use tokio::time::Instant;
-use umbel_core::store::Acquired;
+use umbel_core::store::{Acquire, Acquired};
 use umbel_core::{
     Continued, Error, ErrorKind, Interrupt, LogEntry, OtherBuilds, Outcome, Result, Run, RunId, RunParts,
     RunStep, SessionKey, SessionStore, Versions,
@@ -61,10 +61,22 @@ impl Runner {
         done.into_iter().filter_map(Result::transpose).collect()
     }
 
+    /// Gives back a lease that ran out. Someone else may have taken it.
+    async fn free(&self, key: SessionKey) -> Result<()> {
+        let (owner, ttl) = (self.shared.owner.clone(), self.shared.config.limits.lease);
+        let acquire = Acquire { key, owner, ttl, known: Versions::default(), entries: smallvec![] };
+        match self.sessions().acquire(acquire).await {
+            Ok(taken) => self.sessions().release(&taken.lease, taken.versions, smallvec![]).await.map(drop),
+            Err(error) if error.kind() == ErrorKind::SessionBusy => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Goes on with one run. `None` if there is none any more, or another process has it.
     async fn recover_one(&self, key: SessionKey, is_orphan: bool) -> Result<Option<Recovered>> {
         let Some(id) = running(&**self.sessions(), &key).await? else {
-            // A lease without a run: whoever took it wrote nothing.
+            // A lease without a run: whoever took it wrote nothing. It is given back, so that nobody looks here again.
+            self.free(key).await?;
             return Ok(None);
         };
         let begins = if is_orphan { Begins::Orphaned } else { Begins::Recovered };
@@ -117,45 +129,36 @@ async fn is_running(store: &dyn SessionStore, key: &SessionKey) -> Result<bool> 
 }
 
 /// Takes the session of a run that goes on.
+///
+/// It is looked at only when it is taken: before, another process might finish the run, or the one that began it might
+/// turn out to be alive.
 pub(super) async fn start_again(task: Task) -> Result<Run> {
     let recorder = task.recorder.clone();
     let (mut parts, begins) = prepare(task)?;
-    let shared = &recorder.shared;
-    let news = shared.services.sessions.news(&parts.key, recorder.versions()).await?;
-    recorder.take_in(news.ok_or_else(|| no_session(&parts.key))?);
-    let step = match begins {
+    let (shared, store) = (&recorder.shared, &recorder.shared.services.sessions);
+    let mut acquired = claim(&recorder, &parts).await?;
+    recorder.take_in(std::mem::take(&mut acquired.news));
+    let trail = match to_go_on_with(&recorder, &parts, &begins) {
+        Ok(trail) => trail,
+        Err(error) => {
+            store.release(&acquired.lease, acquired.versions, smallvec![]).await?;
+            return Err(error);
+        }
+    };
+    if let Some(error) = unrecoverable(&recorder, &parts, &trail, &begins) {
+        recorder.give_up(error);
+    }
+    let step = Arc::new(match begins {
         Begins::Again => {
             let fingerprint = shared.team.tree.fingerprint();
             let continued = Continued { run: parts.id.clone(), fingerprint };
             RunStep::Continued { continued: Box::new(continued) }
         }
         _ => RunStep::Recovered,
-    };
-    let trail = recorder.session(|hot| hot.last_run().cloned());
-    let trail = trail.filter(|trail| match begins {
-        Begins::Again => trail.running.is_none() && trail.can_go_on,
-        _ => trail.running.as_ref() == Some(&parts.id),
     });
-    let trail = trail.ok_or_else(|| match begins {
-        Begins::Again => {
-            let message = format!("there is nothing to go on with in {}: send a message", parts.key);
-            Error::new(ErrorKind::InvalidInput, message)
-        }
-        _ => stale(&parts.key),
-    })?;
-    if let Some(error) = unrecoverable(&recorder, &parts, &trail, &begins) {
-        recorder.give_up(error);
-    }
-    let (step, store) = (Arc::new(step), &shared.services.sessions);
-    let mut acquired = claim(&recorder, &parts).await?;
-    if acquired.news.whole || !acquired.news.entries.is_empty() {
-        // Someone wrote in between; what was looked at is no longer so.
-        store.release(&acquired.lease, acquired.versions, smallvec![]).await?;
-        return Err(stale(&parts.key));
-    }
     let entries = smallvec![LogEntry::Record(step.clone())];
-    acquired.versions = store.append(&acquired.lease, acquired.versions, entries).await?;
-    recorder.begin_again(acquired, &step);
+    let versions = store.append(&acquired.lease, acquired.versions, entries).await?;
+    recorder.begin_again(acquired.lease, versions, &step);
     parts.input = recorder.session(|hot| {
         let mut said = hot.events.iter_from(trail.from).rev().filter(|event| event.is_user());
         said.next().and_then(|event| event.content.clone())
@@ -163,10 +166,25 @@ pub(super) async fn start_again(task: Task) -> Result<Run> {
     Run::new(parts, shared.team.tree.root())
 }
 
+/// What the run goes on with. An error if there is nothing, or not any more.
+fn to_go_on_with(recorder: &Recorder, parts: &RunParts, begins: &Begins) -> Result<Trail> {
+    let trail = recorder.session(|hot| hot.last_run().cloned());
+    let trail = trail.filter(|trail| match begins {
+        Begins::Again => trail.running.is_none() && trail.can_go_on,
+        _ => trail.running.as_ref() == Some(&parts.id),
+    });
+    trail.ok_or_else(|| match begins {
+        Begins::Again => {
+            let message = format!("there is nothing to go on with in {}: send a message", parts.key);
+            Error::new(ErrorKind::InvalidInput, message)
+        }
+        _ => stale(&parts.key),
+    })
+}
+
 /// Takes the lease of a session. The one of a call's session may run out a little later than that of its caller's.
 ///
-/// Nothing is written with it: another process may have gone on with the run since it was looked at, and the log must not
-/// say that this one did.
+/// Nothing is written with it: another process may have ended the run, and the log must not say that it went on.
 async fn claim(recorder: &Recorder, parts: &RunParts) -> Result<Acquired> {
     let wait = if parts.depth > 0 { parts.config.limits.lease } else { parts.config.wait_for_session };
     let patience = Instant::now() + wait;

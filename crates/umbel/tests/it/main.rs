@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod agents;
+mod approve;
 mod attempts;
 mod bad_input;
 mod call_limits;
@@ -10,6 +11,7 @@ mod calls;
 mod checklist;
 mod confirmations;
 mod context_edit;
+mod desk;
 mod edits;
 mod eino_bugs;
 mod flow;
@@ -18,6 +20,7 @@ mod handler_macro;
 mod handler_steps;
 mod handler_support;
 mod hooks_matrix;
+mod interrupts;
 mod layers;
 mod offload;
 mod options;
@@ -27,6 +30,7 @@ mod pii_vectors;
 mod recovery;
 mod repair;
 mod safe_points;
+mod session_manager;
 mod sessions;
 mod small_handlers;
 mod small_handlers_run;

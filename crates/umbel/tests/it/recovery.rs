@@ -531,3 +531,49 @@ async fn a_run_that_was_cancelled_in_a_call_goes_on_behind_it() {
         |entry: &LogEntry| matches!(entry, LogEntry::Record(step) if matches!(**step, RunStep::Ended { .. }));
     assert_eq!(records.iter().filter(|entry| ended(entry)).count(), 2);
 }
+
+#[tokio::test]
+async fn a_run_that_another_build_began_goes_on_or_is_refused_as_one_says() {
+    for (policy, code) in
+        [(umbel::OtherBuilds::Continue, None), (umbel::OtherBuilds::Refuse, Some("UNRECOVERABLE"))]
+    {
+        let (notes, store) = (Notes::default(), Spy::default());
+        let pays = |name: &str| steps(name, vec![vec![("c", "pay")]]).tool(notes_calls("pay", &notes));
+        let other = Arc::new(pays("a").instruction("Be quick."));
+        let other = runner(store.clone(), other).other_builds(policy).build().unwrap();
+        let key = other.create_session("ann").await.unwrap().key;
+        let dying = store.dying(Some(Death::Before(2)));
+        let first = runner(dying.clone(), Arc::new(pays("a"))).build().unwrap();
+        run_and_die(&first, &dying, &key, "go".into()).await;
+        let recovered = recover(&other).await;
+        match (&recovered[0].outcome, code) {
+            (Ok(Outcome::Finished), None) => assert_eq!(notes.all().len(), 1),
+            (Ok(Outcome::Failed { failure }), Some(code)) => assert_eq!(failure.code, code),
+            (outcome, _) => panic!("{policy:?}: {outcome:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_run_whose_caller_is_over_is_closed() {
+    let (notes, store) = (Notes::default(), Spy::default());
+    let make = || {
+        let inner = steps("child", vec![vec![("i", "pay")]]).tool(notes_calls("pay", &notes));
+        Arc::new(steps("a", vec![vec![("c", "child")]]).tool(AgentTool::new(inner)))
+    };
+    let other = runner(store.clone(), make()).build().unwrap();
+    let key = other.create_session("ann").await.unwrap().key;
+    let dying = store.dying(Some(Death::After(4)));
+    run_and_die(&runner(dying.clone(), make()).build().unwrap(), &dying, &key, "go".into()).await;
+    // Its caller's run is ended by hand, as an operator might.
+    tokio::time::sleep(Duration::from_millis(7)).await;
+    let ended = LogEntry::from(RunStep::Ended { outcome: Outcome::Cancelled });
+    other.sessions().commit(&key, None, [ended].into_iter().collect()).await.unwrap();
+    assert!(recover(&other).await.is_empty(), "the lease of the caller is given back first");
+    let recovered = recover(&other).await;
+    assert!(
+        matches!(recovered.as_slice(), [one] if one.key != key && matches!(one.outcome, Ok(Outcome::Cancelled))),
+        "{recovered:?}"
+    );
+    assert!(notes.all().is_empty() && recover(&other).await.is_empty());
+}

@@ -246,9 +246,21 @@ struct SpyInner {
     writes: AtomicUsize,
     slow: AtomicBool,
     failing: AtomicBool,
+    idle_fails: AtomicBool,
+    meddler: Meddler,
     /// The write in which its process dies; the first is 1.
     last: Option<Death>,
     died: tokio::sync::Notify,
+}
+
+/// Does something behind a reader's back, once.
+#[derive(Default)]
+struct Meddler(Mutex<Option<Box<dyn FnOnce(&InMemorySessions) + Send>>>);
+
+impl std::fmt::Debug for Meddler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meddler")
+    }
 }
 
 /// When the process of a store dies: before that write, or when it is done and nobody knows yet.
@@ -272,6 +284,21 @@ impl Spy {
     /// The next append fails.
     pub(crate) fn fail_next_append(&self) {
         self.0.failing.store(true, Ordering::SeqCst);
+    }
+
+    /// The next search for idle sessions fails.
+    pub(crate) fn fail_next_idle(&self) {
+        self.0.idle_fails.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether that came to pass.
+    pub(crate) fn idle_has_failed(&self) -> bool {
+        !self.0.idle_fails.load(Ordering::SeqCst)
+    }
+
+    /// Does something right after a session is read the next time.
+    pub(crate) fn after_next_read(&self, work: impl FnOnce(&InMemorySessions) + Send + 'static) {
+        *self.0.meddler.0.lock().unwrap() = Some(Box::new(work));
     }
 
     /// Nothing happens any more.
@@ -319,7 +346,12 @@ impl SessionStore for Spy {
     }
 
     fn get<'a>(&'a self, key: &'a SessionKey, filter: EventFilter) -> Work<'a, Result<Option<Session>>> {
-        self.0.store.get(key, filter)
+        let read = self.0.store.get(key, filter);
+        let meddler = self.0.meddler.0.lock().unwrap().take();
+        if let Some(meddle) = meddler {
+            meddle(&self.0.store);
+        }
+        read
     }
 
     fn list<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Vec<Session>>> {
@@ -405,6 +437,9 @@ impl SessionStore for Spy {
     }
 
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
+        if self.0.idle_fails.swap(false, Ordering::SeqCst) {
+            return Work::done(Err(Error::new(ErrorKind::Store, "the disk is gone")));
+        }
         self.0.store.idle(app, filter)
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::Value;
 use umbel_core::{
     Address, Answer, CallFinished, CallId, Error, ErrorKind, Event, FunctionCall, Interrupt, List, Object,
     Result, RunStep, Work,
@@ -13,7 +12,7 @@ use super::RequestProcessor;
 use crate::contents::visible::REQUEST_CONFIRMATION;
 use crate::flow::Draft;
 use crate::flow::function_calls::{self, Again, Batch, CONFIRM_LAYER};
-use crate::text;
+use crate::runner::is_waiting;
 
 pub(super) struct Confirmations;
 
@@ -62,8 +61,11 @@ struct Given {
 async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) -> Result<()> {
     let values = draft.run.values();
     if !given.others && !given.questions.iter().any(|question| values.is_answered(question)) {
-        // The same answer came again: its call was made long ago, and there is nothing new to say.
-        draft.run.end();
+        // It was taken in before: earlier in this run, or in another one. Then it came again, and there is nothing new to
+        // say.
+        if events.iter_from(given.at + 1).next().is_none() {
+            draft.run.end();
+        }
         return Ok(());
     }
     let all = values.answers(draft.run.source());
@@ -94,6 +96,7 @@ async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
     }
     if waits_on(draft, batch) {
         draft.run.pause();
+        draft.run.end();
         draft.stop();
     }
     Ok(())
@@ -207,8 +210,7 @@ fn batch(
 fn waits(events: &List<Arc<Event>>, event: &Event, id: &CallId) -> bool {
     let behind = events.iter().rev().take_while(|later| later.id != event.id);
     let mut results = behind.flat_map(|later| later.responses()).filter(|one| one.id.as_ref() == Some(id));
-    let last = results.next().and_then(|result| result.response.as_ref());
-    last.is_some_and(|last| last.get("error").and_then(Value::as_str) == Some(text::NEEDS_CONFIRMATION))
+    results.next().is_some_and(is_waiting)
 }
 
 fn refused(message: String) -> Error {
