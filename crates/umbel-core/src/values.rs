@@ -47,14 +47,16 @@ struct Inner {
     edits: Vec<(Arc<Source>, Vec<Edit>)>,
     /// What people said, to whom.
     answers: Vec<(Interrupt, Answer)>,
-    /// Whose answers were used, and are forgotten.
-    settled: Vec<Address>,
+    /// Questions whose answers were used, and are forgotten.
+    settled: Vec<Interrupt>,
     /// How many questions each asker asked so far.
     asked: Vec<(Address, u32)>,
     /// What happened before this run went on.
     replay: Option<Arc<Replay>>,
-    /// How often each agent came to its turn since then.
+    /// Up to which of its records each agent came to its turns since then.
     visits: Vec<(Arc<Source>, usize)>,
+    /// The same for agents whose turns belong to one of another agent that was done.
+    passed: Vec<(SmolStr, usize)>,
     /// Agents that took up their turn where it was cut short.
     resumed: Vec<Arc<Source>>,
 }
@@ -208,18 +210,26 @@ impl RunValues {
         self.used().is_some_and(|inner| inner.as_ref().is_some_and(|inner| inner.replay.is_some()))
     }
 
-    /// Counts that an agent comes to its turn. Gives how that turn ended, if it was done before this run went on.
-    pub fn visit(&self, source: &Arc<Source>) -> Option<AgentDone> {
+    /// Notes that an agent comes to its turn. Gives how that turn ended, if it was done before this run went on: then the
+    /// turns of those `below` it that belong to it are done, too.
+    pub fn visit(&self, source: &Arc<Source>, below: impl FnOnce() -> Vec<SmolStr>) -> Option<AgentDone> {
         let mut inner = self.used()?;
         let inner = inner.as_mut()?;
         let replay = inner.replay.clone()?;
-        let place = inner.visits.iter().position(|(of, _)| of == source).unwrap_or_else(|| {
-            inner.visits.push((source.clone(), 0));
-            inner.visits.len() - 1
-        });
-        let (_, visits) = inner.visits.get_mut(place)?;
-        *visits += 1;
-        replay.done(source).nth(*visits - 1).map(|(_, done)| done.clone())
+        let own = inner.visits.iter().filter(|(of, _)| of == source).map(|(_, next)| *next);
+        let passed = inner.passed.iter().filter(|(of, _)| *of == source.author).map(|(_, next)| *next);
+        let from = own.chain(passed).max().unwrap_or(0);
+        let mut records = replay.records.iter().enumerate().skip(from);
+        let (index, done) = records.find_map(|(index, (_, step))| match &**step {
+            RunStep::AgentDone { done } if done.is_of(source) => Some((index, done)),
+            _ => None,
+        })?;
+        inner.visits.retain(|(of, _)| of != source);
+        inner.visits.push((source.clone(), index + 1));
+        let below = below();
+        inner.passed.retain(|(of, _)| !below.contains(of));
+        inner.passed.extend(below.into_iter().map(|name| (name, index + 1)));
+        Some((**done).clone())
     }
 
     /// Takes in what people said.
@@ -229,12 +239,19 @@ impl RunValues {
         }
     }
 
+    /// Takes in questions that were answered, where the answers have had their effect.
+    pub fn give_settled(&self, questions: Vec<Interrupt>) {
+        if !questions.is_empty() {
+            self.make().get_or_insert_default().settled.extend(questions);
+        }
+    }
+
     /// Whether that question was answered in this run or the ones it goes on with.
     pub fn is_answered(&self, question: &CallId) -> bool {
-        self.lock()
-            .iter()
-            .flat_map(|inner| inner.answers.iter())
-            .any(|(interrupt, _)| interrupt.id == *question)
+        self.lock().as_ref().is_some_and(|inner| {
+            let answered = inner.answers.iter().map(|(asked, _)| asked);
+            answered.chain(&inner.settled).any(|asked| asked.id == *question)
+        })
     }
 
     /// What people said to questions of an agent, be it about its calls.
@@ -255,8 +272,8 @@ impl RunValues {
     pub fn is_batch_answered(&self, place: &Address) -> bool {
         let is_ours = |address: &Address| address.layer == place.layer && address.is_same_batch(place);
         self.lock().as_ref().is_some_and(|inner| {
-            inner.settled.iter().any(is_ours)
-                || inner.answers.iter().any(|(asked, _)| is_ours(&asked.address))
+            let answered = inner.answers.iter().map(|(asked, _)| asked);
+            answered.chain(&inner.settled).any(|asked| is_ours(&asked.address))
         })
     }
 
@@ -295,7 +312,7 @@ impl RunValues {
         };
         inner.asked.retain(|(asker, _)| other(asker));
         let used = inner.answers.extract_if(.., |(interrupt, _)| !other(&interrupt.address));
-        inner.settled.extend(used.map(|(interrupt, _)| interrupt.address));
+        inner.settled.extend(used.map(|(interrupt, _)| interrupt));
     }
 
     /// The handler of this run with that number, made if there is none yet.

@@ -10,6 +10,7 @@
 //! | [`model`] | The contract of a model, the scripted one, recording and replaying |
 //! | [`flow`] | What an agent with a model does, step by step, and how to change it |
 //! | [`handler`] | What extends agents and runs: hooks, order, conflicts, errors, and how to come from elsewhere |
+//! | [`interrupt`] | Questions to people: approval of calls, answers, and how runs go on |
 //! | [`layers`] | Layers around tools and prebuilt handlers, with all their defaults |
 //! | [`operations`] | What goes wrong with databases, how it looks, and what to do about it |
 
@@ -36,6 +37,9 @@ pub mod flow {}
 
 #[doc = include_str!("../../../docs/handler.md")]
 pub mod handler {}
+
+#[doc = include_str!("../../../docs/interrupt.md")]
+pub mod interrupt {}
 
 #[doc = include_str!("../../../docs/layers.md")]
 pub mod layers {}

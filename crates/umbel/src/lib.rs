@@ -170,7 +170,7 @@
 //! # Asking a person
 //!
 //! A tool with `confirm` does not run until a person agrees. The run ends as *interrupted*, with the question in the log,
-//! and the answer is the next message, whenever it comes. See [`guide::run`](guide::run#outcomes).
+//! and the answer is the next message, whenever it comes. See [`guide::interrupt`].
 //!
 //! ```
 //! use futures::StreamExt;
@@ -291,6 +291,7 @@
 //! | [`guide::model`] | The contract of a model, chunks, scripting, recording |
 //! | [`guide::flow`] | Processors, callbacks, function calls, schemas, transfer, compaction |
 //! | [`guide::handler`] | Hooks, order, conflicts, errors, edits of the history, values, migration |
+//! | [`guide::interrupt`] | Approval of calls, questions to people, answers, how runs go on |
 //! | [`guide::layers`] | Layers around tools, prebuilt handlers, all defaults |
 //!
 //! Everything is re-exported here. [`core`] holds vocabulary and contracts, [`runtime`] what runs them.

@@ -207,7 +207,7 @@ pub async fn run_sub_agent(run: &Run, name: &str) -> Result<()> {
 /// Runs the agent at the run's place, below another one. If the run goes on with one that was cut short, turns that were
 /// done are not done again.
 pub(crate) async fn run_child(run: &Run) -> Result<()> {
-    if let Some(done) = run.values().visit(run.source()) {
+    if let Some(done) = run.values().visit(run.source(), || names_below(run)) {
         run.mark_done(&done);
         return Ok(());
     }
@@ -219,6 +219,19 @@ pub(crate) async fn run_child(run: &Run) -> Result<()> {
         run.note_step(RunStep::AgentDone { done: Box::new(run.done()) });
     }
     Ok(())
+}
+
+/// The names of all agents below the one at the run's place.
+fn names_below(run: &Run) -> Vec<SmolStr> {
+    let tree = run.tree();
+    let (mut names, mut left) = (Vec::new(), vec![run.node_id()]);
+    while let Some(node) = left.pop().and_then(|id| tree.node(id).ok()) {
+        for child in &node.children {
+            names.extend(tree.node(*child).ok().map(|child| child.source.author.clone()));
+            left.push(*child);
+        }
+    }
+    names
 }
 
 /// The work with its failure noted in the span.

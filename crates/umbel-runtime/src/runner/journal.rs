@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use umbel_core::session::without_temp;
 use umbel_core::store::{Acquired, Entries};
 use umbel_core::{
-    Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History, Interrupt,
+    Answer, Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History, Interrupt,
     Journal, Lease, List, LogEntry, Outcome, Replay, Result, Run, RunConfig, RunStep, RunValues, SessionKey,
     State, Versions, Work,
 };
@@ -181,8 +181,12 @@ impl Recorder {
         for (_, step) in &trail.records {
             self.restore(step);
         }
-        let given = trail.answers.iter().filter(|(at, asked, _)| trail.still_counts(&hot.events, *at, asked));
-        self.values.give_answers(given.map(|(_, asked, answer)| (asked.clone(), answer.clone())).collect());
+        let counts =
+            |(at, asked, _): &&(usize, Interrupt, Answer)| trail.still_counts(&hot.events, *at, asked);
+        let (given, settled): (Vec<_>, Vec<_>) = trail.answers.iter().partition(counts);
+        let given = given.into_iter().map(|(_, asked, answer)| (asked.clone(), answer.clone()));
+        self.values.give_answers(given.collect());
+        self.values.give_settled(settled.into_iter().map(|(_, asked, _)| asked.clone()).collect());
         self.values.set_replay(Replay { from: trail.from, records: trail.records });
         inner.interrupts = trail.open;
     }

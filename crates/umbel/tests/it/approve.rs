@@ -321,12 +321,15 @@ async fn of_a_whole_batch_nothing_is_made_before_all_is_answered() {
         assert!(open.iter().all(|asked| asked.together && asked.any_tool));
         let message = desk.refused([(&open[0], Answer::approve())]).await;
         assert!(message.contains("2 questions are to be answered together"), "{message}");
-        desk.answer([(&open[0], Answer::approve()), (&open[1], Answer::reject())]).await.assert_finished();
+        let seen = desk.answer([(&open[0], Answer::approve()), (&open[1], Answer::reject())]).await;
+        let stored = seen.assert_finished().whole();
+        let stored: Vec<_> = stored.iter().flat_map(|event| event.responses()).cloned().collect();
         let mut ran = notes.all();
         ran.sort();
         assert_eq!(ran, [r#"read {"path":"x"}"#, r#"send {"to":"a"}"#], "{way:?}");
         assert_eq!(model.requests().len(), 2);
-        let ids: Vec<_> = results(&model).into_iter().map(|(id, _)| id).collect();
+        assert_eq!(results(&model).len(), 3);
+        let ids: Vec<_> = stored.iter().map(|result| result.id.clone().unwrap()).collect();
         assert_eq!(ids, ["k3", "k1", "k2"], "{way:?}: what was given comes before what was made");
     }
 }
@@ -570,10 +573,8 @@ async fn one_approval_holds_for_all_tries_of_a_call() {
 async fn a_cache_outside_answers_what_was_approved_and_one_inside_asks_each_time() {
     for outside in [true, false] {
         let notes = Notes::default();
-        let model = ScriptedModel::new("m")
-            .call("send", json!({"to": "a"}))
-            .call("send", json!({"to": "a"}))
-            .text("done");
+        let call = |id| calls([call_with_id(id, "send", json!({"to": "a"}))]);
+        let model = ScriptedModel::new("m").response(call("k1")).response(call("k2")).text("done");
         let agent = LlmAgent::new("a").model(model.clone()).tool(send(&notes).read_only());
         let agent = match outside {
             true => agent.handler(Caching::new()).handler(Approve::new().tool("send")),

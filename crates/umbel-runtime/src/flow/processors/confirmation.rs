@@ -139,9 +139,8 @@ fn waits_on(draft: &Draft<'_>, batch: &Batch) -> bool {
 /// Whether the call of an answered question was made since.
 fn is_used(events: &List<Arc<Event>>, at: usize, asked: &Interrupt) -> bool {
     let Some(call) = &asked.address.call else { return true };
-    events
-        .iter_from(at + 1)
-        .any(|event| !event.is_user() && event.responses().any(|response| response.id.as_ref() == Some(call)))
+    let mut since = events.iter_from(at + 1).filter(|event| asked.address.is_of(&event.source));
+    since.any(|event| event.responses().any(|response| response.id.as_ref() == Some(call)))
 }
 
 /// The calls that were answered, with those that waited with them: a batch for each event by which a model asked.
@@ -208,7 +207,9 @@ fn batch(
 
 /// Whether a call has no result yet but that it waits for people.
 fn waits(events: &List<Arc<Event>>, event: &Event, id: &CallId) -> bool {
-    let behind = events.iter().rev().take_while(|later| later.id != event.id);
+    // Others may have calls of the same id.
+    let ours = |later: &&Arc<Event>| later.source == event.source;
+    let behind = events.iter().rev().take_while(|later| later.id != event.id).filter(ours);
     let mut results = behind.flat_map(|later| later.responses()).filter(|one| one.id.as_ref() == Some(id));
     results.next().is_some_and(is_waiting)
 }
