@@ -132,12 +132,13 @@ impl Evidence {
 
     /// A run has one outcome, and went as a run goes that nobody disturbs.
     fn look_at_run(&self, name: &str, run: &RunOf, findings: &mut Findings) {
-        // A run that waits for a person ends, and may go on under its own id with the answer.
+        // A run that waits for a person, or that was told to stop, ends and can be gone on with.
         let (last, before) = match run.outcomes.split_last() {
             Some((last, before)) => (Some(last), before),
             None => (None, [].as_slice()),
         };
-        let waited = before.iter().all(|outcome| matches!(outcome, Outcome::Interrupted { .. }));
+        let waited =
+            before.iter().all(|outcome| matches!(outcome, Outcome::Interrupted { .. } | Outcome::Cancelled));
         match last {
             Some(Outcome::Finished | Outcome::Interrupted { .. }) if waited => findings.finished += 1,
             Some(_) if !waited => {
@@ -260,11 +261,12 @@ fn events(log: &Log) -> impl Iterator<Item = &Event> {
 /// The runs of a log. A record belongs to the run of the event before it.
 fn runs(log: &Log) -> BTreeMap<String, RunOf> {
     let mut runs: BTreeMap<String, RunOf> = BTreeMap::new();
-    let mut current = String::new();
+    let (mut current, mut others) = (String::new(), BTreeMap::new());
     for entry in &log.entries {
         match entry {
             LogEntry::Event(event) => {
-                current = event.run.as_str().to_owned();
+                let id = event.run.as_str().to_owned();
+                current = others.get(&id).cloned().unwrap_or(id);
                 let run = runs.entry(current.clone()).or_default();
                 let described = describe(event);
                 if run.first.is_empty() {
@@ -276,11 +278,16 @@ fn runs(log: &Log) -> BTreeMap<String, RunOf> {
                     *run.events.entry(described).or_default() += 1;
                 }
             }
-            LogEntry::Record(record) => {
-                if let RunStep::Ended { outcome } = &**record {
+            LogEntry::Record(record) => match &**record {
+                RunStep::Ended { outcome } => {
                     runs.entry(current.clone()).or_default().outcomes.push(outcome.clone());
                 }
-            }
+                // It goes on under another id, so both are one.
+                RunStep::Continued { continued } => {
+                    others.insert(continued.run.as_str().to_owned(), current.clone());
+                }
+                _ => {}
+            },
         }
     }
     runs

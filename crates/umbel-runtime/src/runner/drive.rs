@@ -69,9 +69,12 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
             Ok(run) => run,
             Err(error) => return Ended { outcome: Outcome::from_error(&error), error: Some(error) },
         };
-        let span = spans::invocation(&run);
-        let work = pin!(caught(work(&run, &recorder)).instrument(span));
-        let result = watched(work, &run, &recorder).await;
+        let result = {
+            let span = spans::invocation(&run);
+            let work = pin!(caught(work(&run, &recorder)).instrument(span));
+            watched(work, &run, &recorder).await
+        };
+        // The work is gone: if it was cut short in the middle of a write, nobody waits for that any more.
         finish(&run, &recorder, result).await
     })
 }

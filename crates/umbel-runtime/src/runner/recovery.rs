@@ -182,12 +182,10 @@ fn to_go_on_with(recorder: &Recorder, parts: &RunParts, begins: &Begins) -> Resu
     })
 }
 
-/// Takes the lease of a session. The one of a call's session may run out a little later than that of its caller's.
-///
-/// Nothing is written with it: another process may have ended the run, and the log must not say that it went on.
+/// Takes the lease of a session, if it is free. Nothing is written with it: another process may have ended the run, and
+/// the log must not say that it went on.
 async fn claim(recorder: &Recorder, parts: &RunParts) -> Result<Acquired> {
-    let wait = if parts.depth > 0 { parts.config.limits.lease } else { parts.config.wait_for_session };
-    let patience = Instant::now() + wait;
+    let patience = Instant::now() + parts.config.wait_for_session;
     loop {
         let acquire = acquire(recorder, parts, smallvec![]);
         match recorder.shared.services.sessions.acquire(acquire).await {

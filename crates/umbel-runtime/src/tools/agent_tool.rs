@@ -1,9 +1,12 @@
 //! An agent as a tool: it works on a session of its own and its last words are the result.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use umbel_core::{
     Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, EventFilter, Interrupt, NewSession,
     Object, Outcome, Part, Parts, Payload, Result, Role, Run, RunId, SessionKey, StateScope, Tool,
@@ -13,6 +16,9 @@ use umbel_core::{
 use crate::output_schema::OutputSchema;
 use crate::runner::{Begins, ChildRun, Shared, find_child, run_child};
 use crate::team::Team;
+
+/// How long to wait before a session is looked at again that another process holds.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// An agent as a tool.
 ///
@@ -58,16 +64,34 @@ impl AgentTool {
             cx.skip_summarization();
         }
         let shared = self.shared(run)?;
+        let limits = run.config().limits;
+        // Whoever made the call before may have lost its own session and be about to leave this one, too.
+        let patience = Instant::now() + limits.lease + limits.grace;
+        let is_held =
+            |error: &Error| matches!(error.kind(), ErrorKind::SessionBusy | ErrorKind::StaleSession);
+        loop {
+            match self.ask_in_session(cx, &shared, args).await {
+                Err(error) if cx.is_again() && is_held(&error) && Instant::now() < patience => {
+                    run.cancel_token().guard(pin!(tokio::time::sleep(LOOK_AGAIN))).await?;
+                }
+                asked => return asked,
+            }
+        }
+    }
+
+    /// Lets the agent work in the session of the call, as far as it has not yet.
+    async fn ask_in_session(
+        &self,
+        cx: &ToolContext,
+        shared: &Arc<Shared>,
+        args: &Object,
+    ) -> Result<ToolValue> {
         let mut said = Said::default();
-        let (key, begins) = self.begin(cx, &shared, args, &mut said).await?;
-        if let Some(begins) = begins {
-            let id = match &begins {
-                (_, Some(id)) => id.clone(),
-                _ => shared.services.ids.run(),
-            };
-            let child = (key, id, begins.0);
-            let outcome =
-                run_child(shared, run, child, cx.extensions(), |event| said.hear(cx, event)).await?;
+        let (key, begins) = self.begin(cx, shared, args, &mut said).await?;
+        if let Some((begins, id)) = begins {
+            let child = (key, id.unwrap_or_else(|| shared.services.ids.run()), begins);
+            let hear = |event: &Event| said.hear(cx, event);
+            let outcome = run_child(shared.clone(), cx.run(), child, cx.extensions(), hear).await?;
             if let Outcome::Interrupted { interrupts } = outcome {
                 return Err(Error::asked_inside(*interrupts));
             }
