@@ -700,3 +700,6 @@ async fn what_was_said_counts_though_the_rule_would_not_ask_any_more() {
         assert!(notes.all().is_empty(), "{way:?}: it was rejected");
     }
 }
+
+umbel::layer_contract!(approving_another_tool: Approve::new().tool("another"));
+umbel::layer_contract!(approving_what_is_allowed: Approve::every_call().allow("probe").whole_batch());
