@@ -16,7 +16,7 @@ use crate::commits;
 /// Sessions that are busy at once.
 const SESSIONS: usize = 64;
 
-/// What is measured more than once, since the disk is not always the same.
+/// How often each is measured.
 const ROUNDS: usize = 7;
 
 fn runtime() -> Runtime {
@@ -98,62 +98,59 @@ fn sync(file: &File, count: usize) -> Vec<Duration> {
     (0..count).map(one).collect()
 }
 
-/// At which time so much of the waiting was over, in microseconds.
-fn at(waits: &mut [Duration], part: f64) -> u64 {
-    waits.sort();
-    waits[((waits.len() - 1) as f64 * part).round() as usize].as_micros() as u64
+/// How long each of some things took.
+#[derive(Default)]
+struct Waits {
+    each: Vec<Duration>,
+    /// From the first to the last, while several may be under way.
+    all: Duration,
 }
 
-fn middle(mut values: Vec<u64>) -> u64 {
-    values.sort_unstable();
-    values[values.len() / 2]
+impl Waits {
+    fn add(&mut self, each: Vec<Duration>, all: Duration) {
+        self.each.extend(each);
+        self.all += all;
+    }
+
+    fn told(&mut self) -> Value {
+        self.each.sort();
+        let at = |part: usize| self.each[(self.each.len() - 1) * part / 100].as_micros() as u64;
+        let rate = self.each.len() as f64 / self.all.as_secs_f64();
+        json!({ "p50": at(50), "p99": at(99), "per_second": rate as u64 })
+    }
 }
 
-/// One round: syncs of the disk, 64 sessions at once, one alone, and syncs again.
-async fn round(writers: Vec<Writer>, alone: &mut Writer, file: &File, url: &str) -> (Vec<Writer>, Value) {
+/// Waits in microseconds and rates: of 64 sessions together, of one alone, and of syncs on the disk of a folder. They take
+/// turns, since a disk is not the same at all times.
+pub fn rate(url: &str, folder: &str) -> Value {
     const EACH: usize = 100;
     const ALONE: usize = 300;
-    let mut syncs = sync(file, 150);
-    let (before, started) = (commits::so_far(url).await, Instant::now());
-    let (writers, mut waits) = together(writers, EACH).await;
-    let grouped = waits.len() as f64 / started.elapsed().as_secs_f64();
-    let groups = commits::so_far(url).await - before;
-    let started = Instant::now();
-    let mut waits_alone = alone.append(ALONE).await;
-    let single = ALONE as f64 / started.elapsed().as_secs_f64();
-    syncs.extend(sync(file, 150));
-    let told = json!({
-        "sync_p50": at(&mut syncs, 0.5), "sync_p99": at(&mut syncs, 0.99),
-        "grouped_per_second": grouped as u64, "events_per_commit": waits.len() as u64 / groups.max(1),
-        "grouped_p50": at(&mut waits, 0.5), "grouped_p99": at(&mut waits, 0.99),
-        "alone_per_second": single as u64, "alone_p50": at(&mut waits_alone, 0.5), "alone_p99": at(&mut waits_alone, 0.99),
-    });
-    (writers, told)
-}
-
-/// Rates and waits in microseconds: the middle one of some rounds, and all of them.
-pub fn rate(url: &str, folder: &str) -> Value {
     let file = File::create(Path::new(folder).join("sync")).unwrap();
-    file.write_all_at(&vec![b'x'; 4096 * 300], 0).unwrap();
+    file.write_all_at(&vec![b'x'; 4096 * ALONE], 0).unwrap();
     file.sync_all().unwrap();
-    let rounds = runtime().block_on(async {
+    let (mut syncs, mut grouped, mut single, mut commits) =
+        (Waits::default(), Waits::default(), Waits::default(), 0);
+    runtime().block_on(async {
         let store = umbel_stores::open(url).await.unwrap().sessions;
         let mut alone = Writer::open(&store, "alone".to_owned()).await;
         let mut writers = writers(&store).await;
-        let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
-            let told;
-            (writers, told) = round(writers, &mut alone, &file, url).await;
-            rounds.push(told);
+            let started = Instant::now();
+            syncs.add(sync(&file, ALONE), started.elapsed());
+            let before = commits::so_far(url).await;
+            let waits;
+            let started = Instant::now();
+            (writers, waits) = together(writers, EACH).await;
+            grouped.add(waits, started.elapsed());
+            commits += commits::so_far(url).await - before;
+            let started = Instant::now();
+            let waits = alone.append(ALONE).await;
+            single.add(waits, started.elapsed());
         }
-        rounds
     });
-    let names: Vec<String> = rounds[0].as_object().unwrap().keys().cloned().collect();
-    let middles = names.into_iter().map(|name| {
-        let values = rounds.iter().map(|round| round[&name].as_u64().unwrap()).collect();
-        (name, json!(middle(values)))
-    });
-    let mut told = Value::Object(middles.collect());
-    told["rounds"] = json!(rounds);
-    told
+    let events_per_commit = grouped.each.len() as u64 / commits.max(1);
+    json!({
+        "sync": syncs.told(), "together": grouped.told(), "alone": single.told(),
+        "events_per_commit": events_per_commit,
+    })
 }

@@ -21,7 +21,9 @@ fn main() {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let number = |text: &str| -> usize { text.parse().expect("a number") };
     match args[..] {
-        ["turns", url, scenario, messages, count] => turns::main(url, scenario, number(messages), number(count)),
+        ["turns", url, scenario, messages, count] => {
+            turns::main(url, scenario, number(messages), number(count))
+        }
         ["commits", url, scenario, count] => println!("{}", commits::of_turns(url, scenario, number(count))),
         ["appends", file, each] => appends::at_once(file, number(each)),
         ["rate", url, folder] => println!("{}", appends::rate(url, folder)),

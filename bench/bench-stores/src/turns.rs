@@ -7,8 +7,8 @@ use harness::{ANSWER, INSTRUCTION, PROMPT};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use umbel::{
-    BoxStream, Chunk, Content, Event, FunctionCall, LlmAgent, LogEntry, Model, ModelRequest, Object, Part, Response,
-    Result, Runner, SessionKey, Source, tool,
+    BoxStream, Chunk, Content, Event, FunctionCall, LlmAgent, LogEntry, Model, ModelRequest, Object, Part,
+    Response, Result, Runner, SessionKey, Source, tool,
 };
 
 /// Answers always the same, after a call of a tool where it is to make one.
@@ -27,7 +27,9 @@ impl Model for Answering {
         let answered = request.contents.last().is_some_and(|content| content.has_responses());
         let response = if self.calls && !answered {
             let args = Object::from_iter([("city".to_owned(), json!("Paris"))]);
-            Response::new(Content::model(Part::call(FunctionCall::new("get_weather", args).with_id("call-1"))))
+            Response::new(Content::model(Part::call(
+                FunctionCall::new("get_weather", args).with_id("call-1"),
+            )))
         } else {
             Response::text(self.answer.as_str())
         };

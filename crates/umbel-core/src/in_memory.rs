@@ -197,10 +197,9 @@ impl Slot {
 
     /// Appends. The entries were looked at before, so this does not fail half-way.
     fn write(&mut self, key: &SessionKey, shared: &mut SharedState, entries: Entries) -> Versions {
-        let change = WaitChange::of(&entries);
-        if self.waits.is_some() || change.begins_to_wait() {
+        if self.waits.is_some() || WaitChange::is_likely(&entries) {
             let mut waits = self.waits.take().unwrap_or_default();
-            waits.apply(change);
+            waits.apply(WaitChange::of(&entries));
             self.waits = Some(waits).filter(|waits| !waits.is_empty());
         }
         for entry in entries {

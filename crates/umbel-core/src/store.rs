@@ -275,6 +275,17 @@ impl WaitChange {
         change
     }
 
+    /// Whether entries may make a session wait that waited for nothing before: a glance, where most do not.
+    pub(crate) fn is_likely(entries: &[LogEntry]) -> bool {
+        entries.iter().any(|entry| match entry {
+            LogEntry::Event(event) => event.long_running_tool_ids.is_some(),
+            LogEntry::Record(step) => matches!(
+                &**step,
+                RunStep::Asked { .. } | RunStep::Ended { outcome: Outcome::Interrupted { .. } }
+            ),
+        })
+    }
+
     /// Whether a session waits for something afterwards that may have waited for nothing before.
     pub fn begins_to_wait(&self) -> bool {
         !self.awaited.is_empty() || !self.asked.is_empty()

@@ -30,10 +30,10 @@ impl Sqlite {
         if *done >= mine {
             return Ok(());
         }
-        let (asked, inner) = (scrubs.asked.clone(), self.inner.clone());
+        let asked = scrubs.asked.clone();
         let scrubbed = self.inner.threads.alone(move |connection| {
             let began = asked.load(Ordering::SeqCst);
-            scrub(connection).map_err(|trouble| trouble.at(&inner.path))?;
+            scrub(connection)?;
             Ok(began)
         });
         *done = scrubbed.await?;

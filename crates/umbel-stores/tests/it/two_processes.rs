@@ -43,7 +43,7 @@ impl Kind {
 
     /// How long a task waits that found the lease taken: where many ask, they must not be in the way of who has it.
     fn pause(self) -> Duration {
-        Duration::from_millis(if self == Self::Runs { 150 } else { 10 })
+        Duration::from_millis(if self == Self::Runs { 400 } else { 10 })
     }
 
     fn session(self, app: &str, task: usize) -> SessionKey {
