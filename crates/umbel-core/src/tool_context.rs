@@ -58,8 +58,8 @@ impl Drop for InnerLayers {
 pub struct CallMade {
     /// The event by which the model asked for it.
     pub event: Option<EventId>,
-    /// What a person said to a question about the call or of the tool itself.
-    pub confirmation: Option<Answer>,
+    /// What a person said to a question about the call or of the tool itself. Boxed, since few calls are asked about.
+    pub confirmation: Option<Box<Answer>>,
     /// It was made before, and cut short by a question, a cancellation or a crash.
     pub again: bool,
     /// All calls of its batch, if there are several.
@@ -124,7 +124,7 @@ impl ToolContext {
 
     /// What a person said to this call, if they were asked.
     pub fn confirmation(&self) -> Option<&Answer> {
-        self.shared.made.confirmation.as_ref()
+        self.shared.made.confirmation.as_deref()
     }
 
     /// Whether the call was made before, and cut short by a question, a cancellation or a crash.

@@ -244,7 +244,9 @@ pub(crate) async fn execute(
             Box::pin(caller.make_all(&open)).await
         }
     };
-    let results = Box::pin(caller.release(results)).await;
+    let waits = |result: &Result<Done>| result.as_ref().is_ok_and(|done| done.waits.is_some());
+    // Boxed and seldom: few calls wait for people.
+    let results = if results.iter().any(waits) { Box::pin(caller.release(results)).await } else { results };
     let mut failure = None;
     for result in results {
         match result {
@@ -385,7 +387,8 @@ impl Caller<'_> {
     async fn make(&self, call: &FunctionCall) -> Result<Done> {
         let span = spans::tool_call(call);
         let meta = self.tools.get(&call.name);
-        let confirmation = call.id.as_ref().and_then(|id| self.batch.confirmations.get(id)).cloned();
+        let confirmation =
+            call.id.as_ref().and_then(|id| self.batch.confirmations.get(id)).cloned().map(Box::new);
         let (event, batch) = (self.batch.event.clone(), self.several.clone());
         let made = CallMade {
             event,

@@ -700,3 +700,52 @@ async fn what_was_said_counts_though_the_rule_would_not_ask_any_more() {
         assert!(notes.all().is_empty(), "{way:?}: it was rejected");
     }
 }
+
+#[tokio::test]
+async fn each_round_of_a_loop_asks_about_its_own_call() {
+    for way in WAYS {
+        let notes = Notes::default();
+        let call = || calls([call_with_id("k1", "send", json!({"to": "a"}))]);
+        let model = ScriptedModel::new("m").response(call()).text("one").response(call()).text("two");
+        let (noted, script) = (notes.clone(), model.clone());
+        let make = move || {
+            let agent = LlmAgent::new("a").model(script.clone()).tool(send(&noted));
+            let agent = agent.handler(Approve::new().tool("send"));
+            Runner::builder("app", LoopAgent::new("loop").agent(agent).max_iterations(2))
+        };
+        let desk = Desk::new(way, make).await;
+        desk.say("go").await;
+        desk.answer_only(Answer::approve()).await.interrupts();
+        let seen = desk.answer_only(Answer::reject()).await;
+        assert_eq!(seen.assert_finished().texts(), [("a".into(), "two".into())], "{way:?}");
+        assert_eq!((notes.all().len(), model.requests().len()), (1, 4), "{way:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_inside_a_called_agent_is_answered_together() {
+    for way in WAYS {
+        let (notes, inner) = (Notes::default(), batch());
+        let (noted, script) = (notes.clone(), inner.clone());
+        let make = move || {
+            let worker = LlmAgent::new("worker").model(script.clone()).tool(send(&noted));
+            let worker =
+                worker.tool(noting("read", &noted)).handler(Approve::new().tool("send").whole_batch());
+            Runner::builder("app", LlmAgent::new("boss").model(asker("worker")).tool(AgentTool::new(worker)))
+        };
+        let desk = Desk::new(way, make).await;
+        desk.say("go").await;
+        assert!(notes.all().is_empty());
+        let open = desk.open().await;
+        assert_eq!(open.len(), 2, "{way:?}");
+        desk.refused([(&open[0], Answer::approve())]).await;
+        let other = Answer { tool: Some("nowhere".into()), ..edited(json!({})) };
+        let message = desk.refused([(&open[0], other), (&open[1], Answer::approve())]).await;
+        assert!(message.contains("there is no tool `nowhere`"), "{message}");
+        desk.answer(open.iter().map(|asked| (asked, Answer::approve()))).await.assert_finished();
+        assert_eq!((notes.all().len(), inner.requests().len()), (3, 2), "{way:?}");
+    }
+}
+
+umbel::layer_contract!(approving_another_tool: Approve::new().tool("another"));
+umbel::layer_contract!(approving_what_is_allowed: Approve::every_call().allow("probe").whole_batch());

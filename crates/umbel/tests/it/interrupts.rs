@@ -380,7 +380,7 @@ async fn a_question_can_be_answered_as_a_message_and_after_another_one() {
         let asked = desk.only().await;
         let seen = desk.say("something else").await;
         assert_eq!(seen.texts(), [("a".into(), "by the way".into())], "{way:?}: {seen:?}");
-        assert_eq!(desk.open().await, [asked.clone()], "the question is still open");
+        assert_eq!(desk.only().await, asked, "the question is still open");
         let seen = desk.say(asked.answer_with(&Answer::input(7))).await;
         assert_eq!(seen.assert_finished().texts(), [("a".into(), "done".into())], "{way:?}");
         let done = notes.all().into_iter().filter(|note| note == "ask does 0").count();
@@ -569,4 +569,123 @@ async fn questions_of_a_session_that_does_not_exist_are_an_error() {
     let key = umbel::SessionKey::new("app", "ann", "no such session").unwrap();
     let error = desk.runner().open_questions(&key).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SessionNotFound);
+}
+
+#[tokio::test]
+async fn an_agent_of_code_that_speaks_between_its_questions_comes_to_its_end() {
+    for way in WAYS {
+        let make = || {
+            let agent = agent_fn("code", |run| {
+                Box::pin(async move {
+                    for index in 0..3 {
+                        let said = word(&run.interrupt(Question::input(format!("{index}?")))?);
+                        let said = Content::model(format!("heard {said}").as_str());
+                        run.emit(run.event().with_content(said)).await?;
+                    }
+                    Ok(())
+                })
+            });
+            Runner::builder("app", agent)
+        };
+        let desk = Desk::new(way, make).await;
+        desk.say("go").await;
+        for index in 0..3 {
+            let asked = desk.only().await;
+            assert_eq!(asked.message, Some(format!("{index}?")), "{way:?}");
+            desk.answer([(&asked, Answer::input(index))]).await;
+        }
+        assert!(desk.open().await.is_empty(), "{way:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_was_answered_before_the_agent_began_does_not_ask_again_when_a_tool_asks() {
+    for way in WAYS {
+        let notes = Notes::default();
+        let model = ScriptedModel::new("m").call("ask", json!({})).text("done");
+        let agent = LlmAgent::new("a")
+            .model(model.clone())
+            .tool(asking("ask", 1, &notes))
+            .handler(Asks::new(umbel::Hooks::BEFORE_AGENT, 1, &notes));
+        let desk = Desk::new(way, runner(agent)).await;
+        desk.say("go").await;
+        desk.answer_only(Answer::input(1)).await;
+        let asked = desk.only().await;
+        assert_eq!(asked.message.as_deref(), Some("ask 0?"), "{way:?}");
+        let seen = desk.answer([(&asked, Answer::input(2))]).await;
+        assert_eq!(seen.assert_finished().texts(), [("a".into(), "done".into())], "{way:?}");
+        assert_eq!(model.requests().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_run_goes_on_with_further_steps_after_an_answer() {
+    for way in WAYS {
+        let notes = Notes::default();
+        let model = ScriptedModel::new("m")
+            .call("ask", json!({}))
+            .call("free", json!({}))
+            .call("free", json!({}))
+            .text("done");
+        let agent =
+            LlmAgent::new("a").model(model).tool(asking("ask", 1, &notes)).tool(asking("free", 0, &notes));
+        let desk = Desk::new(way, runner(agent)).await;
+        desk.say("go").await;
+        let seen = desk.answer_only(Answer::input(1)).await;
+        assert_eq!(seen.assert_finished().texts(), [("a".into(), "done".into())], "{way:?}");
+        assert_eq!(notes.all().iter().filter(|note| **note == "free begins").count(), 2, "{way:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_comes_behind_parallel_agents_waits_for_all_their_answers() {
+    for way in WAYS {
+        let notes = Notes::default();
+        let script = || ScriptedModel::new("m").response(calls([call_with_id("k", "ask", json!({}))]));
+        let models = [script().text("one"), script().text("two")];
+        let last = ScriptedModel::new("l").text("last");
+        let (noted, scripts, behind) = (notes.clone(), models.clone(), last.clone());
+        let make = move || {
+            let agent = |name: &str, model: &ScriptedModel| {
+                LlmAgent::new(name).model(model.clone()).tool(asking("ask", 1, &noted))
+            };
+            let pair =
+                Parallel::new("pair").agent(agent("one", &scripts[0])).agent(agent("two", &scripts[1]));
+            let team = Sequential::new("team").agent(pair).agent(LlmAgent::new("last").model(behind.clone()));
+            Runner::builder("app", team)
+        };
+        let desk = Desk::new(way, make).await;
+        desk.say("go").await;
+        let open = desk.open().await;
+        let of = |agent: &str| open.iter().find(|asked| asked.address.agent == agent).unwrap();
+        let seen = desk.answer([(of("two"), Answer::input(2))]).await;
+        assert_eq!(seen.texts(), [("two".into(), "two".into())], "{way:?}");
+        assert_eq!((seen.interrupts().len(), last.requests().len()), (1, 0), "{way:?}");
+        let seen = desk.answer([(of("one"), Answer::input(1))]).await;
+        let said = [("one".into(), "one".into()), ("last".into(), "last".into())];
+        assert_eq!(seen.assert_finished().texts(), said, "{way:?}");
+        assert_eq!(models.map(|model| model.requests().len()), [2, 2], "{way:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_was_handed_the_conversation_asks_and_keeps_it() {
+    for way in WAYS {
+        let notes = Notes::default();
+        let boss = ScriptedModel::new("b").call("transfer_to_agent", json!({"agent_name": "clerk"}));
+        let clerk = ScriptedModel::new("c").call("ask", json!({})).text("clerk is done").text("still clerk");
+        let (up, down) = (boss.clone(), clerk.clone());
+        let make = move || {
+            let clerk = LlmAgent::new("clerk").model(down.clone()).tool(asking("ask", 1, &notes));
+            Runner::builder("app", LlmAgent::new("boss").model(up.clone()).sub_agent(clerk))
+        };
+        let desk = Desk::new(way, make).await;
+        desk.say("go").await;
+        assert_eq!(desk.only().await.address.agent, "clerk");
+        let seen = desk.answer_only(Answer::input(1)).await;
+        assert_eq!(seen.assert_finished().texts(), [("clerk".into(), "clerk is done".into())], "{way:?}");
+        let seen = desk.say("and now?").await;
+        assert_eq!(seen.assert_finished().texts(), [("clerk".into(), "still clerk".into())], "{way:?}");
+        assert_eq!([boss.requests().len(), clerk.requests().len()], [1, 3], "{way:?}");
+    }
 }

@@ -145,11 +145,9 @@ async fn agents_called_as_tools_and_agents_beside_each_other_stop_each_at_its_ow
     let all: Vec<String> = before.into_iter().chain(notes.take()).collect();
     assert_eq!(all.iter().filter(|note| *note == "begun").count(), 3, "each call is made once: {all:?}");
     let said = stored(&runner, &key).await;
-    assert!(
-        !said
-            .iter()
-            .any(|event| responses(&[event.clone()]).iter().any(|one| one.to_string().contains("unknown")))
-    );
+    assert!(!said.iter().any(|event| {
+        responses(std::slice::from_ref(event)).iter().any(|one| one.to_string().contains("unknown"))
+    }));
     assert_eq!(said.iter().filter(|event| event.author() == "boss" && event.text() == "done").count(), 1);
 }
 

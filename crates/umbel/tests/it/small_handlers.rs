@@ -333,7 +333,10 @@ async fn a_call_that_waits_for_a_person_or_was_rejected_is_no_failure() {
     asking.request_confirmation("may I?", None).unwrap();
     let told = through(&layers, &asking, Ok(ToolOutput::from(pending.clone()))).await;
     assert_eq!(value(told), pending);
-    let made = umbel::CallMade { confirmation: Some(umbel::Answer::reject()), ..umbel::CallMade::default() };
+    let made = umbel::CallMade {
+        confirmation: Some(Box::new(umbel::Answer::reject())),
+        ..umbel::CallMade::default()
+    };
     let rejected = ToolContext::new(run(), "search".into(), Some("call".into()), made);
     let told = through(&layers, &rejected, Ok(ToolOutput::from(pending.clone()))).await;
     assert_eq!(value(told), pending);

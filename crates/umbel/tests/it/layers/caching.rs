@@ -142,7 +142,10 @@ async fn what_hangs_on_a_persons_word_or_comes_later_is_not_cached() {
     });
     let asks = asks.read_only().layered(Caching::new());
     assert_eq!(status(&value(call(&asks, json!({})).await)), CacheStatus::Miss);
-    let made = umbel::CallMade { confirmation: Some(umbel::Answer::approve()), ..umbel::CallMade::default() };
+    let made = umbel::CallMade {
+        confirmation: Some(Box::new(umbel::Answer::approve())),
+        ..umbel::CallMade::default()
+    };
     let cx = ToolContext::new(context().run().clone(), "probe".into(), Some("call".into()), made);
     let answered = value(call_in(&asks, &cx, json!({})).await);
     assert_eq!((status(&answered), answered.value), (CacheStatus::Bypass, json!(true)));
