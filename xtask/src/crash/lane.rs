@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use umbel::{BoxError, Outcome};
 
-use super::audit::{Evidence, Findings, Shapes, call_ids, last_outcome};
+use super::audit::{Evidence, Findings, Log, Shapes, call_ids, last_outcome};
 use super::child::{LOOK, READY};
 use super::files::{self, Effect};
 use super::killer::{Killer, Kind, Point};
@@ -74,7 +74,7 @@ impl Lane {
     /// Finds out how the work goes when nobody disturbs it.
     async fn rehearse(&mut self) -> Result<(), BoxError> {
         let batch = self.next_batch();
-        let mut child = Process::start(&self.opened.place, "work", &[batch.clone()])?;
+        let mut child = Process::start(&self.opened.place, "work", std::slice::from_ref(&batch))?;
         child.ready()?;
         let started = Instant::now();
         let counts = child.line()?;
@@ -107,7 +107,7 @@ impl Lane {
     pub(super) async fn kill_sometime(&mut self, random: &mut fastrand::Rng) -> Result<(), BoxError> {
         loop {
             let batch = self.next_batch();
-            let mut child = Process::start(&self.opened.place, "work", &[batch.clone()])?;
+            let mut child = Process::start(&self.opened.place, "work", std::slice::from_ref(&batch))?;
             child.ready()?;
             let moment = self.length.mul_f64(random.f64());
             tokio::time::sleep(moment).await;
@@ -133,7 +133,7 @@ impl Lane {
     /// Stops a child at a random moment until others have taken its runs over, and lets it go on: it must not do harm.
     pub(super) async fn stop_sometime(&mut self, random: &mut fastrand::Rng) -> Result<(), BoxError> {
         let batch = self.next_batch();
-        let mut child = Process::start(&self.opened.place, "work", &[batch.clone()])?;
+        let mut child = Process::start(&self.opened.place, "work", std::slice::from_ref(&batch))?;
         child.ready()?;
         let (moment, pause) = (self.length.mul_f64(random.f64()), LEASE.mul_f64(1.0 + random.f64()));
         tokio::time::sleep(moment).await;
@@ -147,7 +147,7 @@ impl Lane {
     /// Starts a child that does its work, whatever happens to its server.
     pub(super) fn start(&mut self) -> Result<Working, BoxError> {
         let batch = self.next_batch();
-        let child = Process::start(&self.opened.place, "work", &[batch.clone()])?;
+        let child = Process::start(&self.opened.place, "work", std::slice::from_ref(&batch))?;
         Ok(Working { batch, child, length: self.length })
     }
 
@@ -167,8 +167,7 @@ impl Lane {
 
     /// Lets a batch be recovered, and looks whether all is as it should be.
     async fn look_at(&mut self, batch: &str, when: &str) -> Result<(), BoxError> {
-        let settled = self.settle(batch).await;
-        let logs = self.opened.logs(batch).await?;
+        let (logs, settled) = self.settle(batch).await?;
         let mut effects = BTreeMap::new();
         for call in logs.iter().flat_map(call_ids) {
             effects.insert(call.to_owned(), Effect::of_call(self.opened.folder(), call)?);
@@ -192,38 +191,39 @@ impl Lane {
         Ok(())
     }
 
-    /// Recovers beside the second process until each run has its outcome, and says yes to whatever is asked.
-    async fn settle(&self, batch: &str) -> Result<(), BoxError> {
+    /// Recovers beside the second process until each run has its outcome, and says yes to whatever is asked. Gives the logs
+    /// as they are then: a server may still do what a process asked it for before it was killed.
+    async fn settle(&self, batch: &str) -> Result<(Vec<Log>, Result<(), BoxError>), BoxError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let last = match self.step(batch).await {
-                Ok(true) => return Ok(()),
-                Ok(false) => "a run is still open".into(),
+            let why = match self.step(batch).await {
+                Ok((logs, true)) => return Ok((logs, Ok(()))),
+                Ok((_, false)) => "a run is still open".into(),
                 Err(error) => error,
             };
             if Instant::now() > deadline {
-                return Err(last);
+                return Ok((self.opened.logs(batch).await?, Err(why)));
             }
             tokio::time::sleep(LOOK).await;
         }
     }
 
-    /// Whether all runs have their outcome and nothing is asked any more.
-    async fn step(&self, batch: &str) -> Result<bool, BoxError> {
+    /// The logs, and whether all runs have their outcome and nothing is asked any more.
+    async fn step(&self, batch: &str) -> Result<(Vec<Log>, bool), BoxError> {
         self.opened.runner.recover().await?;
         let logs = self.opened.logs(batch).await?;
         if logs.iter().any(|log| last_outcome(log).is_none()) {
-            return Ok(false);
+            return Ok((logs, false));
         }
         // Sessions that work for others are answered through these.
         for key in self.opened.place.sessions(batch)? {
             let outcome = logs.iter().find(|log| log.session == key.id()).and_then(last_outcome);
             if let Some(outcome @ Outcome::Interrupted { .. }) = outcome {
                 self.opened.approve(batch, &key, outcome).await?;
-                return Ok(false);
+                return Ok((logs, false));
             }
         }
-        Ok(true)
+        Ok((logs, true))
     }
 
     /// A lane that was killed in the middle of effects has calls of which nobody knows what came. If there are none, the

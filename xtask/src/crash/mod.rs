@@ -38,7 +38,7 @@ use crate::test::Verdict;
 const LANES: usize = 4;
 
 /// Scenarios of the short form: the ones with most to lose.
-const SHORT: [&str; 2] = ["batch", "agent-tool"];
+const SHORT: [&str; 2] = ["batch", "approval"];
 
 /// Children on SQLite, children on PostgreSQL, and the server of PostgreSQL itself.
 const TARGETS: [&str; 3] = ["sqlite", "postgres", "server"];
@@ -144,7 +144,7 @@ fn carry_out(plan: &Plan) -> Result<Verdict, BoxError> {
         }
         match Server::start() {
             Ok(server) if *target == "server" => {
-                rows.extend(kill_server(plan, &runtime, folder.path(), &server)?)
+                rows.extend(kill_server(plan, &runtime, folder.path(), &server)?);
             }
             Ok(server) => {
                 rows.extend(kill_children(plan, &runtime, folder.path(), target, Some(&server.url()))?);
