@@ -63,6 +63,17 @@ async fn a_call_that_is_approved_is_made_with_what_the_person_said() {
 }
 
 #[tokio::test]
+async fn the_model_may_make_another_call_after_one_that_was_approved() {
+    let notes = Notes::default();
+    let model =
+        ScriptedModel::new("m").call("pay", json!({"amount": 5})).call("echo", json!({})).text("done");
+    let (runner, key) = begin(LlmAgent::new("a").model(model).tool(pay(&notes)).tool(echo())).await;
+    let asked = question(&read(runner.run(&key, "pay")).await);
+    let seen = word(&runner, &key, &asked, json!({"confirmed": true})).await;
+    assert_eq!(seen.assert_finished().texts(), [("a".into(), "done".into())]);
+}
+
+#[tokio::test]
 async fn a_call_that_is_rejected_is_not_made() {
     let notes = Notes::default();
     let (runner, key) = begin(LlmAgent::new("a").model(script()).tool(pay(&notes))).await;

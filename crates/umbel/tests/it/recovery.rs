@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use umbel::{
     Agent, AgentTool, Chunk, Content, Event, FunctionTool, LlmAgent, LogEntry, LoopAgent, ModelRequest,
     Outcome, Parallel, Payload, Response, RunStep, Runner, RunnerBuilder, ScriptedModel, Sequential,
-    SessionKey, ToolContext, UnfinishedCalls, agent_fn,
+    SessionKey, SessionStore, ToolContext, UnfinishedCalls, agent_fn,
 };
 
 use crate::support::{Death, Notes, Spy, call_with_id, calls, log, outcomes, read, stored};
@@ -263,6 +263,106 @@ async fn a_conversation_that_was_handed_over_goes_on_with_whom_it_was_handed_to(
     .await;
 }
 
+#[tokio::test]
+async fn a_conversation_that_was_handed_back_is_not_handed_over_again() {
+    dies_everywhere(|notes| {
+        let hands_to =
+            |name: &str| calls([call_with_id("t", "transfer_to_agent", json!({"agent_name": name}))]);
+        let has = |request: &ModelRequest, name: &str| {
+            request.contents.iter().flat_map(|content| content.responses()).any(|one| one.name == name)
+        };
+        let a = ScriptedModel::from_fn("a", move |request| {
+            // What the other one did is told in words.
+            let told = request.contents.iter().any(|content| content.text().contains("pay"));
+            vec![Ok(Chunk::Complete(if told { Response::text("all is done") } else { hands_to("b") }))]
+        });
+        let b = ScriptedModel::from_fn("b", move |request| {
+            let call = calls([call_with_id("p", "pay", json!({}))]);
+            vec![Ok(Chunk::Complete(if has(request, "pay") { hands_to("a") } else { call }))]
+        });
+        let b = LlmAgent::new("b").tool(notes_calls("pay", notes)).model(b);
+        Arc::new(LlmAgent::new("a").model(a).sub_agent(b))
+    })
+    .await;
+}
+
+/// Begins a run by hand, in a process that is as good as dead: its lease runs out at once.
+async fn begun_by_a_dead_one(store: &Spy, key: &SessionKey) -> (umbel::Lease, umbel::Versions) {
+    let mut event = Event::new("r".into(), umbel::Source::user()).with_content(Content::user("go"));
+    event.id = "e1".into();
+    let started = RunStep::Started { fingerprint: 0 };
+    let acquire = umbel::store::Acquire {
+        key: key.clone(),
+        owner: "dead".into(),
+        ttl: Duration::from_millis(1),
+        known: umbel::Versions::default(),
+        entries: [Arc::new(event).into(), started.into()].into_iter().collect(),
+    };
+    let acquired = store.acquire(acquire).await.unwrap();
+    (acquired.lease, acquired.versions)
+}
+
+/// The last word of a run that was begun by hand.
+fn last_word() -> LogEntry {
+    let source = Arc::new(umbel::Source::new("a"));
+    let mut event = Event::new("r".into(), source).with_content(Content::model("a is done"));
+    event.id = "e2".into();
+    Arc::new(event).into()
+}
+
+#[tokio::test]
+async fn a_run_is_taken_over_though_its_process_wrote_once_more() {
+    let store = Spy::default();
+    let (runner, key) =
+        crate::support::with_session(runner(store.clone(), Arc::new(says_once("a"))).build().unwrap()).await;
+    let (lease, versions) = begun_by_a_dead_one(&store, &key).await;
+    store.meanwhile(move |sessions| {
+        let entries = [last_word()].into_iter().collect();
+        sessions.append(&lease, versions, entries).try_now().unwrap().unwrap();
+    });
+    assert_eq!(recover(&runner).await.len(), 1);
+    assert_eq!(outcomes(&log(&runner, &key).await), [Outcome::Finished]);
+    assert_eq!(stored(&runner, &key).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_run_that_ended_before_it_could_be_taken_over_is_left_as_it_is() {
+    let store = Spy::default();
+    let (runner, key) =
+        crate::support::with_session(runner(store.clone(), Arc::new(says_once("a"))).build().unwrap()).await;
+    let (lease, versions) = begun_by_a_dead_one(&store, &key).await;
+    store.meanwhile(move |sessions| {
+        let ended = RunStep::Ended { outcome: Outcome::Finished };
+        let entries = [last_word(), ended.into()].into_iter().collect();
+        sessions.release(&lease, versions, entries).try_now().unwrap().unwrap();
+    });
+    assert!(recover(&runner).await.is_empty());
+    assert_eq!(log(&runner, &key).await.len(), 4);
+    read(runner.run(&key, "and now?")).await.assert_finished();
+}
+
+#[tokio::test]
+async fn a_call_that_nobody_agreed_to_is_asked_about_and_not_of_unknown_outcome() {
+    let (notes, store) = (Notes::default(), Spy::default());
+    let make = || {
+        let pay = notes_calls("pay", &notes).confirm(umbel::Confirm::Always);
+        Arc::new(steps("a", vec![vec![("c", "pay")]]).tool(pay))
+    };
+    let other = runner(store.clone(), make()).build().unwrap();
+    let key = other.create_session("ann").await.unwrap().key;
+    // The call is in the log, the question is not.
+    let dying = store.dying(Some(Death::After(2)));
+    run_and_die(&runner(dying.clone(), make()).build().unwrap(), &dying, &key, "go".into()).await;
+    let recovered = recover(&other).await;
+    let [umbel::Recovered { outcome: Ok(Outcome::Interrupted { interrupts }), .. }] = recovered.as_slice()
+    else {
+        panic!("{recovered:?}")
+    };
+    assert!(notes.all().is_empty());
+    read(other.run(&key, interrupts[0].answer(true))).await.assert_finished();
+    assert_eq!(notes.all().len(), 1);
+}
+
 /// Lets the process die at each write of the run that an answer begins.
 async fn dies_after_the_answer(make: Make) -> usize {
     let mut deaths = 0;
@@ -294,6 +394,11 @@ async fn dies_after_the_answer(make: Make) -> usize {
                 panic!("{death:?} {:?} {log:#?}", outcomes(&log))
             };
             let events = stored(&other, &key).await;
+            let last = events.last().unwrap();
+            assert!(
+                last.is_final() && !last.text().is_empty(),
+                "{death:?}: the last word is missing: {last:?}"
+            );
             let (told, inside) = (told(&events), inside(&other, &key, &events).await);
             let unknown = told.iter().chain(&inside).filter(|told| told.contains("unknown")).count();
             let made = notes.all();
@@ -319,7 +424,7 @@ async fn open(runner: &Runner, key: &SessionKey) -> Vec<umbel::Interrupt> {
 async fn a_call_that_was_approved_is_made_once_wherever_its_run_is_cut_short() {
     let deaths = dies_after_the_answer(|notes| {
         let pay = notes_calls("pay", notes).confirm(umbel::Confirm::Always);
-        let agent = steps("a", vec![vec![("c", "pay"), ("d", "send"), ("e", "pay")]]);
+        let agent = steps("a", vec![vec![("c", "pay"), ("d", "send"), ("e", "pay")], vec![("f", "send")]]);
         Arc::new(agent.tool(pay).tool(notes_calls("send", notes)))
     })
     .await;

@@ -251,6 +251,16 @@ struct SpyInner {
     /// The write in which its process dies; the first is 1.
     last: Option<Death>,
     died: tokio::sync::Notify,
+    /// What another process does just before the next lease is taken.
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
+
+struct Meanwhile(Box<dyn FnOnce(&InMemorySessions) + Send>);
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meanwhile")
+    }
 }
 
 /// Does something behind a reader's back, once.
@@ -299,6 +309,11 @@ impl Spy {
     /// Does something right after a session is read the next time.
     pub(crate) fn after_next_read(&self, work: impl FnOnce(&InMemorySessions) + Send + 'static) {
         *self.0.meddler.0.lock().unwrap() = Some(Box::new(work));
+    }
+
+    /// Another process does this just before the next lease is taken.
+    pub(crate) fn meanwhile(&self, act: impl FnOnce(&InMemorySessions) + Send + 'static) {
+        *self.0.meanwhile.lock().unwrap() = Some(Meanwhile(Box::new(act)));
     }
 
     /// Nothing happens any more.
@@ -371,6 +386,10 @@ impl SessionStore for Spy {
     }
 
     fn acquire(&self, acquire: Acquire) -> Work<'_, Result<Acquired>> {
+        let meanwhile = self.0.meanwhile.lock().unwrap().take();
+        if let Some(Meanwhile(act)) = meanwhile {
+            act(&self.0.store);
+        }
         Work::later(async move { self.write(|| self.0.store.acquire(acquire)).await })
     }
 
