@@ -74,7 +74,7 @@ impl Lane {
     /// Finds out how the work goes when nobody disturbs it.
     async fn rehearse(&mut self) -> Result<(), BoxError> {
         let batch = self.next_batch();
-        let mut child = Process::start(&self.opened.place, "work", &[batch.clone()])?;
+        let mut child = Process::start(&self.opened.place, "work", std::slice::from_ref(&batch))?;
         child.ready()?;
         let started = Instant::now();
         let counts = child.line()?;
@@ -107,7 +107,7 @@ impl Lane {
     pub(super) async fn kill_sometime(&mut self, random: &mut fastrand::Rng) -> Result<(), BoxError> {
         loop {
             let batch = self.next_batch();
-            let mut child = Process::start(&self.opened.place, "work", &[batch.clone()])?;
+            let mut child = Process::start(&self.opened.place, "work", std::slice::from_ref(&batch))?;
             child.ready()?;
             let moment = self.length.mul_f64(random.f64());
             tokio::time::sleep(moment).await;
@@ -133,7 +133,7 @@ impl Lane {
     /// Stops a child at a random moment until others have taken its runs over, and lets it go on: it must not do harm.
     pub(super) async fn stop_sometime(&mut self, random: &mut fastrand::Rng) -> Result<(), BoxError> {
         let batch = self.next_batch();
-        let mut child = Process::start(&self.opened.place, "work", &[batch.clone()])?;
+        let mut child = Process::start(&self.opened.place, "work", std::slice::from_ref(&batch))?;
         child.ready()?;
         let (moment, pause) = (self.length.mul_f64(random.f64()), LEASE.mul_f64(1.0 + random.f64()));
         tokio::time::sleep(moment).await;
@@ -147,7 +147,7 @@ impl Lane {
     /// Starts a child that does its work, whatever happens to its server.
     pub(super) fn start(&mut self) -> Result<Working, BoxError> {
         let batch = self.next_batch();
-        let child = Process::start(&self.opened.place, "work", &[batch.clone()])?;
+        let child = Process::start(&self.opened.place, "work", std::slice::from_ref(&batch))?;
         Ok(Working { batch, child, length: self.length })
     }
 

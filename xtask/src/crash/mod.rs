@@ -144,7 +144,7 @@ fn carry_out(plan: &Plan) -> Result<Verdict, BoxError> {
         }
         match Server::start() {
             Ok(server) if *target == "server" => {
-                rows.extend(kill_server(plan, &runtime, folder.path(), &server)?)
+                rows.extend(kill_server(plan, &runtime, folder.path(), &server)?);
             }
             Ok(server) => {
                 rows.extend(kill_children(plan, &runtime, folder.path(), target, Some(&server.url()))?);
