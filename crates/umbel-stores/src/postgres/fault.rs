@@ -16,6 +16,11 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
+    /// Whether it was looked at, and is not allowed.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(_))
+    }
+
     /// Whether the connection is gone, or another transaction stood in the way: on another one it may go well.
     pub(super) fn may_pass(&self) -> bool {
         let (error, passing) = match self {

@@ -163,7 +163,7 @@ impl Postgres {
         loop {
             match self.attempt(&work, &was_done, &mut doubtful).await {
                 Err(trouble) if self.tries_again(&mut tries, &trouble).await => {}
-                Err(trouble) if doubtful.is_some() && trouble.may_pass() => return Err(unknown(trouble)),
+                Err(trouble) if doubtful.is_some() && !trouble.is_refusal() => return Err(unknown(trouble)),
                 written => return Ok(written?),
             }
         }

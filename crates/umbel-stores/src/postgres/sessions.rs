@@ -578,7 +578,11 @@ impl Postgres {
             // Where no connection could be had, nothing was asked.
             in_doubt |= trouble.may_pass() && matches!(trouble, Trouble::Postgres(_));
             if !self.tries_again(&mut tries, &trouble).await {
-                return Err(if in_doubt && trouble.may_pass() { unknown(trouble) } else { trouble.into() });
+                return Err(if in_doubt && !trouble.is_refusal() {
+                    unknown(trouble)
+                } else {
+                    trouble.into()
+                });
             }
         }
     }
