@@ -66,7 +66,7 @@ impl Plan {
 
     fn short() -> Self {
         let scenarios = SCENARIOS.iter().filter(|scenario| SHORT.contains(&scenario.name)).collect();
-        Self { scenarios, random: 15, stops: 2, server_kills: 2, ..Self::full() }
+        Self { scenarios, random: 15, stops: 2, server_kills: 1, ..Self::full() }
     }
 
     /// The plan that the command line asks for.

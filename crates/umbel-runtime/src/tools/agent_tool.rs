@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -113,17 +113,26 @@ impl AgentTool {
             let key = Self::key(cx, shared, attempt)?;
             let found = if cx.is_again() { find_child(store, &key).await? } else { ChildRun::None };
             let begins = match found {
-                ChildRun::None => match self.create(cx, shared, &key).await {
-                    // Someone around the tool makes the call again: it begins anew.
-                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                        attempt += 1;
-                        continue;
+                ChildRun::None => {
+                    let own = cx.run().values().get_or_insert_with(Own::default);
+                    match self.create(cx, shared, &key).await {
+                        // Someone around the tool makes the call again: it begins anew.
+                        Err(error) if error.kind() == ErrorKind::AlreadyExists && own.has(&key) => {
+                            attempt += 1;
+                            continue;
+                        }
+                        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                            let message =
+                                format!("another process goes on with the call that {key} works for");
+                            return Err(Error::new(ErrorKind::SessionBusy, message));
+                        }
+                        created => {
+                            created?;
+                            own.add(key.clone());
+                            Some((Begins::Message(self.input(args)), None))
+                        }
                     }
-                    created => {
-                        created?;
-                        Some((Begins::Message(self.input(args)), None))
-                    }
-                },
+                }
                 ChildRun::Empty => Some((Begins::Message(self.input(args)), None)),
                 ChildRun::CutShort(run) => Some((Begins::Recovered, Some(run))),
                 ChildRun::Cancelled => Some((Begins::Again, None)),
@@ -208,6 +217,21 @@ fn answers_inside(cx: &ToolContext, open: &[Interrupt]) -> Parts {
         Some(Part::response(asked.response(answer)))
     };
     open.iter().filter_map(given).collect()
+}
+
+/// The sessions that this run made for its calls. One that is there and was not made here is another process's, which has
+/// taken the caller's session over.
+#[derive(Default)]
+struct Own(Mutex<Vec<SessionKey>>);
+
+impl Own {
+    fn has(&self, key: &SessionKey) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
+    }
+
+    fn add(&self, key: SessionKey) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(key);
+    }
 }
 
 /// What the agent said so far.
