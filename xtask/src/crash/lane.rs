@@ -81,7 +81,10 @@ impl Lane {
         self.length = started.elapsed();
         let (writes, effects) = counts.split_once(' ').ok_or("the child did not count")?;
         self.points = Point::all(writes.parse()?, effects.parse()?);
-        self.shapes = Evidence::shapes(&self.opened.logs(&batch).await?)?;
+        // On a busy machine even a child that nobody disturbs may lose a lease.
+        let (logs, settled) = self.settle(&batch).await?;
+        settled?;
+        self.shapes = Evidence::shapes(&logs)?;
         self.look_at(&batch, "undisturbed").await
     }
 

@@ -363,6 +363,25 @@ async fn a_call_that_nobody_agreed_to_is_asked_about_and_not_of_unknown_outcome(
     assert_eq!(notes.all().len(), 1);
 }
 
+#[tokio::test]
+async fn a_call_whose_session_another_process_made_is_left_to_that_process() {
+    let notes = Notes::default();
+    let inner = AgentTool::new(steps("child", vec![vec![("i", "pay")]]).tool(notes_calls("pay", &notes)));
+    let outer = steps("a", vec![vec![("c", "child")]]).tool(inner).before_tool(|cx, _, _| {
+        Box::pin(async move {
+            let parent = cx.run().session_key();
+            let id = format!("{}/{}", parent.id(), cx.idempotency_key().unwrap());
+            let key = SessionKey::new(parent.app(), parent.user(), id)?;
+            cx.run().services().sessions.create(umbel::NewSession::new(key).parent(parent.clone())).await?;
+            Ok(None)
+        })
+    });
+    let (runner, key) = crate::support::begin(outer).await;
+    let seen = read(runner.run(&key, "go")).await;
+    assert!(seen.tool_error().contains("another process goes on with the call"), "{}", seen.tool_error());
+    assert!(notes.all().is_empty());
+}
+
 /// Lets the process die at each write of the run that an answer begins.
 async fn dies_after_the_answer(make: Make) -> usize {
     let mut deaths = 0;
