@@ -141,7 +141,10 @@ pub(super) async fn start_again(task: Task) -> Result<Run> {
     let trail = match to_go_on_with(&recorder, &parts, &begins) {
         Ok(trail) => trail,
         Err(error) => {
-            store.release(&acquired.lease, acquired.versions, smallvec![]).await?;
+            // If another run is under way, the lease must run out, so that whoever looks for such runs finds it.
+            if recorder.session(|hot| hot.last_run().is_none_or(|trail| trail.running.is_none())) {
+                store.release(&acquired.lease, acquired.versions, smallvec![]).await?;
+            }
             return Err(error);
         }
     };
