@@ -1,6 +1,6 @@
 //! `cargo xtask crash`: processes that run agents are killed, and nothing is lost.
 //!
-//! A child process runs a [scenario](scenario) on a few sessions at once. It is killed with SIGKILL at every
+//! A child process runs a [scenario] on a few sessions at once. It is killed with SIGKILL at every
 //! [point](killer) of its work, that is before and after each write and each effect of a tool, and at random moments. A
 //! second process, and this one, recover what it left. Then the logs and what the tools did are [looked at](audit). The
 //! same is done while the database server is killed.
