@@ -97,7 +97,6 @@ async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
     if waits_on(draft, batch) {
         draft.run.pause();
         draft.run.end();
-        draft.stop();
     }
     Ok(())
 }
@@ -108,7 +107,10 @@ async fn begin(draft: &Draft<'_>, at: usize, batch: &mut Batch) -> Result<()> {
     let ids: Vec<CallId> = batch.calls.iter().filter_map(|call| call.id.clone()).collect();
     let replay = draft.run.values().replay();
     let since = || replay.iter().flat_map(|replay| &replay.records).filter(|(place, _)| *place > at);
-    let begun = |(_, step): &(usize, Arc<RunStep>)| matches!(&**step, RunStep::CallsStarted { calls } if calls.iter().any(|call| ids.contains(call)));
+    let begun = |(_, step): &(usize, Arc<RunStep>)| match &**step {
+        RunStep::CallsStarted { calls } => calls.iter().any(|call| ids.contains(call)),
+        _ => false,
+    };
     if since().any(begun) {
         batch.again = Again::CutShort;
         batch.finished = since().filter_map(|(_, step)| finished(step)).collect();
