@@ -426,6 +426,9 @@ impl SessionStore for InMemorySessions {
             if slot.held.is_some() && !acquire.claims {
                 return Err(abandoned(&key));
             }
+            if let Some(expected) = acquire.expected {
+                slot.check_version(&key, expected)?;
+            }
             let news = slot.news(&key, shared, acquire.known);
             slot.epoch += 1;
             slot.held = Some(Held { owner: acquire.owner, until: Instant::now() + acquire.ttl });

@@ -413,6 +413,9 @@ async fn acquire(
     if row.lease_until.is_some() && !wanted.claims {
         return Err(refusal::abandoned(key).into());
     }
+    if let Some(expected) = wanted.expected {
+        row.check_version(key, expected)?;
+    }
     let news = row.news(change, key, wanted.known).await?;
     row.write(change, key, entries).await?;
     row.set_lease(change, Some(&wanted.owner), Some(millis(wanted.ttl))).await?;

@@ -441,6 +441,9 @@ fn acquire(connection: &Connection, acquire: &Acquire, entries: &Prepared) -> Re
     if row.lease_until.is_some() && !acquire.claims {
         return Err(refusal::abandoned(key).into());
     }
+    if let Some(expected) = acquire.expected {
+        row.check_version(key, expected)?;
+    }
     let known = if row.is_unknown_to(acquire.known) { 0 } else { acquire.known.session };
     if row.version - known > SMALL_GAP {
         return Ok(Attempt::Behind);

@@ -38,5 +38,6 @@ mod spans;
 mod store_faults;
 mod summarise;
 mod support;
+mod taking_over;
 mod tool_macro;
 mod with_helpers;
