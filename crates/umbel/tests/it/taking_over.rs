@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use umbel::store::Acquire;
 use umbel::{
     Agent, AgentTool, Content, ErrorKind, Event, FunctionTool, LogEntry, Outcome, RunConfig, RunStep, Runner,
-    SessionKey, SessionStore,
+    SessionKey, SessionStore, UnfinishedCalls,
 };
 
 use crate::recovery::{notes_calls, recover, run_and_die, runner, says_once, steps};
@@ -302,4 +302,39 @@ async fn an_answer_that_came_second_is_too_late() {
     assert_eq!(seen.kind(), ErrorKind::InvalidConfirmation);
     assert!(seen.message().contains("answered already"), "{}", seen.message());
     assert!(notes.all().is_empty());
+}
+
+#[tokio::test]
+async fn a_person_is_asked_again_if_the_call_was_cut_short_once_more() {
+    for death in [Death::Before(2), Death::After(2), Death::Before(3), Death::After(3)] {
+        let (notes, store) = (Notes::default(), Spy::default());
+        let make = || -> Arc<dyn Agent> {
+            Arc::new(steps("a", vec![vec![("c", "pay")]]).tool(notes_calls("pay", &notes)))
+        };
+        let build =
+            |store: Spy| runner(store, make()).unfinished_calls(UnfinishedCalls::Ask).build().unwrap();
+        let other = build(store.clone());
+        let key = other.create_session("ann").await.unwrap().key;
+        dies_unseen(&store, Death::Before(3), make, &key).await;
+        let asked = recover(&other).await;
+        let Ok(Outcome::Interrupted { interrupts }) = &asked[0].outcome else { panic!("{asked:?}") };
+        let dying = store.dying(Some(death));
+        run_and_die(&build(dying.clone()), &dying, &key, interrupts[0].answer(true)).await;
+        let again = recover(&other).await;
+        match (death, again.first().map(|one| one.outcome.as_ref().unwrap())) {
+            (Death::Before(2), Some(Outcome::Finished)) => {
+                assert_eq!(notes.all().len(), 2, "{death:?}: what was agreed to had not begun");
+            }
+            (Death::After(3), Some(Outcome::Finished)) => assert_eq!(notes.all().len(), 2, "{death:?}"),
+            (Death::After(2) | Death::Before(3), Some(Outcome::Interrupted { interrupts })) => {
+                let made = notes.all().len();
+                let known = umbel::Answer::respond(json!({"found": "out"}));
+                read(other.resume(&key, [(&interrupts[0], known)])).await.assert_finished();
+                let told = told_of("pay", &stored(&other, &key).await);
+                assert!(told.last().unwrap().contains("found"), "{death:?}: {told:?}");
+                assert_eq!(notes.all().len(), made, "{death:?}: it is not made again");
+            }
+            (_, outcome) => panic!("{death:?}: {outcome:?}"),
+        }
+    }
 }
