@@ -396,7 +396,8 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
     /// Keeps the lease for `ttl` from now.
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>>;
 
-    /// Appends under a lease. `session` of `expected` is what counts.
+    /// Appends under a lease. `session` of `expected` is what counts. What comes back is what the caller knows then:
+    /// `user` and `app` have moved by its own writes only, so that what others wrote there meanwhile is still news to it.
     fn append<'a>(
         &'a self,
         lease: &'a Lease,

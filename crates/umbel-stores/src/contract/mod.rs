@@ -117,7 +117,8 @@ macro_rules! __session_cases {
                 a_session_made_anew_is_another_one, recent_and_after_choose_events,
                 state_goes_where_its_prefix_says, a_child_is_hidden_and_goes_with_its_parent,
                 a_child_needs_its_parent, a_child_made_anew_is_nobodys_child, news_are_what_is_newer,
-                news_of_shared_state_come_from_other_sessions
+                news_of_shared_state_come_from_other_sessions,
+                what_others_share_during_a_run_is_still_news_after_it
             },
             appends::{
                 an_append_moves_the_version_by_its_entries, a_stale_append_writes_nothing,
