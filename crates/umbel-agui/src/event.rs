@@ -59,7 +59,7 @@ pub enum EventKind<'a> {
         /// The run.
         run_id: Cow<'a, str>,
         /// What came of it. Null is not sent.
-        #[serde(skip_serializing_if = "is_absent")]
+        #[serde(skip_serializing_if = "crate::is_absent")]
         result: Option<Cow<'a, Value>>,
         /// Why it ended; none is success.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -286,7 +286,7 @@ pub enum EventKind<'a> {
         /// The sub-agent's work.
         subagent_run_id: Cow<'a, str>,
         /// What came of it. Null is not sent.
-        #[serde(skip_serializing_if = "is_absent")]
+        #[serde(skip_serializing_if = "crate::is_absent")]
         result: Option<Cow<'a, Value>>,
         /// Why it ended; none is success.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -652,11 +652,6 @@ impl<'de> Deserialize<'de> for AguiEvent<'static> {
             metadata: base.metadata,
         })
     }
-}
-
-/// What is null counts as absent where the protocol has no null.
-fn is_absent(value: &Option<Cow<'_, Value>>) -> bool {
-    value.as_deref().is_none_or(Value::is_null)
 }
 
 /// An input keeps messages as they came, which serde cannot do inside an enum.

@@ -31,7 +31,7 @@ pub struct RunAgentInput<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<Cow<'a, str>>,
     /// The state as the client has it. Null is absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "crate::is_absent")]
     pub state: Option<Value>,
     /// The whole conversation, in order.
     pub messages: Vec<Cow<'a, RawValue>>,
@@ -40,7 +40,7 @@ pub struct RunAgentInput<'a> {
     /// What the agent should know besides the conversation.
     pub context: Vec<ContextItem>,
     /// What is handed through untouched.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "crate::is_absent")]
     pub forwarded_props: Option<Value>,
     /// Answers to the interrupts that the run before ended with.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -55,7 +55,7 @@ pub struct Tool {
     /// What it is for.
     pub description: String,
     /// JSON Schema of its arguments.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "crate::is_absent")]
     pub parameters: Option<Value>,
     /// Anything else.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ pub struct ResumeEntry {
     /// Whether it was answered.
     pub status: ResumeStatus,
     /// The answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "crate::is_absent")]
     pub payload: Option<Value>,
     /// Anything else.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,7 @@
 //!   [`capabilities`]: what an agent can do
 //! - [`patch`]: RFC 6902, by which changes of state are told
 //! - [`guard`]: the rules of order, enforced on what leaves
-//! - [`sse`]: events as bytes
+//! - [`sse`], [`proto`]: events as bytes
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven.
 //!
@@ -13,6 +13,10 @@
 //! camelCase, and what a reader does not know it ignores.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+use std::borrow::Borrow;
+
+use serde_json::Value;
 
 pub mod capabilities;
 mod chunk;
@@ -22,6 +26,7 @@ pub mod input;
 pub mod message;
 mod owned;
 pub mod patch;
+pub mod proto;
 pub mod sse;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -43,3 +48,8 @@ pub use patch::PatchOp;
 
 /// The version of the protocol that is spoken here.
 pub const PROTOCOL_VERSION: &str = "1.0";
+
+/// Null counts as absent where the protocol has no null.
+fn is_absent(value: &Option<impl Borrow<Value>>) -> bool {
+    value.as_ref().is_none_or(|value| value.borrow().is_null())
+}

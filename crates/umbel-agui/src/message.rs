@@ -188,6 +188,31 @@ impl Message {
         }
     }
 
+    /// Its role on the wire.
+    pub fn role(&self) -> &'static str {
+        match self {
+            Self::Developer(_) => "developer",
+            Self::System(_) => "system",
+            Self::Assistant(_) => "assistant",
+            Self::User(_) => "user",
+            Self::Tool(_) => "tool",
+            Self::Activity(_) => "activity",
+            Self::Reasoning(_) => "reasoning",
+        }
+    }
+
+    /// Anything else that is known about it.
+    pub fn metadata(&self) -> Option<&Object> {
+        match self {
+            Self::Developer(message) | Self::System(message) => message.metadata.as_ref(),
+            Self::Assistant(message) => message.metadata.as_ref(),
+            Self::User(message) => message.metadata.as_ref(),
+            Self::Tool(message) => message.metadata.as_ref(),
+            Self::Activity(message) => message.metadata.as_ref(),
+            Self::Reasoning(message) => message.metadata.as_ref(),
+        }
+    }
+
     /// The sub-agent it belongs to; none is the agent itself.
     pub fn subagent_run_id(&self) -> Option<&SmolStr> {
         match self {
@@ -310,7 +335,7 @@ pub struct TextPart {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<SmolStr>,
     /// Anything else; not null.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "crate::is_absent")]
     pub metadata: Option<Value>,
 }
 
@@ -323,7 +348,7 @@ pub struct MediaPart {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<SmolStr>,
     /// Anything else; not null.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "crate::is_absent")]
     pub metadata: Option<Value>,
 }
 

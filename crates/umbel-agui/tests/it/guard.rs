@@ -6,7 +6,7 @@ use umbel_agui::{AguiEvent, Guard, testing};
 
 use crate::rules::Reader;
 
-fn event(form: Value) -> AguiEvent<'static> {
+fn event(form: &Value) -> AguiEvent<'static> {
     serde_json::from_value(form.clone()).unwrap_or_else(|error| panic!("{form}: {error}"))
 }
 
@@ -21,12 +21,11 @@ fn pass(events: &[Value]) -> Passed {
     let mut guard = Guard::new();
     let (mut out, mut refused) = (Vec::new(), Vec::new());
     for form in events {
-        let passed = guard.pass(&event(form.clone()), &mut |event| {
-            testing::record(event).unwrap();
-            out.push(serde_json::to_value(event).unwrap());
-        });
+        let mut sink = |event: &AguiEvent<'_>| out.push(serde_json::to_value(event).unwrap());
+        let passed = guard.pass(&event(form), &mut sink);
         refused.extend(passed.err().map(|refusal| refusal.to_string()));
     }
+    testing::record_stream(&out).unwrap();
     Passed { out, refused, repairs: guard.repairs() }
 }
 
@@ -164,13 +163,13 @@ fn exactly_one_event_ends_a_run_however_often_it_is_ended() {
     let mut guard = Guard::new();
     let mut out = Vec::new();
     let mut sink = |event: &AguiEvent<'_>| out.push(serde_json::to_value(event).unwrap());
-    let failed = event(json!({"type": "RUN_ERROR", "message": "m"}));
-    assert!(guard.finish(&event(run_finished()), &mut sink).is_err(), "it has not begun");
-    guard.pass(&event(run_started()), &mut sink).unwrap();
-    assert!(guard.finish(&event(run_started()), &mut sink).is_err(), "it is no end");
-    guard.pass(&event(json!({"type": "TEXT_MESSAGE_START", "messageId": "m"})), &mut sink).unwrap();
+    let failed = event(&json!({"type": "RUN_ERROR", "message": "m"}));
+    assert!(guard.finish(&event(&run_finished()), &mut sink).is_err(), "it has not begun");
+    guard.pass(&event(&run_started()), &mut sink).unwrap();
+    assert!(guard.finish(&event(&run_started()), &mut sink).is_err(), "it is no end");
+    guard.pass(&event(&json!({"type": "TEXT_MESSAGE_START", "messageId": "m"})), &mut sink).unwrap();
     assert!(!guard.is_over());
-    guard.finish(&event(run_finished()), &mut sink).unwrap();
+    guard.finish(&event(&run_finished()), &mut sink).unwrap();
     assert!(guard.is_over());
     guard.finish(&failed, &mut sink).unwrap();
     assert_eq!(guard.repairs(), 0);
@@ -408,7 +407,7 @@ proptest! {
         }
         let passed = pass(&accepted);
         prop_assert_eq!((&passed.refused, passed.repairs), (&Vec::new(), 0));
-        let events = |forms: Vec<Value>| forms.into_iter().map(event).collect::<Vec<_>>();
-        prop_assert_eq!(events(passed.out), events(accepted));
+        let events = |forms: &[Value]| forms.iter().map(event).collect::<Vec<_>>();
+        prop_assert_eq!(events(&passed.out), events(&accepted));
     }
 }

@@ -6,3 +6,4 @@ mod events;
 mod guard;
 mod input;
 mod rules;
+mod samples;

@@ -75,16 +75,16 @@ impl Reader {
         let call = || text(event, "toolCallId").unwrap();
         match kind {
             "TEXT_MESSAGE_START" => self.opens("text", "message", message(), tag),
-            "TEXT_MESSAGE_CONTENT" => self.goes_on("text", "message", message(), tag, false),
-            "TEXT_MESSAGE_END" => self.goes_on("text", "message", message(), tag, true),
+            "TEXT_MESSAGE_CONTENT" => self.goes_on("text", "message", message(), &tag, false),
+            "TEXT_MESSAGE_END" => self.goes_on("text", "message", message(), &tag, true),
             "TOOL_CALL_START" => self.opens_call(call(), text(event, "parentMessageId"), tag),
-            "TOOL_CALL_ARGS" => self.goes_on("call", "call", call(), tag, false),
-            "TOOL_CALL_END" => self.goes_on("call", "call", call(), tag, true),
+            "TOOL_CALL_ARGS" => self.goes_on("call", "call", call(), &tag, false),
+            "TOOL_CALL_END" => self.goes_on("call", "call", call(), &tag, true),
             "REASONING_START" => self.opens("span", "reasoning", message(), tag),
-            "REASONING_END" => self.goes_on("span", "reasoning", message(), tag, true),
+            "REASONING_END" => self.goes_on("span", "reasoning", message(), &tag, true),
             "REASONING_MESSAGE_START" => self.opens("thought", "reasoning", message(), tag),
-            "REASONING_MESSAGE_CONTENT" => self.goes_on("thought", "reasoning", message(), tag, false),
-            "REASONING_MESSAGE_END" => self.goes_on("thought", "reasoning", message(), tag, true),
+            "REASONING_MESSAGE_CONTENT" => self.goes_on("thought", "reasoning", message(), &tag, false),
+            "REASONING_MESSAGE_END" => self.goes_on("thought", "reasoning", message(), &tag, true),
             "STEP_STARTED" => self.takes_step(|open, step| open.insert(step), event, tag),
             "STEP_FINISHED" => self.takes_step(|open, step| open.remove(&step), event, tag),
             "TOOL_CALL_RESULT" => {
@@ -184,10 +184,10 @@ impl Reader {
         what: &'static str,
         bucket: &'static str,
         id: String,
-        tag: Owner,
+        tag: &Owner,
         is_end: bool,
     ) -> Result<(), String> {
-        self.fits(bucket, &id, &tag)?;
+        self.fits(bucket, &id, tag)?;
         let key = (what, None, id);
         let is_open = if is_end { self.open.remove(&key) } else { self.open.contains(&key) };
         if is_open { Ok(()) } else { reject("it is not open") }
