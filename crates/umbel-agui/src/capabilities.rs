@@ -201,3 +201,40 @@ pub struct SubagentInfo {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_not_declared_is_left_out() {
+        assert_eq!(serde_json::to_value(AgentCapabilities::default()).unwrap(), json!({}));
+    }
+
+    #[test]
+    fn every_capability_is_read_and_written_under_its_name() {
+        let tool = json!({"name": "t", "description": "d"});
+        let form = json!({
+            "identity": {"name": "n", "type": "umbel", "description": "d", "version": "1", "provider": "p",
+                         "documentationUrl": "u", "metadata": {"k": null}},
+            "transport": {"streaming": true, "websocket": false, "httpBinary": true, "pushNotifications": false,
+                          "resumable": true},
+            "tools": {"supported": true, "items": [tool], "parallelCalls": true, "clientProvided": true},
+            "output": {"structuredOutput": true, "supportedMimeTypes": ["text/plain"]},
+            "state": {"snapshots": true, "deltas": true, "memory": false, "persistentState": true},
+            "multiAgent": {"supported": true, "delegation": true, "handoffs": true,
+                           "subagents": [{"name": "n", "description": "d"}, {"name": "m"}]},
+            "reasoning": {"supported": true, "streaming": true, "encrypted": false},
+            "multimodal": {"input": {"image": true, "audio": true, "video": true, "pdf": true, "file": true},
+                           "output": {"image": false, "audio": false}},
+            "execution": {"codeExecution": false, "sandboxed": false, "maxIterations": 500,
+                          "maxExecutionTime": 600_000},
+            "humanInTheLoop": {"supported": true, "approvals": true, "interventions": true, "feedback": false,
+                               "interrupts": true, "approveWithEdits": true},
+            "custom": {"any": [1]},
+        });
+        let read: AgentCapabilities = serde_json::from_value(form.clone()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), form);
+    }
+}

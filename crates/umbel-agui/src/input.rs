@@ -150,8 +150,8 @@ pub enum InputErrorKind {
 impl fmt::Display for InputError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.path.as_str() {
-            "" => f.write_str(&self.message),
-            path => write!(f, "`{path}`: {}", self.message),
+            "" => write!(f, "the input: {}", self.message),
+            path => write!(f, "`{path}` of the input: {}", self.message),
         }
     }
 }
@@ -165,8 +165,17 @@ impl InputError {
 
     /// What serde says about a field.
     pub(crate) fn invalid(path: impl Into<String>, error: &serde_json::Error) -> Self {
-        let kind = if error.is_data() { InputErrorKind::Invalid } else { InputErrorKind::NotJson };
-        Self::new(kind, path, error.to_string())
+        if error.is_data() {
+            Self::new(InputErrorKind::Invalid, path, error.to_string())
+        } else {
+            Self::new(InputErrorKind::NotJson, path, format!("cannot be read as JSON: {error}"))
+        }
+    }
+
+    /// The same error of something that is part of something else, such as `messages[3]`.
+    pub fn within(self, path: &str) -> Self {
+        let path = if self.path.is_empty() { path.to_owned() } else { format!("{path}.{}", self.path) };
+        Self { path, ..self }
     }
 }
 
@@ -306,8 +315,7 @@ impl<'de> Visitor<'de> for InputSeed<'_> {
             }
             place.at("");
         }
-        let required =
-            |field: Field| A::Error::custom(format!("`{}` is missing, and is required", field.name()));
+        let required = |field: Field| A::Error::custom(format!("`{}` is missing: send it", field.name()));
         input.thread_id = thread_id.ok_or_else(|| required(Field::ThreadId))?;
         input.run_id = run_id.ok_or_else(|| required(Field::RunId))?;
         let messages: Vec<&'de RawValue> = messages.ok_or_else(|| required(Field::Messages))?;
