@@ -33,7 +33,6 @@ pub use self::view::SessionView;
 
 use self::drive::Task;
 use self::hot::HotSessions;
-pub(crate) use self::hot::is_waiting;
 use self::journal::Recorder;
 use crate::compaction::Compactor;
 use crate::onion;
