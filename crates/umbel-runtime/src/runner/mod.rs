@@ -9,6 +9,7 @@ mod pick;
 mod recovery;
 mod rewind;
 mod stream;
+mod taking;
 mod view;
 
 use std::fmt;
