@@ -560,6 +560,43 @@ impl EventKind<'_> {
         )
     }
 
+    /// Its type on the wire.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::RunStarted { .. } => "RUN_STARTED",
+            Self::RunFinished { .. } => "RUN_FINISHED",
+            Self::RunError { .. } => "RUN_ERROR",
+            Self::StepStarted { .. } => "STEP_STARTED",
+            Self::StepFinished { .. } => "STEP_FINISHED",
+            Self::TextMessageStart { .. } => "TEXT_MESSAGE_START",
+            Self::TextMessageContent { .. } => "TEXT_MESSAGE_CONTENT",
+            Self::TextMessageEnd { .. } => "TEXT_MESSAGE_END",
+            Self::TextMessageChunk { .. } => "TEXT_MESSAGE_CHUNK",
+            Self::ToolCallStart { .. } => "TOOL_CALL_START",
+            Self::ToolCallArgs { .. } => "TOOL_CALL_ARGS",
+            Self::ToolCallEnd { .. } => "TOOL_CALL_END",
+            Self::ToolCallChunk { .. } => "TOOL_CALL_CHUNK",
+            Self::ToolCallResult { .. } => "TOOL_CALL_RESULT",
+            Self::StateSnapshot { .. } => "STATE_SNAPSHOT",
+            Self::StateDelta { .. } => "STATE_DELTA",
+            Self::MessagesSnapshot { .. } => "MESSAGES_SNAPSHOT",
+            Self::ActivitySnapshot { .. } => "ACTIVITY_SNAPSHOT",
+            Self::ActivityDelta { .. } => "ACTIVITY_DELTA",
+            Self::ReasoningStart { .. } => "REASONING_START",
+            Self::ReasoningMessageStart { .. } => "REASONING_MESSAGE_START",
+            Self::ReasoningMessageContent { .. } => "REASONING_MESSAGE_CONTENT",
+            Self::ReasoningMessageEnd { .. } => "REASONING_MESSAGE_END",
+            Self::ReasoningMessageChunk { .. } => "REASONING_MESSAGE_CHUNK",
+            Self::ReasoningEnd { .. } => "REASONING_END",
+            Self::ReasoningEncryptedValue { .. } => "REASONING_ENCRYPTED_VALUE",
+            Self::SubagentStarted { .. } => "SUBAGENT_STARTED",
+            Self::SubagentFinished { .. } => "SUBAGENT_FINISHED",
+            Self::SubagentError { .. } => "SUBAGENT_ERROR",
+            Self::Raw { .. } => "RAW",
+            Self::Custom { .. } => "CUSTOM",
+        }
+    }
+
     /// Whether the run ends with it.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::RunFinished { .. } | Self::RunError { .. })

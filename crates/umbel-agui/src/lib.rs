@@ -3,7 +3,9 @@
 //! # Layout
 //! - [`event`]: what a server says; [`message`]: the messages of a conversation; [`input`]: what a client asks for;
 //!   [`capabilities`]: what an agent can do
-//! - [`patch`]: RFC 6902, by which state changes are told
+//! - [`patch`]: RFC 6902, by which changes of state are told
+//! - [`guard`]: the rules of order, enforced on what leaves
+//! - [`sse`]: events as bytes
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven.
 //!
@@ -13,17 +15,23 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 pub mod capabilities;
+mod chunk;
 pub mod event;
+pub mod guard;
 pub mod input;
 pub mod message;
 mod owned;
 pub mod patch;
+pub mod sse;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use capabilities::AgentCapabilities;
 pub use event::{
     AguiEvent, AguiInterrupt, EncryptedSubtype, EventKind, ReasoningRole, RunOutcome, SubagentOutcome,
     TextRole, TokenUsage, ToolResultContent, ToolRole,
 };
+pub use guard::{Guard, Refusal};
 pub use input::{
     ContextItem, InputError, InputErrorKind, InputLimits, ResumeEntry, ResumeStatus, RunAgentInput, Tool,
 };
