@@ -37,6 +37,8 @@ pub enum ErrorKind {
     AlreadyExists,
     /// Another run holds the session.
     SessionBusy,
+    /// A run was cut short in the session: it has to be gone on with first.
+    SessionAbandoned,
     /// The session has moved on since it was read.
     StaleSession,
     /// The lease was lost to another owner; nothing was written.
@@ -116,13 +118,14 @@ pub enum ModelErrorKind {
 }
 
 /// Every kind there is.
-const KINDS: [ErrorKind; 40] = [
+const KINDS: [ErrorKind; 41] = [
     ErrorKind::InvalidInput,
     ErrorKind::Build,
     ErrorKind::Unsupported,
     ErrorKind::SessionNotFound,
     ErrorKind::AlreadyExists,
     ErrorKind::SessionBusy,
+    ErrorKind::SessionAbandoned,
     ErrorKind::StaleSession,
     ErrorKind::Fenced,
     ErrorKind::MissingState,
@@ -174,6 +177,7 @@ impl ErrorKind {
             Self::SessionNotFound => "SESSION_NOT_FOUND",
             Self::AlreadyExists => "ALREADY_EXISTS",
             Self::SessionBusy => "SESSION_BUSY",
+            Self::SessionAbandoned => "SESSION_ABANDONED",
             Self::StaleSession => "STALE_SESSION",
             Self::Fenced => "FENCED",
             Self::MissingState => "MISSING_STATE",
@@ -303,6 +307,7 @@ impl Error {
         matches!(
             self.0.kind,
             ErrorKind::SessionBusy
+                | ErrorKind::SessionAbandoned
                 | ErrorKind::StaleSession
                 | ErrorKind::StreamCut
                 | ErrorKind::RateLimited

@@ -300,6 +300,11 @@ fn busy(key: &SessionKey) -> Error {
     Error::new(ErrorKind::SessionBusy, message)
 }
 
+fn abandoned(key: &SessionKey) -> Error {
+    let message = format!("a run was cut short in session {key}: go on with it first, with `recover`");
+    Error::new(ErrorKind::SessionAbandoned, message)
+}
+
 fn fenced(key: &SessionKey) -> Error {
     let message = format!("session {key} was taken over by another run; nothing was written");
     Error::new(ErrorKind::Fenced, message)
@@ -417,6 +422,9 @@ impl SessionStore for InMemorySessions {
         self.with(&key.clone(), |slot, shared| {
             if slot.is_held() {
                 return Err(busy(&key));
+            }
+            if slot.held.is_some() && !acquire.claims {
+                return Err(abandoned(&key));
             }
             let news = slot.news(&key, shared, acquire.known);
             slot.epoch += 1;

@@ -114,6 +114,9 @@ pub struct Acquire {
     pub known: Versions,
     /// What to append at once.
     pub entries: Entries,
+    /// Whether the caller sees to a run that was cut short in the session. Who does not is refused while there is one, so
+    /// that no run begins behind one that has no outcome.
+    pub claims: bool,
 }
 
 /// What taking a lease gives.
@@ -335,8 +338,8 @@ pub fn refuse_nul_keys(entries: &[LogEntry]) -> Result<()> {
 /// Keeps sessions.
 ///
 /// Errors every store must give: `AlreadyExists`, `SessionNotFound`, `SessionBusy` (someone else's lease),
-/// `StaleSession` (unexpected version), `Fenced` (a lease that was lost or given back), `InvalidInput` (a state key with
-/// a NUL). With any of them nothing was written. Partial events among the entries are skipped, `temp:` keys are stripped
+/// `SessionAbandoned` (a lease that ran out before it was given back, and who wants it does not claim it), `StaleSession`
+/// (unexpected version), `Fenced` (a lease that was lost or given back), `InvalidInput` (a state key with a NUL). With any of them nothing was written. Partial events among the entries are skipped, `temp:` keys are stripped
 /// from deltas. A lease that ran out still writes as long as nobody else has taken the session.
 ///
 /// `umbel_stores::contract` has tests that show whether a store keeps to all of this.

@@ -16,6 +16,11 @@ pub(crate) fn busy(key: &SessionKey) -> Error {
     Error::new(ErrorKind::SessionBusy, message)
 }
 
+pub(crate) fn abandoned(key: &SessionKey) -> Error {
+    let message = format!("a run was cut short in session {key}: go on with it first, with `recover`");
+    Error::new(ErrorKind::SessionAbandoned, message)
+}
+
 pub(crate) fn fenced(key: &SessionKey) -> Error {
     let message = format!("the lease of session {key} was given back or taken over; nothing was written");
     Error::new(ErrorKind::Fenced, message)

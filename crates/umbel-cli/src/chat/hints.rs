@@ -18,7 +18,7 @@ pub(super) fn what_to_do(kind: ErrorKind) -> &'static str {
         ErrorKind::ModelCallLimit | ErrorKind::DepthLimit => {
             "The agents may be going in circles: ask for less at once."
         }
-        ErrorKind::SessionBusy | ErrorKind::StaleSession => {
+        ErrorKind::SessionBusy | ErrorKind::SessionAbandoned | ErrorKind::StaleSession => {
             "Something else uses this conversation: say it again."
         }
         ErrorKind::SessionNotFound | ErrorKind::Fenced | ErrorKind::Corrupt => {

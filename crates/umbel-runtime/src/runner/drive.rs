@@ -1,18 +1,18 @@
 //! One run from its first write to its last.
 
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use futures::FutureExt;
 use smallvec::smallvec;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 use tracing::Instrument;
-use umbel_core::store::{Acquire, Entries};
+use umbel_core::store::Entries;
 use umbel_core::{
     BoxFuture, CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Outcome,
     Part, Payload, Result, Role, Run, RunId, RunParts, SessionKey, Source, Work,
@@ -21,6 +21,7 @@ use umbel_core::{
 use super::Shared;
 use super::journal::{Recorder, not_immediate};
 use super::pick::{pick_agent, workflow_above};
+use super::taking::{Patience, acquire};
 use super::{answers, recovery};
 use crate::agents::run_agent;
 use crate::onion;
@@ -106,22 +107,29 @@ fn start(task: Task) -> Work<'static, Result<Run>> {
         return Work::later(caught(start_later(task)));
     }
     let started = std::panic::catch_unwind(AssertUnwindSafe(|| start_now(task)));
-    Work::done(started.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
+    match started {
+        Ok(Ok(run)) => run,
+        Ok(Err(error)) => Work::done(Err(error)),
+        Err(panic) => Work::done(Err(panicked(panic.as_ref()))),
+    }
 }
 
-/// The start of a run that has nothing to wait for.
-fn start_now(task: Task) -> Result<Run> {
+/// The start of a run that has nothing to wait for, unless a run was cut short in its session.
+fn start_now(task: Task) -> Result<Work<'static, Result<Run>>> {
     let recorder = task.recorder.clone();
     let (mut parts, begins) = prepare(task)?;
     let input = message(begins)?;
     parts.input = Some(input.clone());
-    let event = Arc::new(first_event(&recorder, &parts, Source::user(), input));
+    let event = Arc::new(first_event(&recorder, &parts, Source::user(), input.clone()));
     let acquire = acquire(&recorder, &parts, entries(&recorder, &event));
     match recorder.shared.services.sessions.acquire(acquire).try_now() {
+        Ok(Err(error)) if error.kind() == ErrorKind::SessionAbandoned => {
+            return Ok(Work::later(caught(take_session(recorder.clone(), parts, input, None))));
+        }
         Ok(acquired) => recorder.begin(acquired?, event),
         Err(_) => return Err(not_immediate()),
     }
-    Run::new(parts, recorder.shared.team.tree.root())
+    Run::new(parts, recorder.shared.team.tree.root()).map(|run| Work::done(Ok(run)))
 }
 
 /// The start of a run that looks at the session first, or has a store or a handler to wait for.
@@ -131,11 +139,9 @@ async fn start_later(task: Task) -> Result<Run> {
     let hooks = &shared.team.hooks;
     let (mut parts, begins) = prepare(task)?;
     let mut input = message(begins)?;
-    if !hooks.on_input.is_empty() || input.has_responses() || shared.team.has_tasks() {
-        // Handlers may look at the session, and an answer belongs where its question stands.
-        if let Some(news) = shared.services.sessions.news(&parts.key, recorder.versions()).await? {
-            recorder.take_in(news);
-        }
+    if !hooks.on_input.is_empty() || depends_on_log(shared, &input) {
+        // Handlers may look at the session, too.
+        look(&recorder, &parts).await?;
     }
     if !hooks.on_input.is_empty() {
         let early = Run::new(parts.clone(), shared.team.tree.root())?;
@@ -148,17 +154,54 @@ async fn start_later(task: Task) -> Result<Run> {
         (input, artifacts) = store_blobs(&parts, input).await?;
     }
     parts.input = Some(input.clone());
-    if input.has_responses() {
-        let now = shared.services.clock.now();
-        recorder.session(|hot| answers::check(&shared.team, hot.open(), &hot.events, &input, now))?;
+    take_session(recorder, parts, input, artifacts).await
+}
+
+/// Takes the session and begins the run. If another run has the session, waits as long as it may.
+async fn take_session(
+    recorder: Arc<Recorder>,
+    parts: RunParts,
+    input: Arc<Content>,
+    artifacts: Option<BTreeMap<String, u64>>,
+) -> Result<Run> {
+    let shared = &recorder.shared;
+    let mut patience = Patience::new(&parts);
+    loop {
+        if input.has_responses() {
+            let now = shared.services.clock.now();
+            recorder.session(|hot| answers::check(&shared.team, hot.open(), &hot.events, &input, now))?;
+        }
+        let source = source_of(&shared.team, &umbel_core::Journal::events(&*recorder), &input)?;
+        let mut event = first_event(&recorder, &parts, source, input.clone());
+        if artifacts.is_some() {
+            event.actions_mut().artifact_delta.clone_from(&artifacts);
+        }
+        let event = Arc::new(event);
+        let acquire = acquire(&recorder, &parts, entries(&recorder, &event));
+        match shared.services.sessions.acquire(acquire).await {
+            Ok(acquired) => {
+                recorder.begin(acquired, event);
+                return Run::new(parts, shared.team.tree.root());
+            }
+            Err(error) => patience.wait(&recorder, &parts, error).await?,
+        }
+        if depends_on_log(shared, &input) {
+            look(&recorder, &parts).await?;
+        }
     }
-    let source = source_of(&shared.team, &umbel_core::Journal::events(&*recorder), &input)?;
-    let mut event = first_event(&recorder, &parts, source, input);
-    if artifacts.is_some() {
-        event.actions_mut().artifact_delta = artifacts;
+}
+
+/// Whether it depends on the log what is made of a message: an answer belongs where its question stands.
+fn depends_on_log(shared: &Shared, input: &Content) -> bool {
+    input.has_responses() || shared.team.has_tasks()
+}
+
+/// Takes in what is new in the session.
+async fn look(recorder: &Recorder, parts: &RunParts) -> Result<()> {
+    if let Some(news) = recorder.shared.services.sessions.news(&parts.key, recorder.versions()).await? {
+        recorder.take_in(news);
     }
-    take_session(&recorder, &parts, Arc::new(event)).await?;
-    Run::new(parts, shared.team.tree.root())
+    Ok(())
 }
 
 /// Checks what is to be done, and takes what is kept of the session.
@@ -196,34 +239,15 @@ fn first_event(recorder: &Recorder, parts: &RunParts, source: Arc<Source>, input
     if !parts.config.state_delta.is_empty() {
         event.actions_mut().state_delta = Some(parts.config.state_delta.clone());
     }
+    if !parts.config.input_metadata.is_empty() {
+        let metadata = event.meta_mut().custom_metadata.get_or_insert_default();
+        metadata.extend(parts.config.input_metadata.clone());
+    }
     event
 }
 
 fn entries(recorder: &Recorder, event: &Arc<Event>) -> Entries {
     smallvec![LogEntry::Event(event.clone()), LogEntry::Record(recorder.shared.started.clone())]
-}
-
-pub(super) fn acquire(recorder: &Recorder, parts: &RunParts, entries: Entries) -> Acquire {
-    let (key, owner) = (parts.key.clone(), recorder.shared.owner.clone());
-    Acquire { key, owner, ttl: parts.config.limits.lease, known: recorder.versions(), entries }
-}
-
-/// Takes the lease. If another run has it, waits as long as it may.
-async fn take_session(recorder: &Recorder, parts: &RunParts, event: Arc<Event>) -> Result<()> {
-    let entries = entries(recorder, &event);
-    let patience = Instant::now() + parts.config.wait_for_session;
-    loop {
-        let acquire = acquire(recorder, parts, entries.clone());
-        match recorder.shared.services.sessions.acquire(acquire).await {
-            Err(error) if error.kind() == ErrorKind::SessionBusy && Instant::now() < patience => {
-                parts.cancel.guard(pin!(tokio::time::sleep(Duration::from_millis(20)))).await?;
-            }
-            acquired => {
-                recorder.begin(acquired?, event);
-                return Ok(());
-            }
-        }
-    }
 }
 
 /// What the user said, in the user's role. A call is no message of a user.
@@ -267,13 +291,13 @@ fn source_of(team: &Team, events: &List<Arc<Event>>, input: &Content) -> Result<
 async fn store_blobs(
     parts: &RunParts,
     input: Arc<Content>,
-) -> Result<(Arc<Content>, Option<std::collections::BTreeMap<String, u64>>)> {
+) -> Result<(Arc<Content>, Option<BTreeMap<String, u64>>)> {
     let store = parts.services.artifacts.as_ref().ok_or_else(|| {
         let message = "files of the user are to be stored, but no artifact store is configured";
         Error::new(ErrorKind::NoArtifactStore, message)
     })?;
     let mut input = Arc::unwrap_or_clone(input);
-    let mut stored = std::collections::BTreeMap::new();
+    let mut stored = BTreeMap::new();
     for (index, part) in input.parts.iter_mut().enumerate() {
         if let Payload::InlineData(_) = &part.payload {
             let name = format!("artifact_{}_{index}", parts.id);

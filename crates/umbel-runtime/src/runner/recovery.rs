@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 use smallvec::smallvec;
-use tokio::time::Instant;
-use umbel_core::store::{Acquire, Acquired};
+use umbel_core::store::{Abandoned, Acquire, Acquired};
 use umbel_core::{
     Continued, Error, ErrorKind, Interrupt, LogEntry, OtherBuilds, Outcome, Result, Run, RunId, RunParts,
     RunStep, SessionKey, SessionStore, Versions,
 };
 
 use super::Runner;
-use super::drive::{Begins, Task, acquire, prepare};
+use super::drive::{Begins, Task, prepare};
 use super::hot::{HotSession, Trail};
 use super::journal::Recorder;
+use super::taking::{Patience, acquire};
 
 /// How many runs are gone on with at once.
 const AT_ONCE: usize = 16;
@@ -44,16 +44,12 @@ impl Runner {
         let left =
             abandoned.into_iter().filter(|one| one.parent.as_ref().is_none_or(|above| !keys.contains(above)));
         let work = stream::iter(left).map(|one| async move {
-            if let Some(parent) = &one.parent
-                && is_running(&**self.sessions(), parent).await?
-            {
-                return Ok(None);
-            }
-            let damaged =
-                |error| Recovered { key: one.key.clone(), run: RunId::default(), outcome: Err(error) };
-            match self.recover_one(one.key.clone(), one.parent.is_some()).await {
+            let key = one.key.clone();
+            match self.recover_abandoned(one).await {
                 // It must not keep the others from being told of.
-                Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(damaged(error))),
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    Ok(Some(Recovered { key, run: RunId::default(), outcome: Err(error) }))
+                }
                 recovered => recovered,
             }
         });
@@ -61,10 +57,36 @@ impl Runner {
         done.into_iter().filter_map(Result::transpose).collect()
     }
 
+    /// Goes on with the run that was cut short in a session, if there still is one.
+    pub(super) async fn recover_session(&self, key: &SessionKey) -> Result<()> {
+        let abandoned = self.sessions().abandoned(self.app()).await?;
+        if let Some(one) = abandoned.into_iter().find(|one| one.key == *key) {
+            self.recover_abandoned(one).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a run that was cut short, unless it works for another one that is under way: who goes on with that
+    /// one sees to it.
+    async fn recover_abandoned(&self, one: Abandoned) -> Result<Option<Recovered>> {
+        if let Some(parent) = &one.parent
+            && is_running(&**self.sessions(), parent).await?
+        {
+            return Ok(None);
+        }
+        self.recover_one(one.key, one.parent.is_some()).await
+    }
+
+    /// Gives back a lease that ran out without a run.
+    pub(super) async fn free_if_idle(&self, key: SessionKey) -> Result<()> {
+        if is_running(&**self.sessions(), &key).await? { Ok(()) } else { self.free(key).await }
+    }
+
     /// Gives back a lease that ran out. Someone else may have taken it.
     async fn free(&self, key: SessionKey) -> Result<()> {
         let (owner, ttl) = (self.shared.owner.clone(), self.shared.config.limits.lease);
-        let acquire = Acquire { key, owner, ttl, known: Versions::default(), entries: smallvec![] };
+        let (known, entries) = (Versions::default(), smallvec![]);
+        let acquire = Acquire { key, owner, ttl, known, entries, claims: true };
         match self.sessions().acquire(acquire).await {
             Ok(taken) => self.sessions().release(&taken.lease, taken.versions, smallvec![]).await.map(drop),
             Err(error) if error.kind() == ErrorKind::SessionBusy => Ok(()),
@@ -136,7 +158,7 @@ pub(super) async fn start_again(task: Task) -> Result<Run> {
     let recorder = task.recorder.clone();
     let (mut parts, begins) = prepare(task)?;
     let (shared, store) = (&recorder.shared, &recorder.shared.services.sessions);
-    let mut acquired = claim(&recorder, &parts).await?;
+    let mut acquired = claim(&recorder, &parts, &begins).await?;
     recorder.take_in(std::mem::take(&mut acquired.news));
     let trail = match to_go_on_with(&recorder, &parts, &begins) {
         Ok(trail) => trail,
@@ -185,17 +207,15 @@ fn to_go_on_with(recorder: &Recorder, parts: &RunParts, begins: &Begins) -> Resu
     })
 }
 
-/// Takes the lease of a session, if it is free. Nothing is written with it: another process may have ended the run, and
-/// the log must not say that it went on.
-async fn claim(recorder: &Recorder, parts: &RunParts) -> Result<Acquired> {
-    let patience = Instant::now() + parts.config.wait_for_session;
+/// Takes the lease of a session. Nothing is written with it: another process may have ended the run, and the log must not
+/// say that it went on.
+async fn claim(recorder: &Recorder, parts: &RunParts, begins: &Begins) -> Result<Acquired> {
+    let mut patience = Patience::new(parts);
+    let claims = !matches!(begins, Begins::Again);
     loop {
-        let acquire = acquire(recorder, parts, smallvec![]);
+        let acquire = Acquire { claims, ..acquire(recorder, parts, smallvec![]) };
         match recorder.shared.services.sessions.acquire(acquire).await {
-            Err(error) if error.kind() == ErrorKind::SessionBusy && Instant::now() < patience => {
-                let pause = std::pin::pin!(tokio::time::sleep(std::time::Duration::from_millis(20)));
-                parts.cancel.guard(pause).await?;
-            }
+            Err(error) => patience.wait(recorder, parts, error).await?,
             acquired => return acquired,
         }
     }

@@ -67,8 +67,12 @@ impl AgentTool {
         let limits = run.config().limits;
         // Whoever made the call before may have lost its own session and be about to leave this one, too.
         let patience = Instant::now() + limits.lease + limits.grace;
-        let is_held =
-            |error: &Error| matches!(error.kind(), ErrorKind::SessionBusy | ErrorKind::StaleSession);
+        let is_held = |error: &Error| {
+            matches!(
+                error.kind(),
+                ErrorKind::SessionBusy | ErrorKind::SessionAbandoned | ErrorKind::StaleSession
+            )
+        };
         loop {
             match self.ask_in_session(cx, &shared, args).await {
                 Err(error) if cx.is_again() && is_held(&error) && Instant::now() < patience => {

@@ -7,8 +7,8 @@ use umbel_core::store::Abandoned;
 use umbel_core::{ErrorKind, NewSession, Versions};
 
 use super::{
-    LONG, Sessions, acquire, entries, finished, key, lease, log, new_session, read, refused, said, sets,
-    texts,
+    LONG, Sessions, acquire, claim, entries, finished, key, lease, log, new_session, read, refused, said,
+    sets, texts,
 };
 
 /// Runs out while a test waits.
@@ -35,7 +35,7 @@ pub async fn a_lease_runs_out(store: &Sessions) {
     let first = lease(store, &session.key, SHORT).await.unwrap();
     refused(lease(store, &session.key, LONG).await, ErrorKind::SessionBusy);
     tokio::time::sleep(WAIT).await;
-    let second = lease(store, &session.key, LONG).await.unwrap();
+    let second = claim(store, &session.key, entries([])).await.unwrap();
     assert!(second.lease.epoch > first.lease.epoch);
 }
 
@@ -43,7 +43,7 @@ pub async fn an_old_lease_is_fenced_off(store: &Sessions) {
     let session = new_session(store).await;
     let old = acquire(store, &session.key, SHORT, session.versions, entries([said("1")])).await.unwrap();
     tokio::time::sleep(WAIT).await;
-    let new = lease(store, &session.key, LONG).await.unwrap();
+    let new = claim(store, &session.key, entries([])).await.unwrap();
     let writes = || entries([said("lost"), sets(json!({"k": 1, "user:u": 1}))]);
     refused(store.append(&old.lease, old.versions, writes()).await, ErrorKind::Fenced);
     refused(store.release(&old.lease, old.versions, writes()).await, ErrorKind::Fenced);
@@ -147,10 +147,32 @@ pub async fn an_abandoned_session_is_found(store: &Sessions) {
     ];
     assert_eq!(store.abandoned(app).await.unwrap(), expected);
     assert!(store.abandoned("another app").await.unwrap().is_empty());
-    let claimed = lease(store, &parent, LONG).await.unwrap();
+    let claimed = claim(store, &parent, entries([])).await.unwrap();
     assert_eq!(store.abandoned(app).await.unwrap().len(), 1, "a claimed one is nobody else's");
     store.release(&claimed.lease, claimed.versions, entries([])).await.unwrap();
     assert_eq!(store.abandoned(app).await.unwrap().len(), 1);
+}
+
+pub async fn an_abandoned_session_is_for_those_who_claim_it(store: &Sessions) {
+    let session = new_session(store).await;
+    let began = entries([said("cut short")]);
+    let old = acquire(store, &session.key, SHORT, session.versions, began).await.unwrap();
+    tokio::time::sleep(WAIT).await;
+    let writes = || entries([said("lost"), sets(json!({"k": 1, "user:u": 1}))]);
+    let attempt = acquire(store, &session.key, LONG, old.versions, writes()).await;
+    refused(attempt, ErrorKind::SessionAbandoned);
+    assert_eq!(store.abandoned(session.key.app()).await.unwrap().len(), 1, "it is still abandoned");
+    assert_eq!(texts(store, &session.key).await, ["cut short"]);
+    assert!(read(store, &session.key).await.state.to_object().is_empty());
+    let late = store.append(&old.lease, old.versions, entries([said("late")])).await.unwrap();
+    let claimed = claim(store, &session.key, entries([said("claimed")])).await.unwrap();
+    assert_eq!(claimed.versions.session, late.session + 1);
+    refused(claim(store, &session.key, entries([])).await, ErrorKind::SessionBusy);
+    store.release(&claimed.lease, claimed.versions, entries([finished()])).await.unwrap();
+    let next = acquire(store, &session.key, LONG, claimed.versions, entries([said("next")])).await.unwrap();
+    store.release(&next.lease, next.versions, entries([])).await.unwrap();
+    claim(store, &session.key, entries([])).await.unwrap();
+    assert_eq!(texts(store, &session.key).await, ["cut short", "late", "claimed", "next"]);
 }
 
 pub async fn one_of_many_gets_the_lease(store: &Sessions) {
@@ -161,7 +183,7 @@ pub async fn one_of_many_gets_the_lease(store: &Sessions) {
         let (store, key) = (store.clone(), session.key.clone());
         tokio::spawn(async move {
             let writes = entries([said(&format!("claimed by {n}"))]);
-            acquire(&store, &key, LONG, Versions::default(), writes).await
+            claim(&store, &key, writes).await
         })
     });
     let results = futures::future::join_all(attempts).await.into_iter().map(Result::unwrap);

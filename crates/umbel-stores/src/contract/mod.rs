@@ -130,7 +130,7 @@ macro_rules! __session_cases {
                 a_lease_given_back_is_gone, a_heartbeat_keeps_the_lease,
                 a_lease_that_ran_out_writes_until_it_is_taken, taking_and_giving_back_write_at_once,
                 a_lease_of_a_deleted_session_is_worth_nothing, an_abandoned_session_is_found,
-                one_of_many_gets_the_lease
+                an_abandoned_session_is_for_those_who_claim_it, one_of_many_gets_the_lease
             },
             odd::{
                 odd_names_are_kept_apart, apps_and_users_do_not_see_each_other, odd_state_keys_are_kept,
@@ -303,7 +303,14 @@ async fn acquire(
     known: Versions,
     entries: Entries,
 ) -> Result<Acquired> {
-    store.acquire(Acquire { key: key.clone(), owner: "tester".into(), ttl, known, entries }).await
+    let (key, owner) = (key.clone(), "tester".into());
+    store.acquire(Acquire { key, owner, ttl, known, entries, claims: false }).await
+}
+
+/// Takes the lease, though a run may have been cut short.
+async fn claim(store: &Sessions, key: &SessionKey, entries: Entries) -> Result<Acquired> {
+    let (key, owner, known) = (key.clone(), "claimer".into(), Versions::default());
+    store.acquire(Acquire { key, owner, ttl: LONG, known, entries, claims: true }).await
 }
 
 /// What must fail, and how.

@@ -21,7 +21,7 @@ use umbel_core::{
 use super::fault::Trouble;
 use super::{Postgres, Tries, query, signed, unknown, unsigned, upkeep};
 use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, refuse_holes, to_json};
-use crate::refusal::{busy, exists, fenced, not_found, stale};
+use crate::refusal::{self, busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
 
 /// The server's clock, in milliseconds.
@@ -410,6 +410,9 @@ async fn acquire(
 ) -> Result<Option<(Acquired, Row)>, Trouble> {
     let key = &wanted.key;
     let Some(mut row) = Row::lock_free(change, key).await? else { return Ok(None) };
+    if row.lease_until.is_some() && !wanted.claims {
+        return Err(refusal::abandoned(key).into());
+    }
     let news = row.news(change, key, wanted.known).await?;
     row.write(change, key, entries).await?;
     row.set_lease(change, Some(&wanted.owner), Some(millis(wanted.ttl))).await?;

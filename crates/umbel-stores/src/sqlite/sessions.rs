@@ -18,7 +18,7 @@ use umbel_core::{
 
 use super::{Sqlite, Trouble, signed, unsigned, upkeep};
 use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, refuse_holes, to_json, together};
-use crate::refusal::{busy, exists, fenced, not_found, stale};
+use crate::refusal::{self, busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
 
 /// News that are read while the lease is taken. Whoever is further behind reads first, beside the writer.
@@ -438,6 +438,9 @@ fn acquire(connection: &Connection, acquire: &Acquire, entries: &Prepared) -> Re
         row.shorten_lease(connection, now)?;
         return Ok(Attempt::Busy);
     }
+    if row.lease_until.is_some() && !acquire.claims {
+        return Err(refusal::abandoned(key).into());
+    }
     let known = if row.is_unknown_to(acquire.known) { 0 } else { acquire.known.session };
     if row.version - known > SMALL_GAP {
         return Ok(Attempt::Behind);
@@ -590,8 +593,8 @@ impl SessionStore for Sqlite {
             let entries = Arc::new(Prepared::new(&std::mem::take(&mut wanted.entries))?);
             let mut read = None;
             loop {
-                let (owner, ttl, known) = (wanted.owner.clone(), wanted.ttl, wanted.known);
-                let attempt = Acquire { key: key.clone(), owner, ttl, known, entries: Entries::new() };
+                let (owner, known) = (wanted.owner.clone(), wanted.known);
+                let attempt = Acquire { key: key.clone(), owner, entries: Entries::new(), ..wanted };
                 let written = entries.clone();
                 match self.write_together(move |connection| acquire(connection, &attempt, &written)).await? {
                     Attempt::Taken(taken) => {

@@ -27,7 +27,7 @@ fn shares(text: &str) -> Entries {
 
 fn wanted(key: &SessionKey, entries: Entries) -> Acquire {
     let (owner, ttl, known) = ("tester".into(), Duration::from_secs(60), Versions::default());
-    Acquire { key: key.clone(), owner, ttl, known, entries }
+    Acquire { key: key.clone(), owner, ttl, known, entries, claims: false }
 }
 
 /// A store whose way to the server can be cut, and the server's own address.
@@ -372,7 +372,8 @@ async fn postgres_a_lease_from_before_the_clock_went_back_ends_all_the_same() {
     let url = new_database(&server).await;
     let store = Postgres::open(&url).await.unwrap();
     let s1 = new_session(&store).await;
-    let short = || Acquire { ttl: Duration::from_millis(50), ..wanted(&s1, Entries::new()) };
+    let ttl = Duration::from_millis(50);
+    let short = || Acquire { ttl, claims: true, ..wanted(&s1, Entries::new()) };
     store.acquire(short()).await.unwrap();
     let other = connect(&url).await;
     let in_a_year = "UPDATE umbel_sessions SET lease_until = lease_until + 31536000000";

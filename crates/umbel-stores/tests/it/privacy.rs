@@ -135,7 +135,7 @@ async fn a_user_with_a_run_is_not_erased_and_keeps_everything() {
     let (owner, ttl, known) = ("run".into(), Duration::from_secs(60), Versions::default());
     stores
         .sessions
-        .acquire(Acquire { key: key.clone(), owner, ttl, known, entries: Entries::new() })
+        .acquire(Acquire { key: key.clone(), owner, ttl, known, entries: Entries::new(), claims: false })
         .await
         .unwrap();
     let error = stores.erase_user(APP, "ann").await.unwrap_err();
@@ -196,7 +196,7 @@ pub(crate) async fn retain(stores: &Stores) {
     let (owner, ttl, known) = ("run".into(), day, Versions::default());
     stores
         .sessions
-        .acquire(Acquire { key: held.clone(), owner, ttl, known, entries: Entries::new() })
+        .acquire(Acquire { key: held.clone(), owner, ttl, known, entries: Entries::new(), claims: false })
         .await
         .unwrap();
 

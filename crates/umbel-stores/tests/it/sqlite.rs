@@ -102,6 +102,7 @@ async fn two_processes_see_and_respect_each_other() {
         ttl: Duration::from_secs(60),
         known,
         entries: Entries::new(),
+        claims: false,
     };
     let taken = a.acquire(acquire(Versions::default())).await.unwrap();
     assert_eq!(b.acquire(acquire(Versions::default())).await.unwrap_err().kind(), ErrorKind::SessionBusy);
@@ -137,6 +138,7 @@ async fn whoever_is_far_behind_gets_all_news_with_the_lease() {
             ttl: Duration::from_secs(60),
             known,
             entries: Entries::new(),
+            claims: false,
         };
         let taken = store.acquire(acquire).await.unwrap();
         assert_eq!(taken.news.whole, whole);
@@ -158,6 +160,7 @@ async fn a_lease_from_before_the_clock_went_back_ends_all_the_same() {
         ttl: Duration::from_millis(50),
         known: Versions::default(),
         entries: Entries::new(),
+        claims: true,
     };
     store.acquire(acquire()).await.unwrap();
     let other = rusqlite::Connection::open(&path).unwrap();
@@ -245,6 +248,7 @@ async fn a_turn_takes_little_room_however_long_the_session_is() {
             entries: [said(&question), umbel_core::RunStep::Started { fingerprint: turn }.into()]
                 .into_iter()
                 .collect(),
+            claims: false,
         };
         let taken = store.acquire(acquire).await.unwrap();
         let outcome = umbel_core::Outcome::Finished;

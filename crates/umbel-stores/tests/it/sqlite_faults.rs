@@ -360,6 +360,7 @@ async fn a_record_that_cannot_be_read_is_an_error_that_names_it_and_others_go_on
             ttl: Duration::from_secs(60),
             known: Versions::default(),
             entries: entries(&["lost"]),
+            claims: false,
         };
         let errors = [
             store.news(&s1, Versions::default()).await.unwrap_err(),

@@ -99,6 +99,7 @@ pub(crate) async fn fill(store: &Sqlite) {
         ttl: Duration::from_secs(60),
         known: Versions::default(),
         entries: [step.into()].into_iter().collect(),
+        claims: false,
     };
     store.acquire(acquire).await.unwrap();
     for part in [Part::data("image/png", vec![0, 1, 2]), Part::text("two")] {

@@ -115,6 +115,7 @@ async fn run(
             ttl: Duration::from_secs(60),
             known,
             entries: said(&texts[0]),
+            claims: false,
         };
         match store.acquire(acquire).await {
             Ok(taken) => break taken,

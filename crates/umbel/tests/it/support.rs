@@ -285,6 +285,11 @@ impl Spy {
         self.0.writes.load(Ordering::SeqCst)
     }
 
+    /// The store itself, which answers at once.
+    pub(crate) fn memory(&self) -> Arc<InMemorySessions> {
+        self.0.store.clone()
+    }
+
     /// Every write waits a little, as a database does.
     pub(crate) fn slow(self) -> Self {
         self.0.slow.store(true, Ordering::SeqCst);

@@ -1,0 +1,65 @@
+//! Taking a session, and what comes before that: another run may have it, or one was cut short in it.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use umbel_core::store::{Acquire, Entries};
+use umbel_core::{Error, ErrorKind, Result, RunParts};
+
+use super::Runner;
+use super::journal::Recorder;
+
+/// How long to wait before a session is asked for again that another run has.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// What a run asks for when it takes its session.
+pub(super) fn acquire(recorder: &Recorder, parts: &RunParts, entries: Entries) -> Acquire {
+    let (key, owner) = (parts.key.clone(), recorder.shared.owner.clone());
+    let (ttl, known) = (parts.config.limits.lease, recorder.versions());
+    Acquire { key, owner, ttl, known, entries, claims: false }
+}
+
+/// How long a run tries to take its session.
+pub(super) struct Patience {
+    until: Instant,
+    /// A run that was cut short in the session has been gone on with.
+    recovered: bool,
+}
+
+impl Patience {
+    pub(super) fn new(parts: &RunParts) -> Self {
+        Self { until: Instant::now() + parts.config.wait_for_session, recovered: false }
+    }
+
+    /// Makes it likely that the session can be taken which was refused with this error: waits a moment for the run that
+    /// has it, or goes on with the one that was cut short in it. The error itself if there is nothing more to be done.
+    pub(super) async fn wait(&mut self, recorder: &Recorder, parts: &RunParts, error: Error) -> Result<()> {
+        let in_time = Instant::now() < self.until;
+        match error.kind() {
+            ErrorKind::SessionBusy if in_time => {
+                parts.cancel.guard(pin!(tokio::time::sleep(LOOK_AGAIN))).await
+            }
+            ErrorKind::SessionAbandoned if in_time || !self.recovered => {
+                self.recovered = true;
+                clear(recorder, parts).await
+            }
+            _ => Err(error),
+        }
+    }
+}
+
+/// Sees to the run that was cut short in a session, so that another can begin.
+async fn clear(recorder: &Recorder, parts: &RunParts) -> Result<()> {
+    let (runner, key) = (Runner { shared: recorder.shared.clone() }, parts.key.clone());
+    let works_for_call = parts.depth > 0;
+    // In a task of its own: it is not cancelled with who waits for it.
+    let cleared = tokio::spawn(async move {
+        if works_for_call { runner.free_if_idle(key).await } else { runner.recover_session(&key).await }
+    });
+    let cleared = parts.cancel.guard(pin!(cleared)).await?;
+    cleared.unwrap_or_else(|stopped| {
+        let message = "the run that was cut short before could not be gone on with";
+        Err(Error::new(ErrorKind::Other, message).with_source(stopped))
+    })
+}
