@@ -120,6 +120,11 @@ impl Runner {
         &self.shared.services
     }
 
+    /// How its runs are done unless they say otherwise.
+    pub fn config(&self) -> &Arc<RunConfig> {
+        &self.shared.config
+    }
+
     /// Makes a session for a user, with an id of its own.
     pub async fn create_session(&self, user: impl AsRef<str>) -> Result<Session> {
         let id = self.shared.services.ids.mint(IdKind::Session);
