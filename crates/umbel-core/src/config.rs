@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::content::Content;
+use crate::extensions::Extensions;
 use crate::json::Object;
+use crate::tool::ToolSet;
 
 /// How a run is to be done.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +35,15 @@ pub struct RunConfig {
     pub model_input_context: Vec<Arc<Content>>,
     /// Whether agents read each other's thoughts.
     pub include_thoughts_from_other_agents: bool,
+    /// Tools that every agent of the run has besides its own, such as those of whoever asks. An agent's own tool of the
+    /// same name counts, and agents that are called as tools have none of these.
+    pub tools: Option<Arc<ToolSet>>,
+    /// What every agent of the run is told besides its own instruction.
+    pub instruction: Option<Arc<str>>,
+    /// Values that tools and handlers of the run find by their type, with [`Run::extension`](crate::Run::extension).
+    pub extensions: Extensions,
+    /// Attached to the user's message, and to nothing else.
+    pub input_metadata: Object,
 }
 
 /// What a run may use up. All limits are on unless raised.

@@ -20,6 +20,9 @@ pub const REQUEST_INPUT: &str = "adk_request_input";
 /// Name of the call by which a credential is asked for.
 pub const REQUEST_CREDENTIAL: &str = "adk_request_credential";
 
+/// What the log says, for the time being, in the place of the result of a call that waits for people. Models read it too.
+pub const NEEDS_CONFIRMATION: &str = "This call waits for a person to approve or reject it.";
+
 /// What a person is asked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
@@ -373,6 +376,14 @@ impl fmt::Display for Address {
             write!(f, "/{part}")?;
         }
         self.inner.as_ref().map_or(Ok(()), |inner| write!(f, "/{inner}"))
+    }
+}
+
+impl FunctionResponse {
+    /// Whether it only says that its call waits for people.
+    pub fn is_waiting(&self) -> bool {
+        let said = self.response.as_ref().and_then(|response| response.get("error"));
+        said.and_then(Value::as_str) == Some(NEEDS_CONFIRMATION)
     }
 }
 

@@ -42,7 +42,7 @@ pub const TRANSFER_TOOL: &str =
     "Hands the conversation over to another agent that is better placed to answer it.";
 
 /// What a call is answered that waits for a person's word.
-pub const NEEDS_CONFIRMATION: &str = "This call waits for a person to approve or reject it.";
+pub use umbel_core::interrupt::NEEDS_CONFIRMATION;
 
 /// What a call is answered that a person rejected.
 pub const REJECTED: &str = "A person rejected this call, so it was not made.";

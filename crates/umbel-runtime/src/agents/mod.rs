@@ -152,6 +152,9 @@ async fn prepare(run: &Run, team: &Team, onion: &Onion) -> Result<bool> {
             plan.add_tool(tool);
         }
     }
+    if let Some(given) = &run.config().tools {
+        crate::flow::add_given(&mut plan.tools, given);
+    }
     let tools = plan.tools.clone();
     let mut turn = AgentTurn::new(&cx, plan);
     let strict_tools = run.node()?.agent.handlers().strict_tools;

@@ -197,6 +197,10 @@ impl<'a> Draft<'a> {
             }
             self.request.tools = Arc::new(all);
         }
+        let fixed = self.turn_plan.as_ref().is_some_and(|turn| turn.tools_fixed);
+        if let Some(given) = self.run.config().tools.as_ref().filter(|_| !fixed) {
+            add_given(&mut self.request.tools, given);
+        }
         for (source, text) in std::mem::take(&mut self.notes) {
             self.request.instruction.push(source, text);
         }
@@ -207,6 +211,16 @@ impl<'a> Draft<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Adds the tools that a run was given. Others of the same name count.
+pub(crate) fn add_given(tools: &mut Arc<ToolSet>, given: &ToolSet) {
+    let new: Vec<&ToolMeta> =
+        given.iter().filter(|meta| tools.get(&meta.tool.spec().name).is_none()).collect();
+    if !new.is_empty() {
+        let all = Arc::make_mut(tools);
+        new.into_iter().for_each(|meta| all.add_meta(meta.clone()));
     }
 }
 

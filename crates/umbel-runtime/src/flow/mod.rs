@@ -14,6 +14,7 @@ use std::sync::Arc;
 use umbel_core::{Agent, Event, Result, Run, SafePoint, Transcript};
 
 pub use self::draft::Draft;
+pub(crate) use self::draft::add_given;
 pub use self::function_calls::{Again, Batch};
 pub(crate) use self::function_calls::{CONFIRM_LAYER, INJECTED, emit_questions};
 pub(crate) use self::function_calls::{as_object, error_value};

@@ -248,6 +248,10 @@ fn first_event(recorder: &Recorder, parts: &RunParts, source: Arc<Source>, input
     if !parts.config.state_delta.is_empty() {
         event.actions_mut().state_delta = Some(parts.config.state_delta.clone());
     }
+    if !parts.config.input_metadata.is_empty() {
+        let metadata = event.meta_mut().custom_metadata.get_or_insert_default();
+        metadata.extend(parts.config.input_metadata.clone());
+    }
     event
 }
 

@@ -8,9 +8,8 @@ use umbel_core::session::SessionMap;
 use umbel_core::store::News;
 use umbel_core::tool_context::ONCE;
 use umbel_core::{
-    Address, Answer, CallId, Content, ContentsView, DecisionKind, Event, FunctionCall, FunctionResponse,
-    History, Interrupt, List, LogEntry, Outcome, Question, RunId, RunStep, SessionKey, Source, State,
-    StateScope, Versions,
+    Address, Answer, CallId, Content, ContentsView, DecisionKind, Event, FunctionCall, History, Interrupt,
+    List, LogEntry, Outcome, Question, RunId, RunStep, SessionKey, Source, State, StateScope, Versions,
 };
 
 use super::answers::digest;
@@ -18,7 +17,6 @@ use crate::contents::build;
 use crate::contents::projection::Projection;
 use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use crate::flow::CONFIRM_LAYER;
-use crate::text;
 
 /// A session as far as it was read.
 #[derive(Debug, Default)]
@@ -87,7 +85,7 @@ impl Trail {
         };
         let is_made = since.any(|event| {
             let mut results = event.responses().filter(|response| response.id.as_ref() == Some(call));
-            results.any(|response| !is_waiting(response))
+            results.any(|response| !response.is_waiting())
         });
         !is_made || self.open.iter().any(|open| is_same(&open.address))
     }
@@ -120,12 +118,6 @@ impl Trail {
 fn asks(event: &Event) -> bool {
     let mut calls = event.calls().peekable();
     calls.peek().is_some() && calls.all(|call| call.name == REQUEST_CONFIRMATION)
-}
-
-/// Whether a result only says that a call waits for people.
-pub(crate) fn is_waiting(response: &FunctionResponse) -> bool {
-    let said = response.response.as_ref().and_then(|response| response.get("error"));
-    said.and_then(serde_json::Value::as_str) == Some(text::NEEDS_CONFIRMATION)
 }
 
 /// Whether a call from there on waits for an answer that is not there.

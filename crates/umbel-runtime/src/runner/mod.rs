@@ -10,6 +10,7 @@ mod recovery;
 mod rewind;
 mod stream;
 mod taking;
+mod view;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use umbel_core::{
     Agent, AgentTree, Answer, ArtifactStore, CancelToken, Clock, Content, CredentialStore, Extensions,
     Handler, IdKind, Ids, InMemorySessions, Interrupt, MemoryStore, NewSession, Object, OtherBuilds, Part,
     Parts, RandomIds, Result, Role, Run, RunConfig, RunId, RunStep, Services, Session, SessionKey,
-    SessionStore, SystemClock, UnfinishedCalls, Versions,
+    SessionStore, SystemClock, UnfinishedCalls,
 };
 
 pub(crate) use self::answers::digest;
@@ -29,10 +30,10 @@ pub(crate) use self::drive::{Begins, caught};
 pub use self::recovery::Recovered;
 pub(crate) use self::recovery::{ChildRun, find_child};
 pub use self::stream::RunStream;
+pub use self::view::SessionView;
 
 use self::drive::Task;
-pub(crate) use self::hot::is_waiting;
-use self::hot::{HotSession, HotSessions};
+use self::hot::HotSessions;
 use self::journal::Recorder;
 use crate::compaction::Compactor;
 use crate::onion;
@@ -119,6 +120,11 @@ impl Runner {
         &self.shared.services
     }
 
+    /// How its runs are done unless they say otherwise.
+    pub fn config(&self) -> &Arc<RunConfig> {
+        &self.shared.config
+    }
+
     /// Makes a session for a user, with an id of its own.
     pub async fn create_session(&self, user: impl AsRef<str>) -> Result<Session> {
         let id = self.shared.services.ids.mint(IdKind::Session);
@@ -160,6 +166,9 @@ impl Runner {
 
     fn begin(&self, key: &SessionKey, id: RunId, begins: Begins, config: Arc<RunConfig>) -> RunStream {
         let recorder = Arc::new(Recorder::new(self.shared.clone(), config, None));
+        if !recorder.config.extensions.is_empty() {
+            recorder.inherit(&recorder.config.extensions);
+        }
         RunStream::new(Task { key: key.clone(), id, begins, recorder, cancel: CancelToken::new(), depth: 0 })
     }
 
@@ -179,16 +188,6 @@ impl Runner {
         self.begin(key, self.shared.services.ids.run(), Begins::Again, self.shared.config.clone())
     }
 
-    /// The questions of a session that nobody answered yet.
-    pub async fn open_questions(&self, key: &SessionKey) -> Result<Vec<Interrupt>> {
-        let mut session = HotSession::default();
-        match self.sessions().news(key, Versions::default()).await? {
-            Some(news) => session.take_in(news),
-            None => return Err(recovery::no_session(key)),
-        }
-        Ok(session.open().to_vec())
-    }
-
     /// Closes the runner's handlers. Runs that are under way are not affected.
     pub async fn close(&self) -> Result<()> {
         onion::close(&self.shared.team.hooks.close).await
@@ -206,6 +205,9 @@ pub(crate) async fn run_child(
     let mut config = (**parent.config()).clone();
     config.streaming = false;
     config.state_delta = Object::new();
+    config.input_metadata = Object::new();
+    // Whoever asks can answer calls of the run that they see, and see nothing of this one.
+    (config.tools, config.instruction) = (None, None);
     let recorder = Recorder::new(shared, Arc::new(config), Some(parent.journal().clone()));
     recorder.inherit(&parent.values().extensions());
     recorder.inherit(handed_down);

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use umbel::{
     Capabilities, Compactor, Content, CountingIds, Credential, CredentialStore, Error, ErrorKind,
-    EventFilter, FunctionTool, InMemoryCredentials, LlmAgent, Mode, ModelErrorKind, Outcome, Part, Payload,
-    Response, Role, RunConfig, RunLimits, Runner, ScriptedModel, Sequential, SteppingClock, ToolSpec,
-    agent_fn,
+    EventFilter, FunctionTool, InMemoryCredentials, LlmAgent, Mode, ModelErrorKind, ModelRequest, Outcome,
+    Part, Payload, Response, Role, RunConfig, RunLimits, Runner, ScriptedModel, Sequential, SteppingClock,
+    ToolSet, ToolSpec, agent_fn,
 };
 
 use crate::support::{begin, echo, fine, log, outcomes, read, said, stored, with_session};
@@ -226,4 +226,87 @@ fn errors_tell_whether_trying_again_may_help() {
     }
     assert!(of(ErrorKind::SessionBusy) && of(ErrorKind::StaleSession) && of(ErrorKind::StreamCut));
     assert!(!of(ErrorKind::InvalidInput) && !of(ErrorKind::Cancelled));
+}
+
+/// What the model was declared, and told.
+fn declared(request: &ModelRequest) -> Value {
+    let names: Vec<_> = request.tools.specs().map(|spec| spec.name.to_string()).collect();
+    json!({"tools": names, "told": request.instruction.text()})
+}
+
+#[tokio::test]
+async fn tools_and_an_instruction_of_a_run_are_for_that_run_alone() {
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let model = ScriptedModel::from_fn("m", {
+        let seen = seen.clone();
+        move |request| {
+            seen.lock().unwrap().push(declared(request));
+            vec![Ok(umbel::Chunk::Complete(Response::new(Content::model("ok"))))]
+        }
+    });
+    let (runner, key) =
+        with_session(Runner::new("app", LlmAgent::new("a").model(model).tool(echo())).unwrap()).await;
+    let mut tools = ToolSet::new();
+    tools.add(std::sync::Arc::new(FunctionTool::raw(
+        ToolSpec::new("pick", "Picks", json!({"type": "object"})),
+        |_, _| Box::pin(async { Ok(Value::Null.into()) }),
+    )));
+    // The agent has a tool of this name, which counts.
+    tools.add(std::sync::Arc::new(FunctionTool::raw(
+        ToolSpec::new("echo", "Not the one", json!({"type": "object"})),
+        |_, _| Box::pin(async { Ok(Value::Null.into()) }),
+    )));
+    let config = RunConfig {
+        tools: Some(std::sync::Arc::new(tools)),
+        instruction: Some("Be terse.".into()),
+        ..RunConfig::default()
+    };
+    read(runner.run_with(&key, "hi", config)).await;
+    read(runner.run(&key, "hi")).await;
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(seen[0]["tools"], json!(["echo", "pick"]));
+    assert!(seen[0]["told"].as_str().unwrap().contains("Be terse."), "{}", seen[0]);
+    assert_eq!(seen[1]["tools"], json!(["echo"]));
+    assert!(!seen[1]["told"].as_str().unwrap().contains("Be terse."), "{}", seen[1]);
+}
+
+#[tokio::test]
+async fn values_of_a_run_are_found_by_their_type_and_metadata_stays_with_the_message() {
+    struct Caller(&'static str);
+    let who = FunctionTool::with_context("who", "", |cx, _: Value| {
+        Box::pin(async move { Ok(cx.run().extension::<Caller>().map(|caller| caller.0)) })
+    });
+    let model =
+        ScriptedModel::new("m").call("who", json!({})).text("done").call("who", json!({})).text("done");
+    let (runner, key) =
+        with_session(Runner::new("app", LlmAgent::new("a").model(model).tool(who)).unwrap()).await;
+    let mut config = RunConfig::default();
+    config.extensions.insert(Caller("ann"));
+    config.input_metadata.insert("source".into(), json!("web"));
+    assert_eq!(read(runner.run_with(&key, "hi", config)).await.responses(), [json!({"result": "ann"})]);
+    assert_eq!(read(runner.run(&key, "hi")).await.responses(), [json!({"result": null})]);
+    let events = stored(&runner, &key).await;
+    let marked =
+        events.iter().filter(|event| event.meta.as_ref().is_some_and(|meta| meta.custom_metadata.is_some()));
+    let marked: Vec<_> = marked.map(|event| event.author().to_owned()).collect();
+    assert_eq!(marked, ["user"]);
+}
+
+#[tokio::test]
+async fn a_session_can_be_looked_at_before_during_and_after_runs() {
+    let model = ScriptedModel::new("m").call("echo", json!({})).text("one").text("two");
+    let agent = LlmAgent::new("a").model(model).tool(echo());
+    let (runner, key) = with_session(Runner::new("app", agent).unwrap()).await;
+    assert!(runner.session(&key).await.unwrap().unwrap().events.is_empty());
+    let mut stream = runner.run(&key, "hi");
+    futures::StreamExt::next(&mut stream).await;
+    let during = runner.session(&key).await.unwrap().unwrap();
+    assert_eq!(during.running.as_ref(), Some(stream.id()));
+    read(stream).await;
+    let after = runner.session(&key).await.unwrap().unwrap();
+    assert_eq!((after.events.len(), after.running), (4, None));
+    read(runner.run(&key, "again")).await;
+    assert_eq!(runner.session(&key).await.unwrap().unwrap().events.len(), 6);
+    let other = umbel::SessionKey::new("app", "ann", "no such").unwrap();
+    assert!(runner.session(&other).await.unwrap().is_none());
 }

@@ -12,7 +12,6 @@ use super::RequestProcessor;
 use crate::contents::visible::REQUEST_CONFIRMATION;
 use crate::flow::Draft;
 use crate::flow::function_calls::{self, Again, Batch, CONFIRM_LAYER};
-use crate::runner::is_waiting;
 
 pub(super) struct Confirmations;
 
@@ -213,7 +212,7 @@ fn waits(events: &List<Arc<Event>>, event: &Event, id: &CallId) -> bool {
     let ours = |later: &&Arc<Event>| later.source == event.source;
     let behind = events.iter().rev().take_while(|later| later.id != event.id).filter(ours);
     let mut results = behind.flat_map(|later| later.responses()).filter(|one| one.id.as_ref() == Some(id));
-    results.next().is_some_and(is_waiting)
+    results.next().is_some_and(|response| response.is_waiting())
 }
 
 fn refused(message: String) -> Error {

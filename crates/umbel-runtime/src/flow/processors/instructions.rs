@@ -113,6 +113,9 @@ impl RequestProcessor for Identity {
             Ok(place) => place,
             Err(error) => return Work::done(Err(error)),
         };
+        if let Some(given) = &draft.run.config().instruction {
+            draft.request.instruction.push(SmolStr::new_static("run_instruction"), given.clone());
+        }
         if draft.mode() != Mode::SingleTurn {
             draft.request.instruction.push(SmolStr::new_static("identity"), place.identity.clone());
         }
