@@ -1,11 +1,11 @@
 //! Taking the write-ahead log into the database, beside the thread that writes.
 //!
 //! A checkpoint writes every page that changed and syncs the database, which takes many times as long as a commit. SQLite
-//! does it by itself in the commit that makes the log large: with many sessions at work that is one group in thirty, and
-//! more than one append in a hundred would wait for it. So a thread of its own takes the log in, again and again, while the
-//! writer goes on behind it. The log begins anew only when all of it is taken in, and it would grow for ever if nobody
-//! waited for anyone. So now and then the writer itself takes in the little that came meanwhile, which is two syncs: more
-//! seldom while many wait.
+//! does it by itself in the commit that makes the log large. Where one session writes, that is as good as any: one append in
+//! some hundred waits. Where many do, a group and all who wait for the next one would, and groups make the log large soon.
+//! Then a thread of its own takes the log in, while the writer goes on behind it. The log begins anew only when all of it is
+//! taken in, and it would grow for ever if nobody waited for anyone; so now and then the writer itself takes in the little
+//! that came meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use umbel_core::Result;
 use super::fault::fault;
 use super::threads::start;
 
-/// After so many more pages in the log they are taken in. This is SQLite's own measure.
-const OFTEN: u32 = 1_000;
+/// After so many more pages in the log they are taken in: 4 MB, SQLite's own measure.
+const LARGE: u32 = 1_000;
 
-/// Pages after which the log is to begin anew, 16 MB: when only one writes, who is done already.
-const LARGE: u32 = 4_000;
+/// Pages after which the log has to begin anew, whoever waits: 32 MB.
+const LARGEST: u32 = 8_000;
 
-/// Pages after which it has to, whoever waits: 64 MB.
-const LARGEST: u32 = 16_000;
+/// What is left of the file of the log when it begins anew: all of it, since a file that grows is slow to sync.
+pub(super) const KEPT_BYTES: i64 = 34 << 20;
 
 /// The thread that takes the log in. It ends when this is dropped.
 pub(super) struct Checkpoints {
@@ -68,23 +68,24 @@ impl Checkpoints {
     /// To be called by the writer between two transactions. It tells whether several share them.
     pub(super) fn look(&mut self, writer: &Connection, is_busy: bool) {
         let pages = self.log.load(Ordering::Relaxed);
-        if self.asked {
-            if self.done.swap(false, Ordering::Acquire) {
-                self.asked = false;
-                if pages >= if is_busy { LARGEST } else { LARGE } {
-                    // Now there is little left. If someone reads the log it cannot begin anew; then the next time.
-                    drop(take_in(writer));
-                }
-            }
-            return;
-        }
         if pages < self.looked_at {
             // It has begun anew.
             self.looked_at = 0;
         }
-        if pages - self.looked_at >= OFTEN {
+        if self.asked && !self.done.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let was_asked = std::mem::take(&mut self.asked);
+        if was_asked && pages >= LARGEST {
+            // If someone reads the log it cannot begin anew; then the next time.
+            drop(take_in(writer));
+        } else if pages - self.looked_at >= LARGE {
             self.looked_at = pages;
-            self.asked = self.ask.as_ref().is_some_and(|ask| ask.send(()).is_ok());
+            if is_busy {
+                self.asked = self.ask.as_ref().is_some_and(|ask| ask.send(()).is_ok());
+            } else {
+                drop(take_in(writer));
+            }
         }
     }
 }
@@ -154,7 +155,7 @@ mod tests {
         while size() == before {
             write(&writer);
             checkpoints.look(&writer, true);
-            assert!(checkpoints.log.load(Ordering::Relaxed) < LARGE, "nobody took it in");
+            assert!(checkpoints.log.load(Ordering::Relaxed) < LARGEST, "nobody took it in");
         }
     }
 
@@ -163,7 +164,7 @@ mod tests {
         let (folder, writer, mut checkpoints) = open();
         let reader = Connection::open(folder.path().join("some.db")).unwrap();
         reader.execute_batch("BEGIN; SELECT count(*) FROM texts").unwrap();
-        while checkpoints.log.load(Ordering::Relaxed) < LARGE + 2 * OFTEN {
+        while checkpoints.log.load(Ordering::Relaxed) < 3 * LARGE {
             write(&writer);
             checkpoints.look(&writer, false);
         }

@@ -104,8 +104,7 @@ impl SqliteOptions {
         writer.pragma_update(None, "synchronous", "FULL").map_err(say)?;
         // What is deleted must not be found in the file; see also scrub.rs.
         writer.pragma_update(None, "secure_delete", "ON").map_err(say)?;
-        // What the write-ahead log may keep when it begins anew; see also checkpoints.rs.
-        writer.pragma_update(None, "journal_size_limit", 16 << 20).map_err(say)?;
+        writer.pragma_update(None, "journal_size_limit", checkpoints::KEPT_BYTES).map_err(say)?;
         schema::migrate(&mut writer, path)?;
         if let Some(bytes) = self.max_bytes {
             let page: i64 = writer.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(say)?;

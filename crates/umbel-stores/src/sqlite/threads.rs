@@ -119,9 +119,14 @@ impl Threads {
         let (read, reads) = mpsc::channel::<Read>();
         let reads = Arc::new(Mutex::new(reads));
         let checkpoints = Checkpoints::start(&path, &mut writer, checkpoints)?;
-        let (connection, path_of_writer) = (writer, path.clone());
-        let mut writing =
-            Writer { checkpoints, connection, path: path_of_writer, wait_for_lock, waited: None, group: 0 };
+        let mut writing = Writer {
+            checkpoints,
+            connection: writer,
+            path: path.clone(),
+            wait_for_lock,
+            waited: None,
+            group: 0,
+        };
         let writing = Some(start(move || writing.write_all(&writes))?);
         let mut reading = Vec::with_capacity(readers.len());
         for mut connection in readers {
