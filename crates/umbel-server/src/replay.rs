@@ -80,7 +80,7 @@ pub(crate) async fn replay(
                 translator.take_up_void(shown.clone(), &mut |event| emitter.say(&event));
             }
             let (outcome, problem) = still_true(endpoint, key, outcome).await?;
-            end(endpoint, key, outcome, problem, &mut translator, &mut emitter).await;
+            end(endpoint, live, outcome, problem, &mut translator, &mut emitter).await;
             emitter.close();
             return Ok(());
         }
