@@ -14,6 +14,7 @@ use crate::emitter::Emitter;
 use crate::endpoint::AgentEndpoint;
 use crate::live::LiveRun;
 use crate::metrics::Counted;
+use crate::place::Part;
 use crate::plan::Plan;
 use crate::problem::Problem;
 use crate::runs::Ticket;
@@ -110,6 +111,7 @@ async fn follow(
             None => return failure,
             Some(Err(error)) => failure = Some(error),
             Some(Ok(event)) => {
+                emitter.begin(None, Part::Preview);
                 translator.make_void(&event, &mut |event| emitter.say(&event));
                 if translator.owes_messages() {
                     correct(endpoint, live, translator, emitter).await;
@@ -125,10 +127,10 @@ async fn follow(
 
 /// Tells an event.
 pub(crate) fn tell(event: &Event, translator: &mut Translator, emitter: &mut Emitter) {
-    let whole = !event.is_partial();
-    emitter.begin(Some(&event.id), whole);
+    let part = if event.is_partial() { Part::Preview } else { Part::Whole };
+    emitter.begin(Some(&event.id), part);
     translator.event(event, &mut |event| emitter.say(&event));
-    if whole {
+    if part == Part::Whole {
         emitter.told();
     }
 }
@@ -140,7 +142,7 @@ async fn correct(
     translator: &mut Translator,
     emitter: &mut Emitter,
 ) {
-    emitter.begin(None, true);
+    emitter.begin(None, Part::Aside);
     match conversation(endpoint, live, translator).await {
         Ok(messages) => translator.messages(&messages, &mut |event| emitter.say(&event)),
         Err(problem) => {
@@ -185,7 +187,7 @@ pub(crate) async fn end(
         }
         _ => Ending::Finished,
     };
-    emitter.begin(None, true);
+    emitter.begin(None, Part::Whole);
     translator.wind_up(&ending, &mut |event| emitter.say(&event));
     if translator.owes_messages() || matches!(ending, Ending::Interrupted(_)) {
         correct(endpoint, live, translator, emitter).await;
