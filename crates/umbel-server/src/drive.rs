@@ -192,5 +192,6 @@ pub(crate) async fn end(
     if translator.owes_messages() || matches!(ending, Ending::Interrupted(_)) {
         correct(endpoint, live, translator, emitter).await;
     }
+    emitter.begin(None, Part::Whole);
     translator.end(&ending, &mut |event| emitter.finish(&event));
 }
