@@ -22,6 +22,7 @@ use crate::runs::Ticket;
 /// Does what was planned, whatever comes. Its last frame is a terminal event.
 pub(crate) async fn drive(offered: &Offered, ticket: Ticket, plan: Plan) {
     let metrics = &offered.app.metrics;
+    metrics.count(Counted::Started);
     let mut emitter = Emitter::new(ticket.live.clone());
     let work = AssertUnwindSafe(run(&offered.endpoint, &ticket, plan, &mut emitter)).catch_unwind();
     let ended = work.await;
