@@ -33,6 +33,8 @@ const SET_MODEL_RESPONSE: &str = "set_model_response";
 pub struct Cast {
     /// The agent at the top, whose words are nobody else's.
     pub root: SmolStr,
+    /// The answer of the agent at the top is structured: it is told as the result of the run, and not as text.
+    pub is_silent: bool,
     /// The others.
     pub others: Vec<Member>,
     /// Tools whose arguments foretell the state.
@@ -71,7 +73,11 @@ impl Cast {
     }
 
     fn is_silent(&self, name: &str) -> bool {
-        self.member(name).is_some_and(|member| member.is_silent)
+        if name == self.root {
+            self.is_silent
+        } else {
+            self.member(name).is_some_and(|member| member.is_silent)
+        }
     }
 
     /// Whether a front end may see a key of the state, and write it.
@@ -175,6 +181,8 @@ pub struct Translator {
     /// Something was shown that the log does not have.
     is_void: bool,
     told: Option<EventId>,
+    /// The structured answer of the agent at the top.
+    result: Option<Value>,
 }
 
 impl Translator {
@@ -193,6 +201,7 @@ impl Translator {
             usage: Vec::new(),
             is_void: false,
             told: None,
+            result: None,
         }
     }
 
@@ -348,7 +357,7 @@ impl Translator {
         let finished = EventKind::RunFinished {
             thread_id: Cow::Borrowed(&self.thread),
             run_id: Cow::Borrowed(&self.run),
-            result: None,
+            result: self.result.take().map(Cow::Owned),
             outcome: Some(outcome),
             usage,
         };
@@ -430,6 +439,9 @@ impl Translator {
         close(&mut draft, sink);
         if let Some(delta) = event.state_delta() {
             self.change_state(delta, sink);
+        }
+        if self.cast.is_silent && event.author() == self.cast.root && event.is_final() {
+            self.result = serde_json::from_str(&event.text()).ok();
         }
         self.told = Some(event.id.clone());
     }
