@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 mod budgets;
+mod conformance;
 mod crash;
 mod onion;
 mod postgres;
@@ -18,6 +19,11 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
 
 commands:
+  conformance [--events | --only NAME,...] [--list] [--verbose]
+      holds the AG-UI server and the events of all tests against the official packages of the protocol
+      --events          only the events of the tests
+      --only NAME,...   only the checks of the server whose name contains one of these; --list names them
+      --verbose         shows what the official client complains about
   crash [--short] [--target NAME] [--scenario NAME] [--random N] [--stops N] [--server-kills N] [--seed N]
       kills processes that run agents, and the database server, and shows that nothing is lost
       --short           what `cargo xtask test crash` does
@@ -63,6 +69,7 @@ fn bench(name: Option<&str>) -> ExitCode {
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
+        Some("conformance") => conformance::main(args),
         Some("crash") => crash::main(args),
         Some(crash::CHILD) => crash::child_main(args),
         Some("test") => test::main(args),

@@ -31,7 +31,8 @@ pub enum SameThread {
     Steer,
 }
 
-/// What a client sent along for one run. Tools and handlers find it with `run.extension::<ClientInput>()`.
+/// What a client sent along for one run. Tools and handlers find it with `run.extension::<ClientInput>()`; instructions
+/// find the same in the state of the run, as `temp:agui_context` and `temp:agui_forwarded_props`.
 #[derive(Clone, Debug, Default)]
 pub struct ClientInput {
     /// What the agent should know besides the conversation.
@@ -215,6 +216,7 @@ fn cast_of(tree: &AgentTree) -> Cast {
         let Ok(node) = tree.node(id) else { continue };
         if id == tree.root() {
             cast.root = node.source.author.clone();
+            cast.is_silent = node.agent.output_schema().is_some();
             continue;
         }
         let parent = node.parent.and_then(|parent| tree.node(parent).ok());

@@ -36,6 +36,7 @@ mod resolve;
 mod routes;
 mod runs;
 mod server;
+mod steps;
 mod sweep;
 mod tokens;
 mod watched;

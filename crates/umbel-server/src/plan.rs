@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::{
     Cast, InputLimits, InputMark, NewMessages, RunAgentInput, Turn, Waiting, event_of, inbound,
@@ -209,8 +209,16 @@ fn config(
     if endpoint.system_messages {
         config.instruction = new.instruction.as_deref().map(Arc::from);
     }
-    if !input.context.is_empty() || input.forwarded_props.is_some() {
-        let (context, forwarded_props) = (input.context.clone(), input.forwarded_props.clone());
+    // Clients send an empty object where there is nothing to hand through.
+    let is_nothing = |props: &Value| props.as_object().is_some_and(Object::is_empty);
+    let forwarded_props = input.forwarded_props.clone().filter(|props| !is_nothing(props));
+    if !input.context.is_empty() || forwarded_props.is_some() {
+        let context = input.context.clone();
+        for (key, value) in
+            [("temp:agui_context", json!(context)), ("temp:agui_forwarded_props", json!(forwarded_props))]
+        {
+            config.state_delta.insert(key.to_owned(), value);
+        }
         config.extensions.insert(ClientInput { context, forwarded_props });
     }
     match &endpoint.config {
@@ -229,8 +237,7 @@ fn client_tools(endpoint: &AgentEndpoint, input: &RunAgentInput<'_>) -> Arc<Tool
             continue;
         }
         let parameters = tool.parameters.clone().filter(Value::is_object);
-        let parameters =
-            parameters.unwrap_or_else(|| serde_json::json!({"type": "object", "properties": {}}));
+        let parameters = parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
         let spec = ToolSpec::new(tool.name.clone(), tool.description.clone(), parameters);
         let proxy = FunctionTool::raw(ToolSpec { long_running: true, ..spec }, |cx, _| {
             // Whoever asked answers: until then the agent has nothing more to do.

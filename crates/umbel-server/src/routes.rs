@@ -26,14 +26,14 @@ use crate::resolve::Asking;
 const SEARCHED: usize = 200;
 
 /// JSON with a status.
-fn answer(status: StatusCode, body: &Value) -> Response {
+pub(crate) fn answer(status: StatusCode, body: &Value) -> Response {
     let mut response = (status, body.to_string()).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
 /// A value of the query.
-fn query(head: &Parts, name: &str) -> Option<String> {
+pub(crate) fn query(head: &Parts, name: &str) -> Option<String> {
     let pairs = head.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.into_iter().find(|(key, _)| *key == name)?.1;
     let (mut bytes, mut rest) = (Vec::new(), value.bytes());
@@ -91,7 +91,7 @@ pub(crate) async fn events(
 }
 
 /// The agent and the thread of a run.
-async fn find_run(
+pub(crate) async fn find_run(
     offered: &Offered,
     asking: &Asking<'_>,
     run: &str,

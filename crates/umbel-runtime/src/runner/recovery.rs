@@ -92,7 +92,7 @@ impl Runner {
     async fn free(&self, key: SessionKey) -> Result<()> {
         let (owner, ttl) = (self.shared.owner.clone(), self.shared.config.limits.lease);
         let (known, entries) = (Versions::default(), smallvec![]);
-        let acquire = Acquire { key, owner, ttl, known, entries, claims: true };
+        let acquire = Acquire { known, entries, claims: true, ..Acquire::new(key, owner, ttl) };
         match self.sessions().acquire(acquire).await {
             Ok(taken) => self.sessions().release(&taken.lease, taken.versions, smallvec![]).await.map(drop),
             Err(error) if error.kind() == ErrorKind::SessionBusy => Ok(()),
@@ -273,20 +273,24 @@ pub(crate) enum ChildRun {
     Done,
 }
 
-/// What became of the session of a call that was made before.
-pub(crate) async fn find_child(store: &dyn SessionStore, key: &SessionKey) -> Result<ChildRun> {
+/// What became of the session of a call that was made before, and where it stands.
+pub(crate) async fn find_child(store: &dyn SessionStore, key: &SessionKey) -> Result<(ChildRun, Versions)> {
     let session = match read(store, key).await {
         Ok(session) => session,
-        Err(error) if error.kind() == ErrorKind::SessionNotFound => return Ok(ChildRun::None),
+        Err(error) if error.kind() == ErrorKind::SessionNotFound => {
+            return Ok((ChildRun::None, Versions::default()));
+        }
         Err(error) => return Err(error),
     };
-    let Some(trail) = session.last_run() else {
-        return Ok(if session.events.is_empty() { ChildRun::Empty } else { ChildRun::Done });
-    };
-    Ok(match &trail.running {
-        Some(run) => ChildRun::CutShort(run.clone()),
-        None if !trail.open.is_empty() => ChildRun::Waits(trail.open.clone()),
-        None if trail.can_go_on => ChildRun::Cancelled,
+    let found = match session.last_run() {
+        None if session.events.is_empty() => ChildRun::Empty,
         None => ChildRun::Done,
-    })
+        Some(trail) => match &trail.running {
+            Some(run) => ChildRun::CutShort(run.clone()),
+            None if !trail.open.is_empty() => ChildRun::Waits(trail.open.clone()),
+            None if trail.can_go_on => ChildRun::Cancelled,
+            None => ChildRun::Done,
+        },
+    };
+    Ok((found, session.versions))
 }

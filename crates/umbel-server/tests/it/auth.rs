@@ -36,6 +36,8 @@ pub(crate) fn routes(agent: &str, thread: &str, run: &str) -> Vec<(Method, Strin
     vec![
         get(&format!("/runs/{run}/events")),
         get(&format!("/runs/{run}/events?thread={thread}")),
+        get(&format!("/runs/{run}/steps")),
+        get(&format!("/runs/{run}/steps/1/request?thread={thread}")),
         get(&format!("/threads/{thread}")),
         get(&format!("/threads/{thread}/runs")),
         (Method::POST, format!("{agent}/runs/{run}/cancel"), json!({})),
