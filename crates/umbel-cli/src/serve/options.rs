@@ -89,7 +89,7 @@ pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Asked, BadArgs> {
             Some((flag, given)) => (flag, Some(given.to_owned())),
             None => (arg.as_str(), None),
         };
-        let mut value = |what, such| value(given.or_else(|| args.next()), flag, what, such);
+        let value = |what, such| value(given.or_else(|| args.next()), flag, what, such);
         match flag {
             "-h" | "--help" => return Ok(Asked::Help),
             "-V" | "--version" => return Ok(Asked::Version),

@@ -4,6 +4,8 @@
 
 mod auth;
 mod choosing;
+mod docs;
 mod jwt;
 mod sessions;
 mod support;
+mod threads;
