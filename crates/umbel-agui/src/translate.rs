@@ -174,6 +174,7 @@ pub struct Translator {
     usage: Vec<TokenUsage>,
     /// Something was shown that the log does not have.
     is_void: bool,
+    told: Option<EventId>,
 }
 
 impl Translator {
@@ -191,6 +192,7 @@ impl Translator {
             pending: Vec::new(),
             usage: Vec::new(),
             is_void: false,
+            told: None,
         }
     }
 
@@ -248,9 +250,22 @@ impl Translator {
         }
     }
 
-    /// Whether something was shown that the log does not have. Then [`messages`](Self::messages) is due.
-    pub fn is_void(&self) -> bool {
-        self.is_void
+    /// Ends what the event shows to be void: its agent had begun to say something else, and did not say it.
+    pub fn make_void(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        if self.drafts.iter().any(|draft| draft.shown.event != event.id) {
+            self.bury(event, sink);
+        }
+    }
+
+    /// Whether [`messages`](Self::messages) is due: something was shown that the log does not have, and nothing is being
+    /// said that the log will have.
+    pub fn owes_messages(&self) -> bool {
+        self.is_void && self.drafts.is_empty()
+    }
+
+    /// The last event of the log that was told as a whole. What the front end is told of the conversation ends there.
+    pub fn told(&self) -> Option<&EventId> {
+        self.told.as_ref()
     }
 
     /// Tells the front end the whole conversation.
@@ -376,17 +391,17 @@ impl Translator {
 
     /// An event is in the making. One of the same agent that never came whole has died.
     fn begin_draft(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) -> usize {
-        self.bury(&event.source, sink);
+        self.bury(event, sink);
         let owner = self.speaker(event, sink);
         self.drafts.push(new_draft(&event.id, &event.source, owner));
         self.drafts.len() - 1
     }
 
     /// Closes what an agent had begun to say and did not say.
-    fn bury(&mut self, source: &Source, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    fn bury(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) {
         let mut at = 0;
         while let Some(draft) = self.drafts.get_mut(at) {
-            if *draft.source != *source {
+            if draft.source != event.source || draft.shown.event == event.id {
                 at += 1;
                 continue;
             }
@@ -403,7 +418,7 @@ impl Translator {
         let mut draft = match place {
             Some(place) => self.drafts.remove(place),
             None => {
-                self.bury(&event.source, sink);
+                self.bury(event, sink);
                 let said = event.content.as_ref().is_some_and(|content| !content.parts.is_empty());
                 let owner = if said { self.speaker(event, sink) } else { None };
                 new_draft(&event.id, &event.source, owner)
@@ -416,6 +431,7 @@ impl Translator {
         if let Some(delta) = event.state_delta() {
             self.change_state(delta, sink);
         }
+        self.told = Some(event.id.clone());
     }
 
     /// Says what was not previewed of an event.

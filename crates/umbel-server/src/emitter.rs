@@ -7,7 +7,7 @@ use umbel_agui::{AguiEvent, Guard, sse};
 use umbel_core::EventId;
 
 use crate::live::LiveRun;
-use crate::place::Place;
+use crate::place::{Part, Place};
 
 /// Frames that are ready are handed on when there are so many bytes of them, even if more follows at once.
 const ENOUGH: usize = 16 * 1024;
@@ -27,9 +27,9 @@ pub(crate) struct Emitter {
 struct Frames {
     out: Vec<u8>,
     place: Place,
-    /// The event of the log that is told of, and whether it is there as a whole.
+    /// The event of the log that is told of, and what is told of it.
     of: Option<EventId>,
-    whole: bool,
+    part: Part,
     /// What the client has seen is not written again.
     seen: Option<Place>,
 }
@@ -37,7 +37,7 @@ struct Frames {
 impl Emitter {
     pub(crate) fn new(live: Arc<LiveRun>) -> Self {
         let place = Place { stream: live.stream, ..Place::default() };
-        let frames = Frames { out: Vec::with_capacity(1024), place, of: None, whole: true, seen: None };
+        let frames = Frames { out: Vec::with_capacity(1024), place, of: None, part: Part::Whole, seen: None };
         Self { live, guard: Guard::new(), frames, flushed: 0 }
     }
 
@@ -48,12 +48,12 @@ impl Emitter {
         emitter
     }
 
-    /// What is said from now on is part of an event of the log, or a preview of it; without one, of the run itself.
-    pub(crate) fn begin(&mut self, of: Option<&EventId>, whole: bool) {
+    /// What is said from now on is of that event of the log; without one, of the run itself.
+    pub(crate) fn begin(&mut self, of: Option<&EventId>, part: Part) {
         if self.frames.of.as_ref() != of {
             self.frames.of = of.cloned();
         }
-        self.frames.whole = whole;
+        self.frames.part = part;
     }
 
     /// What was begun as a whole was told to its end.
@@ -104,10 +104,13 @@ impl Emitter {
 
 impl Frames {
     fn write(&mut self, event: &AguiEvent<'_>) {
-        self.place.pass(event, self.of.as_ref(), self.whole);
-        // Previews are not in the log: where they are said again, they were seen.
-        let is_before =
-            |seen: &Place| !self.whole || self.place.is_before(seen, &event.kind, self.of.as_ref());
+        self.place.pass(event, self.of.as_ref(), self.part);
+        let is_before = |seen: &Place| match self.part {
+            Part::Whole => self.place.is_before(seen, &event.kind, self.of.as_ref()),
+            // Previews are not in the log: where they are said again, they were seen.
+            Part::Preview => true,
+            Part::Aside => false,
+        };
         if self.seen.as_ref().is_some_and(is_before) {
             self.place.frame -= 1;
             return;

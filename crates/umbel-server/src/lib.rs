@@ -29,6 +29,7 @@ mod replay;
 mod routes;
 mod runs;
 mod server;
+mod steps;
 
 pub use auth::{Auth, Principal};
 pub use endpoint::{AgentEndpoint, ClientInput, SameThread};

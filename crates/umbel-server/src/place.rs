@@ -10,6 +10,17 @@ use smallvec::SmallVec;
 use umbel_agui::{AguiEvent, EventKind, Open, Shown, event_of};
 use umbel_core::EventId;
 
+/// What a frame tells of an event of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A part of it as it is there.
+    Whole,
+    /// A part of it before it is there.
+    Preview,
+    /// Nothing: it stands for itself, and may come again.
+    Aside,
+}
+
 /// A place in a run's stream, behind one of its frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -26,14 +37,16 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Takes in that a frame follows. `of` is the event of the log that it tells of, `whole` whether that is there as a
-    /// whole, or previewed.
-    pub(crate) fn pass(&mut self, event: &AguiEvent<'_>, of: Option<&EventId>, whole: bool) {
+    /// Takes in that a frame follows. `of` is the event of the log that it tells of.
+    pub(crate) fn pass(&mut self, event: &AguiEvent<'_>, of: Option<&EventId>, part: Part) {
         self.frame += 1;
+        if part == Part::Aside {
+            return;
+        }
         if let (Some(of), true) = (of, announces(&event.kind)) {
             return self.announce(of, &event.kind);
         }
-        if whole {
+        if part == Part::Whole {
             self.frames += 1;
             return;
         }
@@ -59,6 +72,11 @@ impl Place {
             }
             EventKind::ToolCallStart { tool_call_id, parent_message_id: Some(parent), .. } => {
                 self.shown_of(parent, |shown| shown.calls.push(((&**tool_call_id).into(), 0)));
+            }
+            EventKind::ToolCallEnd { tool_call_id } => {
+                // It will never be there.
+                let shown = self.shown.iter_mut();
+                shown.for_each(|shown| shown.calls.retain(|(id, _)| *id != **tool_call_id));
             }
             EventKind::ToolCallArgs { tool_call_id, delta } => {
                 let mut calls = self.shown.iter_mut().rev().flat_map(|shown| shown.calls.iter_mut().rev());
@@ -265,10 +283,10 @@ mod tests {
             AguiEvent::from(EventKind::TextMessageContent { message_id: "e1".into(), delta: delta.into() })
         };
         let event = EventId::from("e1");
-        place.pass(&text("ab"), Some(&event), false);
-        place.pass(&text("c"), Some(&event), false);
+        place.pass(&text("ab"), Some(&event), Part::Preview);
+        place.pass(&text("c"), Some(&event), Part::Preview);
         assert_eq!((place.frame, place.shown[0].text), (2, 3));
-        place.pass(&text("d"), Some(&event), true);
+        place.pass(&text("d"), Some(&event), Part::Whole);
         assert_eq!(
             (place.frames, place.shown[0].text),
             (1, 3),

@@ -12,7 +12,7 @@ use crate::drive::{end, tell};
 use crate::emitter::Emitter;
 use crate::endpoint::AgentEndpoint;
 use crate::live::LiveRun;
-use crate::place::Place;
+use crate::place::{Part, Place};
 use crate::plan::{last_turn, visible};
 use crate::problem::Problem;
 
@@ -61,7 +61,7 @@ pub(crate) async fn replay(
                         continue;
                     }
                     if let Some(at) = shown.iter().position(|shown| shown.event == event.id) {
-                        emitter.begin(Some(&event.id), false);
+                        emitter.begin(Some(&event.id), Part::Preview);
                         translator.take_up(&event, shown.remove(at), &mut |event| emitter.say(&event));
                     }
                     let seen = endpoint.runner.as_seen(key, &List::from_iter([event])).await?;
@@ -76,11 +76,11 @@ pub(crate) async fn replay(
         }
         if let Some(outcome) = outcome {
             for shown in std::mem::take(&mut shown) {
-                emitter.begin(Some(&shown.event), false);
+                emitter.begin(Some(&shown.event), Part::Preview);
                 translator.take_up_void(shown.clone(), &mut |event| emitter.say(&event));
             }
             let (outcome, problem) = still_true(endpoint, key, outcome).await?;
-            end(endpoint, key, outcome, problem, &mut translator, &mut emitter).await;
+            end(endpoint, live, outcome, problem, &mut translator, &mut emitter).await;
             emitter.close();
             return Ok(());
         }

@@ -25,14 +25,14 @@ use crate::problem::Problem;
 const SEARCHED: usize = 200;
 
 /// JSON with a status.
-fn answer(status: StatusCode, body: &Value) -> Response {
+pub(crate) fn answer(status: StatusCode, body: &Value) -> Response {
     let mut response = (status, body.to_string()).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
 /// A value of the query.
-fn query(head: &Parts, name: &str) -> Option<String> {
+pub(crate) fn query(head: &Parts, name: &str) -> Option<String> {
     let pairs = head.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.into_iter().find(|(key, _)| *key == name)?.1;
     let (mut bytes, mut rest) = (Vec::new(), value.bytes());
@@ -101,7 +101,11 @@ fn seen(head: &Parts) -> Result<Option<Place>, Problem> {
 }
 
 /// The thread of a run that nobody names: it is looked for in the log of the threads that changed last.
-async fn find_thread(offered: &Offered, any: &SessionKey, run: &str) -> Result<Option<SessionKey>, Problem> {
+pub(crate) async fn find_thread(
+    offered: &Offered,
+    any: &SessionKey,
+    run: &str,
+) -> Result<Option<SessionKey>, Problem> {
     let store = offered.endpoint.runner.sessions();
     for session in store.list(any.app(), any.user()).await?.into_iter().rev().take(SEARCHED) {
         let Some(view) = offered.endpoint.runner.session(&session.key).await? else { continue };

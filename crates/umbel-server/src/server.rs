@@ -27,7 +27,7 @@ use crate::live::Stop;
 use crate::metrics::{Counted, Metrics};
 use crate::problem::Problem;
 use crate::runs::{Runs, ServerLimits};
-use crate::{post, routes};
+use crate::{post, routes, steps};
 
 /// How often runs that nobody looks at, and those that are over, are seen to.
 const TIDY: Duration = Duration::from_millis(500);
@@ -135,6 +135,8 @@ fn agent_routes(offered: Offered) -> Router {
         .route(&format!("{path}/capabilities"), get(routes::capabilities))
         .route(&format!("{path}/runs/{{run}}/events"), get(routes::events))
         .route(&format!("{path}/runs/{{run}}/cancel"), post(routes::cancel))
+        .route(&format!("{path}/runs/{{run}}/steps"), get(steps::steps))
+        .route(&format!("{path}/runs/{{run}}/steps/{{step}}/request"), get(steps::request))
         .route(&format!("{path}/threads"), get(routes::threads))
         .route(&format!("{path}/threads/{{thread}}"), get(routes::read_thread).delete(routes::delete_thread))
         .route(&format!("{path}/threads/{{thread}}/runs"), get(routes::thread_runs))
