@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod agents;
 mod auth;
 mod choosing;
 mod docs;
+mod fold;
 mod jwt;
+mod seams;
 mod sessions;
 mod support;
 mod threads;
