@@ -10,7 +10,7 @@ Offers the demo agents to AG-UI front ends. Their model is a script, so it works
 
 Usage: umbel serve [FLAG]...
 
-  --host NAME            Where to listen; 127.0.0.1 if left out. Where others can reach it, --tokens is needed.
+  --host NAME            Where to listen; 127.0.0.1 if left out. Any other place needs --tokens.
   --port NUMBER          On which port; 8123 if left out, 0 for any that is free.
   --store ADDRESS        Where conversations are kept: sqlite:FILE or postgres://...; nowhere if left out.
   --tokens FILE          Who may ask: a line `TOKEN USER` each. Whoever sits at this machine if left out.

@@ -145,9 +145,14 @@ fn told_twice_to_stop_it_does_not_wait_for_runs() {
 
 #[test]
 fn where_others_can_reach_it_it_wants_to_know_who_asks() {
-    let (code, text) = refused(&["--port", "0", "--host", "0.0.0.0"]);
-    assert_eq!(code, Some(2));
-    assert!(text.contains("--tokens FILE") && text.contains("TOKEN USER"), "{text}");
+    // That comes first: another port would not help.
+    let taken = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for port in ["0", &port] {
+        let (code, text) = refused(&["--port", port, "--host", "0.0.0.0"]);
+        assert_eq!(code, Some(2));
+        assert!(text.contains("--tokens FILE") && text.contains("TOKEN USER"), "{text}");
+    }
     let folder = tempfile::tempdir().unwrap();
     let tokens = write(&folder.path().join("tokens"), "abc ann\n");
     let mut served = Served::start(&["--port", "0", "--host", "0.0.0.0", "--tokens", &tokens]);
