@@ -1,6 +1,6 @@
 //! What a client makes of a stream, after the rules of the protocol and not after any code of ours.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -21,7 +21,9 @@ pub(crate) struct Client {
 /// What a client has in the end.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Folded {
-    pub(crate) messages: Vec<Value>,
+    /// By agent. Those of agents that speak at the same time stand in the order in which they began, for who was there,
+    /// and in that of the log for who was not: each agent's own have one order.
+    pub(crate) messages: BTreeMap<String, Vec<Value>>,
     pub(crate) state: Value,
     pub(crate) end: Value,
 }
@@ -41,15 +43,16 @@ impl Client {
     }
 
     /// Takes in events to the end of the run.
-    pub(crate) fn read<'a>(
-        mut self,
-        events: impl IntoIterator<Item = &'a Value>,
-    ) -> Result<Folded, String> {
+    pub(crate) fn read<'a>(mut self, events: impl IntoIterator<Item = &'a Value>) -> Result<Folded, String> {
         for event in events {
             self.take(event)?;
         }
         let end = self.end.ok_or("the stream has no end")?;
-        Ok(Folded { messages: self.messages, state: self.state, end: without_wording(end) })
+        let mut messages: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for message in self.messages {
+            messages.entry(tag(&message).unwrap_or_default()).or_default().push(message);
+        }
+        Ok(Folded { messages, state: self.state, end: without_wording(end) })
     }
 
     pub(crate) fn take(&mut self, event: &Value) -> Verdict {
@@ -172,8 +175,7 @@ impl Client {
                     call["function"]["name"] = json!(name);
                     return Ok(());
                 }
-                let call =
-                    json!({"id": id, "type": "function", "function": {"name": name, "arguments": ""}});
+                let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": ""}});
                 let message = self.message(parent, "assistant", event);
                 let calls = message.entry("toolCalls").or_insert_with(|| json!([]));
                 calls.as_array_mut().unwrap().push(call);
@@ -233,8 +235,7 @@ impl Client {
 
     fn result(&mut self, event: &Value) {
         let (id, call) = (text(event, "messageId"), text(event, "toolCallId"));
-        let mut message =
-            json!({"id": id, "role": "tool", "toolCallId": call, "content": event["content"]});
+        let mut message = json!({"id": id, "role": "tool", "toolCallId": call, "content": event["content"]});
         if let Some(owner) = tag(event) {
             message["subagentRunId"] = json!(owner);
         }
