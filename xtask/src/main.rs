@@ -7,6 +7,7 @@
 mod budgets;
 mod conformance;
 mod crash;
+mod http;
 mod onion;
 mod postgres;
 mod stores;
@@ -36,6 +37,8 @@ commands:
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
       format, style, lints, tests, vectors, postgres, crash, docs, example, budgets
+  bench http
+      what serving agents costs, beside a raw handler that writes the same bytes
   bench onion
       what handlers and tool layers cost, in instructions and allocations
   bench stores
@@ -51,10 +54,12 @@ commands:
 /// The tables that are not part of the side-by-side benchmark.
 fn bench(name: Option<&str>) -> ExitCode {
     let result = match name {
+        Some("http") => http::main(),
         Some("onion") => onion::main(),
         Some("stores") => stores::main(),
         _ => {
-            Err("there are `bench onion` and `bench stores`; `bench/run.sh` measures beside peers".to_owned())
+            let message = "there are `bench http`, `bench onion` and `bench stores`; `bench/run.sh` measures beside peers";
+            Err(message.to_owned())
         }
     };
     match result {

@@ -6,6 +6,7 @@
 //! - [`patch`]: RFC 6902, by which changes of state are told
 //! - [`guard`]: the rules of order, enforced on what leaves
 //! - [`sse`], [`proto`]: events as bytes
+//! - [`translate`]: from the log to events; [`messages`]: from the log to a conversation; [`inbound`]: the way back
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven.
 //!
@@ -18,18 +19,24 @@ use std::borrow::Borrow;
 
 use serde_json::Value;
 
+mod arguments;
 pub mod capabilities;
 mod chunk;
 pub mod event;
 pub mod guard;
+pub mod inbound;
 pub mod input;
+mod mark;
 pub mod message;
+pub mod messages;
 mod owned;
 pub mod patch;
 pub mod proto;
+mod questions;
 pub mod sse;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod translate;
 
 pub use capabilities::AgentCapabilities;
 pub use event::{
@@ -37,14 +44,19 @@ pub use event::{
     TextRole, TokenUsage, ToolResultContent, ToolRole,
 };
 pub use guard::{Guard, Refusal};
+pub use inbound::{NewMessages, ResumeError, Turn, Waiting};
 pub use input::{
     ContextItem, InputError, InputErrorKind, InputLimits, ResumeEntry, ResumeStatus, RunAgentInput, Tool,
 };
+pub use mark::InputMark;
 pub use message::{
     ActivityMessage, AssistantMessage, ContentPart, FunctionCall, InstructionMessage, MediaPart, Message,
     MessageContent, PartSource, ReasoningMessage, TextPart, ToolCall, ToolMessage, UserMessage,
 };
+pub use messages::{Conversation, event_of, messages};
 pub use patch::PatchOp;
+pub use questions::{answer_of, interrupt_on_the_wire};
+pub use translate::{Cast, Ending, Member, Open, Prediction, Shown, Translator};
 
 /// The version of the protocol that is spoken here.
 pub const PROTOCOL_VERSION: &str = "1.0";

@@ -6,6 +6,7 @@ mod hot;
 mod journal;
 mod outlet;
 mod pick;
+mod rebuild;
 mod recovery;
 mod rewind;
 mod stream;
@@ -118,6 +119,11 @@ impl Runner {
     /// What its runs are lent.
     pub fn services(&self) -> &Arc<Services> {
         &self.shared.services
+    }
+
+    /// How its runs are done unless they say otherwise.
+    pub fn config(&self) -> &Arc<RunConfig> {
+        &self.shared.config
     }
 
     /// Makes a session for a user, with an id of its own.

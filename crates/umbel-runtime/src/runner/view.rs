@@ -2,9 +2,14 @@
 
 use std::sync::Arc;
 
-use umbel_core::{Event, Interrupt, List, Result, RunId, SessionKey, State, Versions};
+use umbel_core::{
+    CancelToken, Event, Interrupt, List, NodeId, Result, Run, RunId, RunParts, SessionKey, State, Versions,
+};
 
+use super::drive::{Begins, Task, parts_of};
+use super::journal::Recorder;
 use super::{Runner, recovery};
+use crate::onion;
 
 /// A session as it stands. It shares what the runner keeps at hand, and does not follow what others write.
 #[derive(Clone, Debug)]
@@ -44,5 +49,37 @@ impl Runner {
     pub async fn open_questions(&self, key: &SessionKey) -> Result<Vec<Interrupt>> {
         let session = self.session(key).await?;
         session.map(|session| session.open).ok_or_else(|| recovery::no_session(key))
+    }
+
+    /// Events of a session as readers of its runs were given them: what handlers leave of them with `on_output`.
+    pub async fn as_seen(&self, key: &SessionKey, events: &List<Arc<Event>>) -> Result<List<Arc<Event>>> {
+        let team = &self.shared.team;
+        let hides = |id: NodeId| team.place(id).is_ok_and(|place| !place.onion.on_output.is_empty());
+        if !team.tree.ids().any(hides) {
+            return Ok(events.clone());
+        }
+        let recorder = Recorder::new(self.shared.clone(), self.shared.config.clone(), None);
+        let task = Task {
+            key: key.clone(),
+            id: RunId::default(),
+            begins: Begins::Again,
+            recorder: Arc::new(recorder),
+            cancel: CancelToken::new(),
+            depth: 0,
+        };
+        let (parts, _) = parts_of(task);
+        let mut seen = List::new();
+        for event in events.iter() {
+            let Some(node) = team.tree.find(event.author()) else {
+                seen.push(event.clone());
+                continue;
+            };
+            let run = Run::new(RunParts { id: event.run.clone(), ..parts.clone() }, node)?;
+            let onion = &team.place(node)?.onion;
+            if let Some(event) = onion::on_output(&onion.on_output, &run, event.clone()).await? {
+                seen.push(event);
+            }
+        }
+        Ok(seen)
     }
 }

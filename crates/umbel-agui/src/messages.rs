@@ -1,0 +1,295 @@
+//! The conversation as a front end has it, made from the log.
+//!
+//! It is folded from what the [`Translator`] says, in the way clients do it: what was streamed and what is told later is
+//! the same by construction.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use smol_str::{SmolStr, format_smolstr};
+use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
+use umbel_core::{Event, EventId, FunctionResponse, Part, Payload, RunId};
+
+use crate::event::{AguiEvent, EncryptedSubtype, EventKind, ToolResultContent};
+use crate::mark::InputMark;
+use crate::message::{
+    AssistantMessage, ContentPart, MediaPart, Message, MessageContent, PartSource, ReasoningMessage,
+    TextPart, ToolCall, ToolMessage, UserMessage,
+};
+use crate::translate::{Cast, Translator};
+
+/// The id of the thoughts of an event.
+pub(crate) fn reasoning_id(event: &EventId) -> SmolStr {
+    format_smolstr!("{event}:thoughts")
+}
+
+/// The id of a result in an event.
+pub(crate) fn result_id(event: &EventId, index: usize) -> SmolStr {
+    format_smolstr!("{event}:{index}")
+}
+
+/// The event that a message id of ours was made from.
+pub fn event_of(message: &str) -> &str {
+    message.split_once(':').map_or(message, |(event, _)| event)
+}
+
+/// The events that no rewind made void.
+pub fn live<'a>(events: impl IntoIterator<Item = &'a Arc<Event>>) -> Vec<&'a Arc<Event>> {
+    let mut live: Vec<&Arc<Event>> = Vec::new();
+    for event in events {
+        match event.actions.as_ref().and_then(|actions| actions.rewind_before_invocation_id.as_ref()) {
+            Some(run) => {
+                let from = live.iter().position(|event| event.run == *run).unwrap_or(live.len());
+                live.truncate(from);
+            }
+            None => live.push(event),
+        }
+    }
+    live
+}
+
+/// The conversation in the log. `knows_interrupts` is whether the client knows of interrupts; one that does not gets
+/// them as calls.
+pub fn messages<'a>(
+    cast: &Arc<Cast>,
+    events: impl IntoIterator<Item = &'a Arc<Event>>,
+    knows_interrupts: bool,
+) -> Vec<Message> {
+    let mut conversation = Conversation::default();
+    let mut speaking: Option<(RunId, Translator)> = None;
+    for event in live(events) {
+        if event.is_user() {
+            conversation.user(event);
+            continue;
+        }
+        if speaking.as_ref().is_none_or(|(run, _)| *run != event.run) {
+            let translator = Translator::new(cast.clone(), "", "", knows_interrupts);
+            speaking = Some((event.run.clone(), translator));
+        }
+        if let Some((_, translator)) = &mut speaking {
+            translator.event(event, &mut |event| conversation.apply(&event));
+        }
+    }
+    conversation.messages
+}
+
+/// A conversation as clients fold it.
+#[derive(Debug, Default)]
+pub struct Conversation {
+    /// The messages so far.
+    pub messages: Vec<Message>,
+}
+
+impl Conversation {
+    /// Takes in an event that says something. Others change nothing.
+    pub fn apply(&mut self, event: &AguiEvent<'_>) {
+        let owner = event.owner().map(SmolStr::new);
+        match &event.kind {
+            EventKind::TextMessageStart { message_id, .. } => self.assistant(message_id, owner, |_| {}),
+            EventKind::TextMessageContent { message_id, delta } => {
+                let add = |message: &mut AssistantMessage| {
+                    message.content.get_or_insert_default().push_str(delta);
+                };
+                self.assistant(message_id, owner, add);
+            }
+            EventKind::ToolCallStart { tool_call_id, tool_call_name, parent_message_id } => {
+                let parent = parent_message_id.as_ref().unwrap_or(tool_call_id);
+                let call = ToolCall::new(&**tool_call_id, &**tool_call_name, String::new());
+                self.assistant(parent, owner, |message| message.tool_calls.push(call));
+            }
+            EventKind::ToolCallArgs { tool_call_id, delta } => {
+                if let Some(call) = self.call(tool_call_id) {
+                    call.function.arguments.push_str(delta);
+                }
+            }
+            EventKind::ToolCallResult { message_id, tool_call_id, content, .. } => {
+                self.result(message_id, tool_call_id, content, owner);
+            }
+            EventKind::ReasoningMessageStart { message_id, .. } => self.reasoning(message_id, owner, ""),
+            EventKind::ReasoningMessageContent { message_id, delta } => {
+                self.reasoning(message_id, owner, delta);
+            }
+            EventKind::ReasoningEncryptedValue { subtype, entity_id, encrypted_value } => {
+                self.encrypted(*subtype, entity_id, encrypted_value);
+            }
+            EventKind::MessagesSnapshot { messages } => self.messages = messages.to_vec(),
+            _ => {}
+        }
+    }
+
+    fn assistant(&mut self, id: &str, owner: Option<SmolStr>, change: impl FnOnce(&mut AssistantMessage)) {
+        let found = self.messages.iter_mut().rev().find_map(|message| match message {
+            Message::Assistant(message) if message.id == id => Some(message),
+            _ => None,
+        });
+        if let Some(message) = found {
+            return change(message);
+        }
+        let mut message = AssistantMessage { id: id.into(), subagent_run_id: owner, ..Default::default() };
+        change(&mut message);
+        self.messages.push(Message::Assistant(message));
+    }
+
+    fn reasoning(&mut self, id: &str, owner: Option<SmolStr>, text: &str) {
+        let found = self.messages.iter_mut().rev().find_map(|message| match message {
+            Message::Reasoning(message) if message.id == id => Some(message),
+            _ => None,
+        });
+        if let Some(message) = found {
+            return message.content.push_str(text);
+        }
+        let message = ReasoningMessage {
+            id: id.into(),
+            content: text.to_owned(),
+            subagent_run_id: owner,
+            ..ReasoningMessage::default()
+        };
+        self.messages.push(Message::Reasoning(message));
+    }
+
+    fn call(&mut self, id: &str) -> Option<&mut ToolCall> {
+        self.messages.iter_mut().rev().find_map(|message| match message {
+            Message::Assistant(message) => message.tool_calls.iter_mut().rev().find(|call| call.id == id),
+            _ => None,
+        })
+    }
+
+    /// A result stands behind the message that called, and behind results that came before it.
+    fn result(&mut self, id: &str, call: &str, content: &ToolResultContent<'_>, owner: Option<SmolStr>) {
+        let content = match content {
+            ToolResultContent::Text(text) => MessageContent::Text(text.clone().into_owned()),
+            ToolResultContent::Parts(parts) => MessageContent::Parts(parts.clone()),
+        };
+        let message = ToolMessage {
+            id: id.into(),
+            content,
+            tool_call_id: call.into(),
+            subagent_run_id: owner,
+            ..ToolMessage::default()
+        };
+        let caller = self.messages.iter().rposition(|message| {
+            matches!(message, Message::Assistant(m) if m.tool_calls.iter().any(|one| one.id == call))
+        });
+        let behind = caller.map(|caller| {
+            let results = self.messages.iter().skip(caller + 1);
+            caller + 1 + results.take_while(|message| matches!(message, Message::Tool(_))).count()
+        });
+        self.messages.insert(behind.unwrap_or(self.messages.len()), Message::Tool(message));
+    }
+
+    fn encrypted(&mut self, subtype: EncryptedSubtype, entity: &str, value: &str) {
+        let value = Some(value.to_owned());
+        match subtype {
+            EncryptedSubtype::ToolCall => {
+                if let Some(call) = self.call(entity) {
+                    call.encrypted_value = value;
+                }
+            }
+            EncryptedSubtype::Message => {
+                let found = self.messages.iter_mut().rev().find(|message| message.id() == entity);
+                match found {
+                    Some(Message::Assistant(message)) => message.encrypted_value = value,
+                    Some(Message::Reasoning(message)) => message.encrypted_value = value,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Takes in what the user said, under the names that the client gave it.
+    fn user(&mut self, event: &Event) {
+        let Some(content) = &event.content else { return };
+        let mut rest = content.parts.as_slice();
+        let mark = InputMark::of(event).unwrap_or_default();
+        for (id, parts) in mark.messages {
+            let (these, others) = rest.split_at(parts.min(rest.len()));
+            rest = others;
+            self.said(id, these);
+        }
+        let (results, words): (Vec<_>, Vec<_>) =
+            rest.iter().cloned().enumerate().partition(|(_, part)| part.as_response().is_some());
+        for (index, part) in results {
+            // What people said to a question is told with the interrupt, not as a message.
+            let Some(response) = part.as_response().filter(|response| !is_question(&response.name)) else {
+                continue;
+            };
+            let at = content.parts.len() - rest.len() + index;
+            let (id, content) = (result_id(&event.id, at), result_content(response));
+            let call = response.id.as_ref().map(umbel_core::CallId::as_str).unwrap_or_default();
+            self.result(&id, call, &ToolResultContent::from(content), None);
+        }
+        if !words.is_empty() {
+            let words: Vec<Part> = words.into_iter().map(|(_, part)| part).collect();
+            self.said(event.id.as_str().into(), &words);
+        }
+    }
+
+    fn said(&mut self, id: SmolStr, parts: &[Part]) {
+        let Some(first) = parts.first() else { return };
+        if let Some(response) = first.as_response() {
+            let call = response.id.as_ref().map(umbel_core::CallId::as_str).unwrap_or_default();
+            return self.result(&id, call, &ToolResultContent::from(result_content(response)), None);
+        }
+        let content = content_of(parts);
+        self.messages.push(Message::User(UserMessage { id, content, ..UserMessage::default() }));
+    }
+}
+
+fn is_question(name: &str) -> bool {
+    [REQUEST_CONFIRMATION, REQUEST_INPUT, REQUEST_CREDENTIAL].contains(&name)
+}
+
+/// Parts of ours as the content of a message.
+fn content_of(parts: &[Part]) -> MessageContent {
+    if let [part] = parts
+        && let Some(text) = part.as_text()
+    {
+        return MessageContent::Text(text.to_owned());
+    }
+    MessageContent::Parts(parts.iter().filter_map(part_of).collect())
+}
+
+fn part_of(part: &Part) -> Option<ContentPart> {
+    let (source, mime) = match &part.payload {
+        Payload::Text(text) => {
+            return Some(ContentPart::Text(TextPart { text: text.clone(), ..TextPart::default() }));
+        }
+        Payload::InlineData(blob) => {
+            let mime = blob.mime_type.clone().unwrap_or_default();
+            (PartSource::Data { value: STANDARD.encode(&blob.data), mime_type: mime.clone() }, mime)
+        }
+        Payload::FileData(file) => {
+            let value = file.file_uri.clone()?;
+            let mime = file.mime_type.clone();
+            (PartSource::Url { value, mime_type: mime.clone() }, mime.unwrap_or_default())
+        }
+        _ => return None,
+    };
+    let media = MediaPart { source, id: None, metadata: None };
+    Some(match mime.split('/').next() {
+        Some("image") => ContentPart::Image(media),
+        Some("audio") => ContentPart::Audio(media),
+        Some("video") => ContentPart::Video(media),
+        _ => ContentPart::Document(media),
+    })
+}
+
+/// A tool's result as a front end reads it: JSON text, or the text itself if it is one; with media as parts.
+pub(crate) fn result_content(response: &FunctionResponse) -> MessageContent {
+    let empty = umbel_core::Object::new();
+    let given = response.response.as_ref().unwrap_or(&empty);
+    let text = match given.get("result").filter(|_| given.len() == 1) {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => serde_json::to_string(given).unwrap_or_default(),
+    };
+    let media = response.unknown.get("parts").and_then(|parts| serde_json::from_value(parts.clone()).ok());
+    let media: Vec<Part> = media.unwrap_or_default();
+    if media.is_empty() {
+        return MessageContent::Text(text);
+    }
+    let words = ContentPart::Text(TextPart { text, ..TextPart::default() });
+    MessageContent::Parts(std::iter::once(words).chain(media.iter().filter_map(part_of)).collect())
+}

@@ -1,0 +1,836 @@
+//! From the log to AG-UI: each event of a run becomes what a front end is told.
+//!
+//! Previews come first, and what was previewed is not said again when the whole event comes. What was previewed and never
+//! came whole is void: then the front end gets the conversation as the log has it.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde_json::Value;
+use smallvec::SmallVec;
+use smol_str::{SmolStr, format_smolstr};
+use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
+use umbel_core::{
+    CallId, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Payload, Source,
+    StateScope, Usage,
+};
+
+use crate::arguments::ArgumentText;
+use crate::event::{
+    AguiEvent, AguiInterrupt, EncryptedSubtype, EventKind, ReasoningRole, RunOutcome, SubagentOutcome,
+    TokenUsage, ToolResultContent,
+};
+use crate::message::Message;
+use crate::messages::{reasoning_id, result_content, result_id};
+use crate::patch::{PatchOp, diff};
+use crate::questions::interrupt_on_the_wire;
+
+/// The call by which a model gives a structured answer: of no interest to a front end.
+const SET_MODEL_RESPONSE: &str = "set_model_response";
+
+/// What does not change between the runs of an agent.
+#[derive(Clone, Debug, Default)]
+pub struct Cast {
+    /// The agent at the top, whose words are nobody else's.
+    pub root: SmolStr,
+    /// The answer of the agent at the top is structured: it is told as the result of the run, and not as text.
+    pub is_silent: bool,
+    /// The others.
+    pub others: Vec<Member>,
+    /// Tools whose arguments foretell the state.
+    pub predictions: Vec<Prediction>,
+    /// Whether keys of the user and the app, with their prefixes, are shown as state.
+    pub scoped_state: bool,
+}
+
+/// An agent below the top.
+#[derive(Clone, Debug, Default)]
+pub struct Member {
+    /// Its name.
+    pub name: SmolStr,
+    /// What it is good for.
+    pub description: Arc<str>,
+    /// A workflow runs it: its turn is a step.
+    pub is_step: bool,
+    /// Its answer is structured, and not for people to read.
+    pub is_silent: bool,
+}
+
+/// A tool whose argument is shown as state while it is still being written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prediction {
+    /// The key of the state.
+    pub state_key: SmolStr,
+    /// The tool.
+    pub tool: SmolStr,
+    /// Its argument.
+    pub argument: SmolStr,
+}
+
+impl Cast {
+    fn member(&self, name: &str) -> Option<&Member> {
+        self.others.iter().find(|member| member.name == name)
+    }
+
+    fn is_silent(&self, name: &str) -> bool {
+        if name == self.root {
+            self.is_silent
+        } else {
+            self.member(name).is_some_and(|member| member.is_silent)
+        }
+    }
+
+    /// Whether a front end may see a key of the state, and write it.
+    pub fn shows(&self, key: &str) -> bool {
+        match StateScope::split(key).0 {
+            StateScope::Session => true,
+            StateScope::User | StateScope::App => self.scoped_state,
+            StateScope::Temp => false,
+        }
+    }
+}
+
+/// How a run ended, for its front end.
+#[derive(Clone, Debug)]
+pub enum Ending<'a> {
+    /// The agent said its last word, or waits for calls that the front end answers.
+    Finished,
+    /// People are asked.
+    Interrupted(&'a [Interrupt]),
+    /// It was told to stop.
+    Cancelled,
+    /// It failed.
+    Failed {
+        /// What happened, for people.
+        message: Cow<'a, str>,
+        /// What happened, for programs.
+        code: Cow<'a, str>,
+    },
+}
+
+/// How far the preview of an event has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// The event.
+    pub event: EventId,
+    /// Bytes of its text.
+    pub text: usize,
+    /// Bytes of its thoughts.
+    pub thoughts: usize,
+    /// What was left open.
+    pub open: Open,
+    /// Calls whose arguments come piece by piece, in order, with how many bytes of them.
+    pub calls: SmallVec<[(CallId, usize); 1]>,
+    /// Who speaks, if it is a sub-agent that was told of with it, and in how many events it was.
+    pub announced: Option<(SmolStr, u32)>,
+}
+
+/// What is being said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Open {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Text.
+    Text,
+    /// Thoughts, between two messages of them.
+    Span,
+    /// A thought.
+    Thought,
+}
+
+/// An event in the making.
+#[derive(Debug)]
+struct Draft {
+    shown: Shown,
+    source: Arc<Source>,
+    owner: Option<SmolStr>,
+    calls: SmallVec<[DraftCall; 1]>,
+}
+
+/// A call whose arguments come piece by piece.
+#[derive(Debug)]
+struct DraftCall {
+    id: CallId,
+    text: ArgumentText,
+}
+
+/// A sub-agent at work.
+#[derive(Debug)]
+struct Speaker {
+    id: SmolStr,
+    source: Arc<Source>,
+    is_step: bool,
+}
+
+/// Turns the events of one run into what its front end is told.
+#[derive(Debug)]
+pub struct Translator {
+    cast: Arc<Cast>,
+    thread: SmolStr,
+    run: SmolStr,
+    /// The front end knows of interrupts; one that does not gets them as calls.
+    knows_interrupts: bool,
+    drafts: SmallVec<[Draft; 1]>,
+    speakers: Vec<Speaker>,
+    /// The state as the front end has it.
+    state: Object,
+    state_changed: bool,
+    pending: Vec<CallId>,
+    usage: Vec<TokenUsage>,
+    /// Something was shown that the log does not have.
+    is_void: bool,
+    told: Option<EventId>,
+    /// The structured answer of the agent at the top.
+    result: Option<Value>,
+}
+
+impl Translator {
+    /// The translator of one run. `state` is what the front end is taken to have, `pending` the calls that wait for it.
+    pub fn new(cast: Arc<Cast>, thread: &str, run: &str, knows_interrupts: bool) -> Self {
+        Self {
+            cast,
+            thread: thread.into(),
+            run: run.into(),
+            knows_interrupts,
+            drafts: SmallVec::new(),
+            speakers: Vec::new(),
+            state: Object::new(),
+            state_changed: false,
+            pending: Vec::new(),
+            usage: Vec::new(),
+            is_void: false,
+            told: None,
+            result: None,
+        }
+    }
+
+    /// The beginning: `theirs` is the state that the front end sent, `ours` what the session has after that. Calls that
+    /// waited before the run go on waiting until they are answered.
+    pub fn begin(
+        &mut self,
+        parent: Option<&str>,
+        theirs: Option<&Value>,
+        ours: Object,
+        pending: Vec<CallId>,
+        sink: &mut impl FnMut(AguiEvent<'_>),
+    ) {
+        self.pending = pending;
+        let started = EventKind::RunStarted {
+            thread_id: Cow::Borrowed(&self.thread),
+            run_id: Cow::Borrowed(&self.run),
+            protocol_version: Some(Cow::Borrowed(crate::PROTOCOL_VERSION)),
+            parent_run_id: parent.map(Cow::Borrowed),
+            input: None,
+        };
+        sink(started.into());
+        self.state = ours;
+        let is_base = |theirs: &Value| theirs.as_object().is_some_and(|theirs| *theirs == self.state);
+        match theirs {
+            Some(theirs) if is_base(theirs) => {}
+            Some(theirs) if theirs.is_object() => {
+                let ours = Value::Object(std::mem::take(&mut self.state));
+                let delta = diff(theirs, &ours, "");
+                sink(EventKind::StateDelta { delta: Cow::Owned(delta) }.into());
+                self.state_changed = true;
+                if let Value::Object(ours) = ours {
+                    self.state = ours;
+                }
+            }
+            None if self.state.is_empty() => {}
+            _ => {
+                self.state_changed = true;
+                self.show_state(sink);
+            }
+        }
+    }
+
+    /// What an event of the run says, a preview or a whole one.
+    pub fn event(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        if event.is_user() {
+            // The front end said this itself.
+            for response in event.responses() {
+                self.settle(response);
+            }
+        } else if event.is_partial() {
+            self.preview(event, sink);
+        } else {
+            self.whole(event, sink);
+        }
+    }
+
+    /// Ends what the event shows to be void: its agent had begun to say something else, and did not say it.
+    pub fn make_void(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        if self.drafts.iter().any(|draft| draft.shown.event != event.id) {
+            self.bury(event, sink);
+        }
+    }
+
+    /// Whether [`messages`](Self::messages) is due: something was shown that the log does not have, and nothing is being
+    /// said that the log will have.
+    pub fn owes_messages(&self) -> bool {
+        self.is_void && self.drafts.is_empty()
+    }
+
+    /// The last event of the log that was told as a whole. What the front end is told of the conversation ends there.
+    pub fn told(&self) -> Option<&EventId> {
+        self.told.as_ref()
+    }
+
+    /// Tells the front end the whole conversation.
+    pub fn messages(&mut self, messages: &[Message], sink: &mut impl FnMut(AguiEvent<'_>)) {
+        self.is_void = false;
+        sink(EventKind::MessagesSnapshot { messages: Cow::Borrowed(messages) }.into());
+    }
+
+    /// The conversation cannot be told: the front end keeps what it has.
+    pub fn messages_unknown(&mut self) {
+        self.is_void = false;
+    }
+
+    /// Whether the front end knows of interrupts.
+    pub fn knows_interrupts(&self) -> bool {
+        self.knows_interrupts
+    }
+
+    /// Takes up an event of which a front end saw the preview, up to there. Says how that began, which it saw.
+    pub fn take_up(&mut self, event: &Event, shown: Shown, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        let at = self.begin_draft(event, sink);
+        if let Some(draft) = self.drafts.get_mut(at) {
+            reopen(draft, shown, sink);
+        }
+    }
+
+    /// The same for an event that never came. What a front end has of it is void.
+    pub fn take_up_void(&mut self, shown: Shown, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        if let Some((name, _)) = &shown.announced {
+            let mut event = Event::new(umbel_core::RunId::default(), Arc::new(Source::new(name.clone())));
+            event.id = shown.event.clone();
+            self.speaker(&event, sink);
+        }
+        let mut draft = new_draft(&shown.event, &Arc::default(), None);
+        reopen(&mut draft, shown, sink);
+        self.drafts.push(draft);
+    }
+
+    /// What is due before the end: what was left open is closed, and the state is told whole.
+    pub fn wind_up(&mut self, ending: &Ending<'_>, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        for mut draft in std::mem::take(&mut self.drafts) {
+            // What was begun and never came whole.
+            self.is_void = true;
+            close(&mut draft, sink);
+            end_calls(&draft, sink);
+        }
+        let suspended: Option<Vec<SmolStr>> = match ending {
+            Ending::Interrupted(interrupts) => {
+                Some(interrupts.iter().map(|asked| asked.id.as_str().into()).collect())
+            }
+            _ => None,
+        };
+        for speaker in std::mem::take(&mut self.speakers).into_iter().rev() {
+            let outcome = suspended.clone().map(|interrupt_ids| SubagentOutcome::Suspended { interrupt_ids });
+            finish_speaker(&speaker, outcome, sink);
+        }
+        let waits = matches!(ending, Ending::Interrupted(_));
+        if self.state_changed || waits || !self.state.is_empty() {
+            self.show_state(sink);
+        }
+    }
+
+    /// The one terminal event.
+    pub fn end(&mut self, ending: &Ending<'_>, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        let usage = std::mem::take(&mut self.usage);
+        let outcome = match ending {
+            Ending::Failed { message, code } => {
+                let (message, code) = (Cow::Borrowed(&**message), Some(Cow::Borrowed(&**code)));
+                return sink(EventKind::RunError { message, code, usage }.into());
+            }
+            Ending::Cancelled => RunOutcome::Cancelled,
+            Ending::Interrupted(interrupts) if self.knows_interrupts => RunOutcome::Interrupt {
+                interrupts: interrupts.iter().map(interrupt_on_the_wire).collect::<Vec<AguiInterrupt>>(),
+            },
+            _ => {
+                let pending = self.pending.iter().map(|id| id.as_str().into()).collect();
+                RunOutcome::Success { pending_tool_call_ids: pending }
+            }
+        };
+        let finished = EventKind::RunFinished {
+            thread_id: Cow::Borrowed(&self.thread),
+            run_id: Cow::Borrowed(&self.run),
+            result: self.result.take().map(Cow::Owned),
+            outcome: Some(outcome),
+            usage,
+        };
+        sink(finished.into());
+    }
+
+    fn show_state(&mut self, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        let state = Value::Object(std::mem::take(&mut self.state));
+        sink(EventKind::StateSnapshot { snapshot: Cow::Borrowed(&state) }.into());
+        if let Value::Object(state) = state {
+            self.state = state;
+        }
+    }
+
+    fn preview(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        let Some(content) = &event.content else { return };
+        let at = match self.drafts.iter().position(|draft| draft.shown.event == event.id) {
+            Some(at) => at,
+            None => self.begin_draft(event, sink),
+        };
+        let silent = self.cast.is_silent(event.author());
+        let predictions = self.cast.clone();
+        let Some(draft) = self.drafts.get_mut(at) else { return };
+        for part in &content.parts {
+            match &part.payload {
+                Payload::Text(text) if !text.is_empty() => {
+                    if part.is_thought() {
+                        say_thought(draft, text, sink);
+                    } else if !silent {
+                        say_text(draft, text, sink);
+                    }
+                }
+                Payload::Call(call) if streams(call) => {
+                    stream_call(draft, call, &predictions, self.knows_interrupts, sink);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// An event is in the making. One of the same agent that never came whole has died.
+    fn begin_draft(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) -> usize {
+        self.bury(event, sink);
+        let owner = self.speaker(event, sink);
+        self.drafts.push(new_draft(&event.id, &event.source, owner));
+        self.drafts.len() - 1
+    }
+
+    /// Closes what an agent had begun to say and did not say.
+    fn bury(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        let mut at = 0;
+        while let Some(draft) = self.drafts.get_mut(at) {
+            if draft.source != event.source || draft.shown.event == event.id {
+                at += 1;
+                continue;
+            }
+            close(draft, sink);
+            end_calls(draft, sink);
+            self.is_void = true;
+            self.drafts.remove(at);
+        }
+    }
+
+    fn whole(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        self.note_usage(event);
+        let place = self.drafts.iter().position(|draft| draft.shown.event == event.id);
+        let mut draft = match place {
+            Some(place) => self.drafts.remove(place),
+            None => {
+                self.bury(event, sink);
+                let said = event.content.as_ref().is_some_and(|content| !content.parts.is_empty());
+                let owner = if said { self.speaker(event, sink) } else { None };
+                new_draft(&event.id, &event.source, owner)
+            }
+        };
+        if let Some(content) = &event.content {
+            self.say(event, &mut draft, &content.parts, sink);
+        }
+        close(&mut draft, sink);
+        if let Some(delta) = event.state_delta() {
+            self.change_state(delta, sink);
+        }
+        if self.cast.is_silent && event.author() == self.cast.root && event.is_final() {
+            self.result = serde_json::from_str(&event.text()).ok();
+        }
+        self.told = Some(event.id.clone());
+    }
+
+    /// Says what was not previewed of an event.
+    fn say(
+        &mut self,
+        event: &Event,
+        draft: &mut Draft,
+        parts: &[Part],
+        sink: &mut impl FnMut(AguiEvent<'_>),
+    ) {
+        let silent = self.cast.is_silent(event.author());
+        let Shown { mut text, mut thoughts, .. } = draft.shown.clone();
+        for (index, part) in parts.iter().enumerate() {
+            match &part.payload {
+                Payload::Text(words) if part.is_thought() => {
+                    if let Some(rest) = unsaid(words, &mut thoughts) {
+                        say_thought(draft, rest, sink);
+                    }
+                    encrypted(
+                        draft,
+                        part,
+                        EncryptedSubtype::Message,
+                        &reasoning_id(&draft.shown.event),
+                        sink,
+                    );
+                }
+                Payload::Text(words) if !silent => {
+                    if let Some(rest) = unsaid(words, &mut text) {
+                        say_text(draft, rest, sink);
+                    }
+                }
+                Payload::Call(call) => {
+                    let Some(id) = &call.id else { continue };
+                    if self.is_hidden(call) {
+                        continue;
+                    }
+                    close(draft, sink);
+                    say_call(draft, call, id, &self.cast, sink);
+                    encrypted(draft, part, EncryptedSubtype::ToolCall, id.as_str(), sink);
+                    if event.long_running().contains(id) {
+                        self.pending.push(id.clone());
+                    }
+                }
+                Payload::Response(response) => {
+                    close(draft, sink);
+                    self.say_result(event, draft, index, response, sink);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Calls that a front end is told of in another way, or not at all.
+    fn is_hidden(&self, call: &FunctionCall) -> bool {
+        match call.name.as_str() {
+            REQUEST_CONFIRMATION | REQUEST_INPUT | REQUEST_CREDENTIAL => self.knows_interrupts,
+            SET_MODEL_RESPONSE => true,
+            _ => false,
+        }
+    }
+
+    fn say_result(
+        &mut self,
+        event: &Event,
+        draft: &Draft,
+        index: usize,
+        response: &FunctionResponse,
+        sink: &mut impl FnMut(AguiEvent<'_>),
+    ) {
+        let Some(id) = &response.id else { return };
+        if response.is_waiting() || response.name == SET_MODEL_RESPONSE {
+            return;
+        }
+        self.settle(response);
+        let kind = EventKind::ToolCallResult {
+            message_id: Cow::Owned(result_id(&event.id, index).into()),
+            tool_call_id: Cow::Borrowed(id.as_str()),
+            content: ToolResultContent::from(result_content(response)),
+            role: None,
+        };
+        sink(owned_by(draft, kind));
+    }
+
+    fn settle(&mut self, response: &FunctionResponse) {
+        if let Some(id) = &response.id {
+            self.pending.retain(|pending| pending != id);
+        }
+    }
+
+    /// The sub-agent that speaks; none is the one at the top. Whoever is done by that is told of.
+    fn speaker(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) -> Option<SmolStr> {
+        if let Some(speaker) = self.speakers.iter().find(|speaker| speaker.source == event.source) {
+            return Some(speaker.id.clone());
+        }
+        let branch = event.branch().unwrap_or_default();
+        let mut at = 0;
+        while let Some(speaker) = self.speakers.get(at) {
+            if is_within(speaker.source.branch.as_deref().unwrap_or_default(), branch) {
+                finish_speaker(&self.speakers.remove(at), None, sink);
+            } else {
+                at += 1;
+            }
+        }
+        if event.author() == self.cast.root {
+            return None;
+        }
+        let member = self.cast.member(event.author());
+        let is_step = member.is_some_and(|member| member.is_step);
+        let description = member.map(|member| &*member.description).filter(|text| !text.is_empty());
+        if is_step {
+            sink(EventKind::StepStarted { step_name: Cow::Borrowed(event.author()) }.into());
+        }
+        let id = format_smolstr!("sub-{}", event.id);
+        let started = EventKind::SubagentStarted {
+            subagent_run_id: Cow::Borrowed(&id),
+            name: Cow::Borrowed(event.author()),
+            description: description.map(Cow::Borrowed),
+            parent_subagent_run_id: None,
+            parent_tool_call_id: event.source.isolation_scope.as_deref().map(Cow::Borrowed),
+            parent_message_id: None,
+        };
+        sink(started.into());
+        self.speakers.push(Speaker { id: id.clone(), source: event.source.clone(), is_step });
+        Some(id)
+    }
+
+    fn change_state(&mut self, delta: &Object, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        let mut ops: Vec<PatchOp> = Vec::new();
+        for (key, value) in delta.iter().filter(|(key, _)| self.cast.shows(key)) {
+            let path = format!("/{}", crate::patch::escape(key));
+            match self.state.get(key) {
+                Some(old) => ops.extend(diff(old, value, &path)),
+                None => ops.push(PatchOp::Add { path, value: value.clone() }),
+            }
+            self.state.insert(key.clone(), value.clone());
+        }
+        if !ops.is_empty() {
+            self.state_changed = true;
+            sink(EventKind::StateDelta { delta: Cow::Owned(ops) }.into());
+        }
+    }
+
+    fn note_usage(&mut self, event: &Event) {
+        let Some(meta) = &event.meta else { return };
+        let Some(used) = &meta.usage_metadata else { return };
+        let model = meta.model_version.as_deref();
+        let place = self.usage.iter().position(|usage| usage.model.as_deref() == model);
+        let place = place.unwrap_or_else(|| {
+            self.usage.push(TokenUsage { model: model.map(SmolStr::new), ..TokenUsage::default() });
+            self.usage.len() - 1
+        });
+        if let Some(usage) = self.usage.get_mut(place) {
+            add_usage(usage, used);
+        }
+    }
+}
+
+fn add_usage(usage: &mut TokenUsage, used: &Usage) {
+    let add = |sum: &mut Option<u64>, more: Option<u64>| {
+        if let Some(more) = more {
+            *sum = Some(sum.unwrap_or(0).saturating_add(more));
+        }
+    };
+    add(&mut usage.input_tokens, used.prompt_token_count);
+    add(&mut usage.output_tokens, used.candidates_token_count);
+    add(&mut usage.total_tokens, used.total_token_count);
+    add(&mut usage.reasoning_tokens, used.thoughts_token_count);
+    add(&mut usage.cached_input_tokens, used.cached_content_token_count);
+}
+
+/// Whether a branch is another one or part of it.
+fn is_within(branch: &str, other: &str) -> bool {
+    let rest = branch.strip_prefix(other);
+    rest.is_some_and(|rest| rest.is_empty() || other.is_empty() || rest.starts_with('.'))
+}
+
+fn finish_speaker(speaker: &Speaker, outcome: Option<SubagentOutcome>, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    let id = Cow::Borrowed(speaker.id.as_str());
+    sink(EventKind::SubagentFinished { subagent_run_id: id, result: None, outcome }.into());
+    if speaker.is_step {
+        let step_name = Cow::Borrowed(speaker.source.author.as_str());
+        sink(EventKind::StepFinished { step_name }.into());
+    }
+}
+
+/// What is left of a text of which so many bytes were said.
+fn unsaid<'a>(words: &'a str, said: &mut usize) -> Option<&'a str> {
+    let before = (*said).min(words.len());
+    *said -= before;
+    words.get(before..).filter(|rest| !rest.is_empty())
+}
+
+/// Whether more of a call's arguments is to come.
+fn streams(call: &FunctionCall) -> bool {
+    call.id.is_some() && (call.partial_args.is_some() || call.will_continue.is_some())
+}
+
+fn owned_by<'a>(draft: &'a Draft, kind: EventKind<'a>) -> AguiEvent<'a> {
+    AguiEvent { subagent_run_id: draft.owner.as_deref().map(Cow::Borrowed), ..AguiEvent::from(kind) }
+}
+
+fn new_draft(event: &EventId, source: &Arc<Source>, owner: Option<SmolStr>) -> Draft {
+    let shown = Shown { event: event.clone(), ..Shown::default() };
+    Draft { shown, source: source.clone(), owner, calls: SmallVec::new() }
+}
+
+/// Brings a draft to where a front end stopped reading. Says how what is open began.
+fn reopen(draft: &mut Draft, shown: Shown, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    let calls = shown
+        .calls
+        .iter()
+        .map(|(id, bytes)| DraftCall { id: id.clone(), text: ArgumentText::written(*bytes) });
+    draft.calls = calls.collect();
+    match shown.open {
+        Open::Nothing => {}
+        Open::Text => open_text(draft, sink),
+        Open::Span => open_span(draft, sink),
+        Open::Thought => open_thought(draft, sink),
+    }
+    for call in &draft.calls {
+        sink(owned_by(draft, call_start(draft, &call.id, "")));
+    }
+    draft.shown = shown;
+}
+
+fn open_text(draft: &mut Draft, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    if draft.shown.open != Open::Text {
+        close(draft, sink);
+        draft.shown.open = Open::Text;
+        let message_id = Cow::Borrowed(draft.shown.event.as_str());
+        sink(owned_by(draft, EventKind::TextMessageStart { message_id, role: None, name: None }));
+    }
+}
+
+fn open_span(draft: &mut Draft, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    if draft.shown.open != Open::Span {
+        close(draft, sink);
+        draft.shown.open = Open::Span;
+        let id = reasoning_id(&draft.shown.event);
+        sink(owned_by(draft, EventKind::ReasoningStart { message_id: Cow::Borrowed(&id) }));
+    }
+}
+
+fn open_thought(draft: &mut Draft, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    if draft.shown.open != Open::Thought {
+        open_span(draft, sink);
+        draft.shown.open = Open::Thought;
+        let (id, role) = (reasoning_id(&draft.shown.event), ReasoningRole::Reasoning);
+        sink(owned_by(draft, EventKind::ReasoningMessageStart { message_id: Cow::Borrowed(&id), role }));
+    }
+}
+
+fn say_text(draft: &mut Draft, text: &str, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    open_text(draft, sink);
+    draft.shown.text += text.len();
+    let message_id = Cow::Borrowed(draft.shown.event.as_str());
+    sink(owned_by(draft, EventKind::TextMessageContent { message_id, delta: Cow::Borrowed(text) }));
+}
+
+fn say_thought(draft: &mut Draft, text: &str, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    open_thought(draft, sink);
+    draft.shown.thoughts += text.len();
+    let id = reasoning_id(&draft.shown.event);
+    let (message_id, delta) = (Cow::Borrowed(id.as_str()), Cow::Borrowed(text));
+    sink(owned_by(draft, EventKind::ReasoningMessageContent { message_id, delta }));
+}
+
+/// Ends what is being said.
+fn close(draft: &mut Draft, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    let open = std::mem::take(&mut draft.shown.open);
+    if open == Open::Text {
+        let message_id = Cow::Borrowed(draft.shown.event.as_str());
+        sink(owned_by(draft, EventKind::TextMessageEnd { message_id }));
+    }
+    let id = reasoning_id(&draft.shown.event);
+    let message_id = || Cow::Borrowed(id.as_str());
+    if open == Open::Thought {
+        sink(owned_by(draft, EventKind::ReasoningMessageEnd { message_id: message_id() }));
+    }
+    if matches!(open, Open::Thought | Open::Span) {
+        sink(owned_by(draft, EventKind::ReasoningEnd { message_id: message_id() }));
+    }
+}
+
+fn encrypted(
+    draft: &Draft,
+    part: &Part,
+    subtype: EncryptedSubtype,
+    entity: &str,
+    sink: &mut impl FnMut(AguiEvent<'_>),
+) {
+    let Some(signature) = part.signature() else { return };
+    let (entity_id, encrypted_value) = (Cow::Borrowed(entity), Cow::Borrowed(signature));
+    sink(owned_by(draft, EventKind::ReasoningEncryptedValue { subtype, entity_id, encrypted_value }));
+}
+
+fn start_call(
+    draft: &Draft,
+    call: &FunctionCall,
+    id: &CallId,
+    cast: &Cast,
+    sink: &mut impl FnMut(AguiEvent<'_>),
+) {
+    let foretold = cast.predictions.iter().filter(|one| one.tool == call.name);
+    let foretold: Vec<Value> = foretold
+        .map(|one| {
+            serde_json::json!({"state_key": one.state_key, "tool": one.tool, "tool_argument": one.argument})
+        })
+        .collect();
+    if !foretold.is_empty() {
+        let value = Cow::Owned(Value::Array(foretold));
+        sink(EventKind::Custom { name: Cow::Borrowed("PredictState"), value }.into());
+    }
+    sink(owned_by(draft, call_start(draft, id, &call.name)));
+}
+
+fn call_start<'a>(draft: &'a Draft, id: &'a CallId, name: &'a str) -> EventKind<'a> {
+    EventKind::ToolCallStart {
+        tool_call_id: Cow::Borrowed(id.as_str()),
+        tool_call_name: Cow::Borrowed(name),
+        parent_message_id: Some(Cow::Borrowed(draft.shown.event.as_str())),
+    }
+}
+
+/// Says a call, or what was not said of it yet.
+fn say_call(
+    draft: &Draft,
+    call: &FunctionCall,
+    id: &CallId,
+    cast: &Cast,
+    sink: &mut impl FnMut(AguiEvent<'_>),
+) {
+    let args = call.args.as_deref().and_then(|args| serde_json::to_string(args).ok());
+    let args = args.unwrap_or_else(|| "{}".to_owned());
+    let tool_call_id = || Cow::Borrowed(id.as_str());
+    let rest = match draft.calls.iter().find(|streamed| streamed.id == *id) {
+        Some(streamed) => Cow::Owned(streamed.text.rest(call.args.as_deref())),
+        None => {
+            start_call(draft, call, id, cast, sink);
+            Cow::Borrowed(args.as_str())
+        }
+    };
+    if !rest.is_empty() {
+        sink(owned_by(draft, EventKind::ToolCallArgs { tool_call_id: tool_call_id(), delta: rest }));
+    }
+    sink(owned_by(draft, EventKind::ToolCallEnd { tool_call_id: tool_call_id() }));
+}
+
+/// Says more of the arguments of a call.
+fn stream_call(
+    draft: &mut Draft,
+    call: &FunctionCall,
+    cast: &Cast,
+    knows_interrupts: bool,
+    sink: &mut impl FnMut(AguiEvent<'_>),
+) {
+    let Some(id) = &call.id else { return };
+    let asks = [REQUEST_CONFIRMATION, REQUEST_INPUT, REQUEST_CREDENTIAL].contains(&call.name.as_str());
+    if (asks && knows_interrupts) || call.name == SET_MODEL_RESPONSE {
+        return;
+    }
+    close(draft, sink);
+    let at = match draft.calls.iter().position(|streamed| streamed.id == *id) {
+        Some(at) => at,
+        // Until it has a name there is nothing to show.
+        None if call.name.is_empty() => return,
+        None => {
+            start_call(draft, call, id, cast, sink);
+            draft.calls.push(DraftCall { id: id.clone(), text: ArgumentText::default() });
+            draft.calls.len() - 1
+        }
+    };
+    let mut delta = String::new();
+    if let Some(streamed) = draft.calls.get_mut(at) {
+        for piece in call.partial_args.iter().flatten() {
+            streamed.text.add(piece, &mut delta);
+        }
+    }
+    if !delta.is_empty() {
+        let (tool_call_id, delta) = (Cow::Borrowed(id.as_str()), Cow::Owned(delta));
+        sink(owned_by(draft, EventKind::ToolCallArgs { tool_call_id, delta }));
+    }
+}
+
+/// Ends calls that never came whole.
+fn end_calls(draft: &Draft, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    for call in &draft.calls {
+        sink(owned_by(draft, EventKind::ToolCallEnd { tool_call_id: Cow::Borrowed(call.id.as_str()) }));
+    }
+}

@@ -1,0 +1,36 @@
+//! What all routes share.
+
+use std::sync::Arc;
+
+use smol_str::SmolStr;
+
+use crate::auth::Auth;
+use crate::endpoint::AgentEndpoint;
+use crate::gate::Gate;
+use crate::metrics::Metrics;
+use crate::resolve::Choice;
+use crate::runs::Runs;
+use crate::sweep::Sweep;
+
+/// What all routes share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) runs: Arc<Runs>,
+    pub(crate) gate: Gate,
+    pub(crate) auth: Option<Arc<dyn Auth>>,
+    pub(crate) metrics: Metrics,
+    pub(crate) agents: Vec<Arc<AgentEndpoint>>,
+    /// When idle sessions are deleted, if somebody said so.
+    pub(crate) sweep: Option<Option<Sweep>>,
+}
+
+/// What the routes of one agent share.
+#[derive(Clone, Debug)]
+pub(crate) struct Offered {
+    pub(crate) app: Arc<App>,
+    pub(crate) endpoint: Arc<AgentEndpoint>,
+    /// Other agents that the same path may stand for.
+    pub(crate) choice: Option<Arc<Choice>>,
+    /// Its path, as clients see it.
+    pub(crate) path: SmolStr,
+}

@@ -1,0 +1,114 @@
+//! What every request passes first: is it meant for this server, does it come from where it may, and who sent it.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+
+use crate::app::App;
+use crate::auth::Principal;
+use crate::metrics::Counted;
+use crate::problem::Problem;
+
+/// Where requests may come from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gate {
+    /// Names by which the server may be asked; any if empty.
+    pub(crate) hosts: Vec<String>,
+    /// Pages of other origins that may ask.
+    pub(crate) origins: Vec<String>,
+    /// Paths that anybody may ask for.
+    pub(crate) open: Vec<String>,
+}
+
+impl Gate {
+    /// A problem if the request is not meant for this server, or comes from a page that may not ask. A page in a browser
+    /// can make a name of its own point to this machine, and so reach a server that only listens here.
+    fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let name = host.map(without_port).unwrap_or_default();
+        if !self.hosts.is_empty() && !self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+            let message = "this server is not known by that name: see `allow_host`";
+            return Err(Problem::new(StatusCode::FORBIDDEN, "HOST_NOT_ALLOWED", message));
+        }
+        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+        let origin = origin.to_str().unwrap_or_default();
+        let own = origin.split_once("://").is_some_and(|(_, from)| Some(from) == host);
+        if own || self.allows(origin) {
+            return Ok(());
+        }
+        let message = "pages of that origin may not ask this server: see `allow_origin`";
+        Err(Problem::new(StatusCode::FORBIDDEN, "ORIGIN_NOT_ALLOWED", message))
+    }
+
+    fn allows(&self, origin: &str) -> bool {
+        self.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
+    }
+}
+
+/// A host without its port.
+fn without_port(host: &str) -> &str {
+    if let Some(end) = host.strip_prefix('[').and_then(|rest| rest.find(']')) {
+        return host.get(..end + 2).unwrap_or(host);
+    }
+    host.rsplit_once(':').map_or(host, |(name, _)| name)
+}
+
+/// Lets a request through, or answers it.
+pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let origin = request.headers().get(header::ORIGIN).cloned();
+    let allowed = origin.filter(|origin| origin.to_str().is_ok_and(|origin| app.gate.allows(origin)));
+    let mut response = match enter(&app, request).await {
+        Ok(Some(request)) => next.run(request).await,
+        // A browser asks whether a page may ask.
+        Ok(None) => preflight(),
+        Err(problem) => {
+            app.metrics.count(Counted::Refused);
+            problem.into_response()
+        }
+    };
+    if let Some(origin) = allowed {
+        let headers = response.headers_mut();
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.append(header::VARY, HeaderValue::from_static("origin"));
+        let exposed = HeaderValue::from_static("content-location, retry-after");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+    response
+}
+
+/// Checks a request and finds out who sent it; `None` if a browser only asks whether a page may send one.
+async fn enter(app: &App, request: Request) -> Result<Option<Request>, Problem> {
+    let (mut head, body) = request.into_parts();
+    app.gate.check(&head.headers)?;
+    let asks_first = head.method == Method::OPTIONS
+        && head.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+        && !app.gate.origins.is_empty();
+    if asks_first {
+        return Ok(None);
+    }
+    // Whether the server is alive is no secret.
+    if !app.gate.open.iter().any(|path| path == head.uri.path()) {
+        let principal = match &app.auth {
+            Some(auth) => auth.principal(&head).await?,
+            None => Principal::local(),
+        };
+        head.extensions.insert(principal);
+    }
+    Ok(Some(Request::from_parts(head, body)))
+}
+
+fn preflight() -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, "accept, authorization, content-type, last-event-id"),
+        (header::ACCESS_CONTROL_MAX_AGE, "600"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

@@ -1,0 +1,53 @@
+//! An AG-UI server for Umbel agents.
+//!
+//! A run is an object of the server: it goes on whoever looks, what it says is kept for a while and can be made from the
+//! log later, and a `POST` only begins it and looks. A thread is a session.
+//!
+//! # Layout
+//! - [`Server`]: agents at paths, put together; [`AgentEndpoint`]: an agent as it is offered
+//! - [`Auth`]: who asks, by [`BearerTokens`], by [`Jwt`], or by a closure ([`auth_fn`])
+//! - [`Problem`]: what a client is told when something is wrong
+//! - [`Sweep`]: when sessions that nobody comes back to are deleted
+//! - in `post.rs` what a request comes to, in `plan.rs` what is to be done, in `drive.rs` how it is done, in `replay.rs`
+//!   how it is told again from the log; `live.rs` and `runs.rs` are the runs at hand
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+mod app;
+mod auth;
+mod body;
+mod capabilities;
+mod drive;
+mod emitter;
+mod endpoint;
+mod gate;
+mod jwks;
+#[cfg(feature = "jwks-url")]
+mod jwks_url;
+mod jwt;
+mod live;
+mod metrics;
+mod place;
+mod plan;
+mod post;
+mod problem;
+mod replay;
+mod resolve;
+mod routes;
+mod runs;
+mod server;
+mod steps;
+mod sweep;
+mod tokens;
+mod watched;
+
+pub use auth::{Auth, Principal, auth_fn, bearer_token};
+pub use endpoint::{AgentEndpoint, ClientInput, SameThread};
+pub use jwt::Jwt;
+pub use live::Disconnect;
+pub use problem::Problem;
+pub use resolve::Asking;
+pub use runs::ServerLimits;
+pub use server::{Server, Service};
+pub use sweep::Sweep;
+pub use tokens::BearerTokens;

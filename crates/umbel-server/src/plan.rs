@@ -1,0 +1,254 @@
+//! From a request to what is to be done: what is new in it, and how the run goes.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+use umbel_agui::{
+    Cast, InputLimits, InputMark, NewMessages, RunAgentInput, Turn, Waiting, event_of, inbound,
+};
+use umbel_core::store::Entries;
+use umbel_core::{
+    CallId, Content, Event, FunctionTool, Interrupt, List, LogEntry, NewSession, Object, Role, RunConfig,
+    RunId, SessionKey, State, ToolSet, ToolSpec,
+};
+
+use crate::auth::Principal;
+use crate::endpoint::{AgentEndpoint, ClientInput};
+use crate::problem::Problem;
+
+/// How far back a session's last messages are looked for in what the client sends.
+const RECENT: usize = 16;
+
+/// What is to be done for a request.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// What the user says, turn by turn: answers first, then anything else.
+    pub(crate) turns: Vec<(Content, RunConfig)>,
+    /// The state that the client sent.
+    pub(crate) theirs: Option<Value>,
+    /// The state that it sees once the run has begun.
+    pub(crate) ours: Object,
+    /// What the thread waits for.
+    pub(crate) pending: Vec<CallId>,
+    pub(crate) open: Vec<Interrupt>,
+    pub(crate) parent: Option<SmolStr>,
+    pub(crate) knows_interrupts: bool,
+}
+
+/// A request, as far as a plan needs it.
+pub(crate) struct Asked<'a> {
+    pub(crate) key: &'a SessionKey,
+    pub(crate) input: &'a RunAgentInput<'a>,
+    pub(crate) principal: &'a Principal,
+    /// State that follows from the request.
+    pub(crate) state: &'a Object,
+}
+
+/// Looks at the session and finds out what is to be done; `None` if that was done before. A session that is not there
+/// yet is made.
+pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<Option<Plan>, Problem> {
+    let (runner, input) = (&endpoint.runner, asked.input);
+    let limits = InputLimits::default();
+    let view = runner.session(asked.key).await?;
+    let none = List::new();
+    let events = view.as_ref().map_or(&none, |view| &view.events);
+    if input.resume.is_empty() && was_run(events, &input.run_id) {
+        return Ok(None);
+    }
+    let mut known: Option<HashSet<SmolStr>> = None;
+    let new = NewMessages::find(
+        &input.messages,
+        &limits,
+        |id| events.iter().rev().take(RECENT).any(|event| has_message(event, id)),
+        |id| {
+            let known = known.get_or_insert_with(|| events.iter().flat_map(|event| ids_of(event)).collect());
+            known.contains(id) || known.contains(event_of(id))
+        },
+    )?;
+    let knows_interrupts = input.protocol_version.is_some();
+    let open = view.as_ref().map(|view| view.open.clone()).unwrap_or_default();
+    let waiting = Waiting::of(last_turn(events), open);
+    let was_asked = |id: &str| {
+        let responses =
+            events.iter().rev().filter(|event| event.is_user()).flat_map(|event| event.responses());
+        responses.filter_map(|response| response.id.as_ref()).any(|given| *given == *id)
+    };
+    let turn = Turn::new(&new.turn, &input.resume, &waiting, was_asked, knows_interrupts)?;
+    let (delta, ours) = state(&endpoint.cast, view.as_ref().map(|view| &view.state), asked);
+    if view.is_none() {
+        create(endpoint, asked.key, &new).await?;
+    }
+    let turns = turns(endpoint, asked, &new, turn, delta)?;
+    Ok(Some(Plan {
+        turns,
+        theirs: input.state.clone(),
+        ours,
+        pending: waiting.calls.into_iter().map(|(id, _)| id).collect(),
+        open: waiting.questions,
+        parent: input.parent_run_id.as_deref().map(SmolStr::new),
+        knows_interrupts,
+    }))
+}
+
+/// Whether one of the last runs has that name. A request may come twice, if its client lost the connection.
+fn was_run(events: &List<Arc<Event>>, run: &str) -> bool {
+    let said = events.iter().rev().take(64).filter(|event| event.is_user());
+    said.filter_map(|event| InputMark::of(event)).any(|mark| mark.run == run)
+}
+
+/// The ids that a client may know an event by, but for endings of ours.
+fn ids_of(event: &Event) -> impl Iterator<Item = SmolStr> {
+    let mark = if event.is_user() { InputMark::of(event) } else { None };
+    let marked = mark.into_iter().flat_map(|mark| mark.messages).map(|(id, _)| id);
+    marked.chain(std::iter::once(SmolStr::new(event.id.as_str())))
+}
+
+fn has_message(event: &Event, id: &str) -> bool {
+    event.id == *id || event.id == *event_of(id) || (event.is_user() && ids_of(event).any(|own| own == id))
+}
+
+/// The events since the user last said something. What waited before that does not wait any more.
+pub(crate) fn last_turn(events: &List<Arc<Event>>) -> impl DoubleEndedIterator<Item = &Event> {
+    let says = |event: &Event| {
+        let parts = event.content.iter().flat_map(|content| &content.parts);
+        event.is_user() && parts.into_iter().any(|part| part.as_response().is_none())
+    };
+    let back = events.iter().rev().position(|event| says(event)).unwrap_or(events.len());
+    events.iter_from(events.len() - back).map(|event| &**event)
+}
+
+/// The keys to be written, and the state that the client sees then.
+fn state(cast: &Cast, state: Option<&State>, asked: &Asked<'_>) -> (Object, Object) {
+    let mut delta = Object::new();
+    let visible = state.map(|state| visible(cast, state)).unwrap_or_default();
+    if let Some(Value::Object(theirs)) = &asked.input.state {
+        for (key, value) in theirs {
+            if cast.shows(key) && visible.get(key) != Some(value) {
+                delta.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    delta.extend(asked.state.clone());
+    let mut ours = visible;
+    for (key, value) in delta.iter().filter(|(key, _)| cast.shows(key)) {
+        ours.insert(key.clone(), value.clone());
+    }
+    (delta, ours)
+}
+
+/// The state as clients see it.
+pub(crate) fn visible(cast: &Cast, state: &State) -> Object {
+    let mut all = Object::clone(state.scope(umbel_core::StateScope::Session));
+    if cast.scoped_state {
+        all.extend(state.to_object().into_iter().filter(|(key, _)| cast.shows(key)));
+    }
+    all
+}
+
+/// Makes the session, with what was said before elsewhere.
+async fn create(endpoint: &AgentEndpoint, key: &SessionKey, new: &NewMessages) -> Result<(), Problem> {
+    let (runner, services) = (&endpoint.runner, endpoint.runner.services());
+    match runner.sessions().create(NewSession::new(key.clone())).await {
+        // Another request was first.
+        Err(error) if error.kind() == umbel_core::ErrorKind::AlreadyExists => return Ok(()),
+        made => made?,
+    };
+    if new.history.is_empty() || !endpoint.import_history {
+        return Ok(());
+    }
+    let run: RunId = services.ids.run();
+    let events = inbound::history(&new.history, &endpoint.cast.root, &run, services.clock.now());
+    let entries: Entries = events.into_iter().map(|event| LogEntry::Event(Arc::new(event))).collect();
+    if !entries.is_empty() {
+        runner.sessions().commit(key, None, entries).await?;
+    }
+    Ok(())
+}
+
+/// The runs that the request comes to.
+fn turns(
+    endpoint: &AgentEndpoint,
+    asked: &Asked<'_>,
+    new: &NewMessages,
+    turn: Turn,
+    delta: Object,
+) -> Result<Vec<(Content, RunConfig)>, Problem> {
+    let mut turns = Vec::new();
+    let mut delta = Some(delta);
+    let parts = [(turn.answers, turn.answer_ids), (turn.message, turn.message_ids)];
+    for (parts, messages) in parts.into_iter().filter(|(parts, _)| !parts.is_empty()) {
+        let mark = InputMark {
+            run: SmolStr::new(&asked.input.run_id),
+            parent: asked.input.parent_run_id.as_deref().map(SmolStr::new),
+            follows: !turns.is_empty(),
+            messages,
+        };
+        let config = config(endpoint, asked, new, &mark, delta.take().unwrap_or_default())?;
+        turns.push((Content { role: Some(Role::User), parts }, config));
+    }
+    Ok(turns)
+}
+
+fn config(
+    endpoint: &AgentEndpoint,
+    asked: &Asked<'_>,
+    new: &NewMessages,
+    mark: &InputMark,
+    delta: Object,
+) -> Result<RunConfig, Problem> {
+    let input = asked.input;
+    let mut config = RunConfig::clone(endpoint.runner.config());
+    config.streaming = true;
+    config.state_delta.extend(delta);
+    config.input_metadata = mark.to_metadata();
+    if endpoint.client_tools && !input.tools.is_empty() {
+        config.tools = Some(client_tools(endpoint, input));
+    }
+    if endpoint.system_messages {
+        config.instruction = new.instruction.as_deref().map(Arc::from);
+    }
+    // Clients send an empty object where there is nothing to hand through.
+    let is_nothing = |props: &Value| props.as_object().is_some_and(Object::is_empty);
+    let forwarded_props = input.forwarded_props.clone().filter(|props| !is_nothing(props));
+    if !input.context.is_empty() || forwarded_props.is_some() {
+        let context = input.context.clone();
+        for (key, value) in
+            [("temp:agui_context", json!(context)), ("temp:agui_forwarded_props", json!(forwarded_props))]
+        {
+            config.state_delta.insert(key.to_owned(), value);
+        }
+        config.extensions.insert(ClientInput { context, forwarded_props });
+    }
+    match &endpoint.config {
+        Some(make) => make(input, asked.principal, config),
+        None => Ok(config),
+    }
+}
+
+/// The client's tools, as calls whose answer comes later. Names of the framework and of agents are not theirs to give;
+/// those of the agents' own tools count by themselves.
+fn client_tools(endpoint: &AgentEndpoint, input: &RunAgentInput<'_>) -> Arc<ToolSet> {
+    let mut tools = ToolSet::new();
+    for tool in &input.tools {
+        if is_reserved(&tool.name) || endpoint.runner.tree().find(&tool.name).is_some() {
+            tracing::warn!(tool = %tool.name, "a client's tool has a name that is taken: it is left out");
+            continue;
+        }
+        let parameters = tool.parameters.clone().filter(Value::is_object);
+        let parameters = parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
+        let spec = ToolSpec::new(tool.name.clone(), tool.description.clone(), parameters);
+        let proxy = FunctionTool::raw(ToolSpec { long_running: true, ..spec }, |cx, _| {
+            // Whoever asked answers: until then the agent has nothing more to do.
+            cx.run().end();
+            Box::pin(async { Ok(Value::Null.into()) })
+        });
+        tools.add(Arc::new(proxy));
+    }
+    Arc::new(tools)
+}
+
+fn is_reserved(name: &str) -> bool {
+    name.starts_with("adk_") || ["transfer_to_agent", "set_model_response", "finish_task"].contains(&name)
+}

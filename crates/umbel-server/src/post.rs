@@ -1,0 +1,306 @@
+//! `POST {agent}`: a run begins, or goes on, and its client looks at it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use smol_str::SmolStr;
+use umbel_agui::{InputLimits, RunAgentInput, proto};
+use umbel_core::{Object, SessionKey};
+
+use crate::app::Offered;
+use crate::auth::Principal;
+use crate::body::{Recode, StreamBody};
+use crate::drive::{drive, refuse};
+use crate::live::{LiveRun, View};
+use crate::metrics::Counted;
+use crate::plan::{Asked, plan};
+use crate::problem::Problem;
+use crate::replay;
+use crate::resolve::Asking;
+use crate::runs::{Admission, Ticket};
+
+/// How many bytes of each end of a request tell it from others.
+const DIGESTED: usize = 2048;
+
+/// Begins a run, or attaches to it if it is there.
+pub(crate) async fn run(State(offered): State<Offered>, request: Request) -> Response {
+    match begin(&offered, request).await {
+        Ok(response) => response,
+        Err(problem) => {
+            offered.app.metrics.count(Counted::Refused);
+            problem.into_response()
+        }
+    }
+}
+
+async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem> {
+    let (head, body) = request.into_parts();
+    let principal = principal(&head)?;
+    let encoding = encoding(&head.headers);
+    check_type(&head.headers)?;
+    let body = read(offered, body).await?;
+    let input = RunAgentInput::parse_within(&body, &InputLimits::default())?;
+    let asking = Asking { head: &head, principal: &principal, input: Some(&input) };
+    let chosen = offered.choose(&asking, Some(&input.thread_id)).await?;
+    let offered = chosen.as_ref().unwrap_or(offered);
+    let endpoint = &offered.endpoint;
+    let key = offered.key(&head, &principal, &input.thread_id)?;
+    let state = match &endpoint.state {
+        Some(make) => make(&head, &principal)?,
+        None => Object::new(),
+    };
+    let (app, limits) = (&offered.app, offered.app.runs.limits());
+    let run = SmolStr::new(&input.run_id);
+    let live = LiveRun::new(key, run, digest(&body), endpoint.disconnect, limits.run_bytes);
+    let resumes = !input.resume.is_empty();
+    let admission = app.runs.admit(live, endpoint.same_thread, resumes, app.auth.is_some())?;
+    let (ticket, after) = match admission {
+        Admission::Attach(live) => {
+            let Some(view) = live.view(0) else {
+                return from_log(offered, live.key.clone(), &live.run, None, encoding).await;
+            };
+            return Ok(offered.stream(&live, view, encoding));
+        }
+        Admission::Begin { ticket, after } => (ticket, after),
+    };
+    let live = ticket.live.clone();
+    let view = live.view(0).ok_or_else(|| Problem::not_found("run"))?;
+    let response = offered.stream(&live, view, encoding);
+    match after {
+        None => {
+            let asked = Asked { key: &live.key, input: &input, principal: &principal, state: &state };
+            let planned = plan(endpoint, &asked).await;
+            start(offered.clone(), ticket, planned)?;
+        }
+        Some(first) => {
+            let offered = offered.clone();
+            tokio::spawn(async move {
+                first.ended().await;
+                wait_turn(&offered, ticket, &body, &principal, &state).await;
+            });
+        }
+    }
+    Ok(response)
+}
+
+/// Begins with what was planned. What is wrong with a request is told before the stream begins, but for what concerns
+/// interrupts: the protocol has that as the end of a run.
+fn start(
+    offered: Offered,
+    ticket: Ticket,
+    planned: Result<Option<crate::plan::Plan>, Problem>,
+) -> Result<(), Problem> {
+    match planned {
+        Ok(Some(plan)) => {
+            tokio::spawn(async move { drive(&offered, ticket, plan).await });
+            Ok(())
+        }
+        Ok(None) => {
+            // The same request came before, to a server that is gone or has forgotten.
+            tokio::spawn(async move { tell_again(&offered, ticket).await });
+            Ok(())
+        }
+        Err(problem) if problem.is_of_run() => {
+            refuse(&ticket, &problem);
+            Ok(())
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+async fn tell_again(offered: &Offered, ticket: Ticket) {
+    let live = ticket.live.clone();
+    let log = replay::read(&offered.endpoint, &live.key, &live.run).await;
+    let told = match log {
+        Ok(Some(log)) => replay::replay(&offered.endpoint, &live, log, None, true).await,
+        Ok(None) => Err(Problem::not_found("run")),
+        Err(problem) => Err(problem),
+    };
+    if let Err(problem) = told {
+        refuse(&ticket, &problem);
+    }
+}
+
+/// A run whose turn has come.
+async fn wait_turn(offered: &Offered, ticket: Ticket, body: &Bytes, principal: &Principal, state: &Object) {
+    let live = ticket.live.clone();
+    let planned = match RunAgentInput::parse_within(body, &InputLimits::default()) {
+        Ok(input) => {
+            let asked = Asked { key: &live.key, input: &input, principal, state };
+            plan(&offered.endpoint, &asked).await
+        }
+        Err(error) => Err(error.into()),
+    };
+    match planned {
+        Ok(Some(plan)) => drive(offered, ticket, plan).await,
+        Ok(None) => tell_again(offered, ticket).await,
+        Err(problem) => refuse(&ticket, &problem),
+    }
+}
+
+/// A stream made from the log.
+pub(crate) async fn from_log(
+    offered: &Offered,
+    key: SessionKey,
+    run: &SmolStr,
+    seen: Option<crate::place::Place>,
+    encoding: Encoding,
+) -> Result<Response, Problem> {
+    let log = replay::read(&offered.endpoint, &key, run).await?.ok_or_else(|| Problem::not_found("run"))?;
+    let limits = offered.app.runs.limits();
+    let live = LiveRun::new(key, run.clone(), 0, crate::live::Disconnect::Continue, limits.run_bytes);
+    let view = live.view(0).ok_or_else(|| Problem::not_found("run"))?;
+    let response = offered.stream(&live, view, encoding);
+    offered.app.metrics.count(Counted::Replay);
+    let endpoint = offered.endpoint.clone();
+    tokio::spawn(async move {
+        if let Err(problem) = replay::replay(&endpoint, &live, log, seen, true).await {
+            tracing::warn!(code = %problem.code, "a run could not be told from the log");
+            live.publish(Bytes::new(), 0, true);
+        }
+    });
+    Ok(response)
+}
+
+impl Offered {
+    /// The session of a thread, which is the caller's by construction.
+    pub(crate) fn key(
+        &self,
+        head: &Parts,
+        principal: &Principal,
+        thread: &str,
+    ) -> Result<SessionKey, Problem> {
+        self.endpoint.key(head, principal, thread)
+    }
+
+    pub(crate) fn stream(&self, live: &LiveRun, view: View, encoding: Encoding) -> Response {
+        self.app.metrics.count(Counted::Stream);
+        let recode: Option<Recode> = match encoding {
+            Encoding::Sse => None,
+            Encoding::Proto => Some(to_proto),
+        };
+        let body = StreamBody::new(view, self.app.runs.limits().keep_alive, recode);
+        let mut response = Response::new(axum::body::Body::new(body));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(encoding.media_type()));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-store"));
+        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        let (run, thread) = (plain(&live.run), plain(live.key.id()));
+        let place = format!("{}/runs/{run}/events?thread={thread}", self.path);
+        if let Ok(place) = HeaderValue::try_from(place) {
+            headers.insert(header::CONTENT_LOCATION, place);
+        }
+        response
+    }
+}
+
+/// Text as it can stand in an address.
+fn plain(text: &str) -> String {
+    use std::fmt::Write;
+    let mut plain = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            plain.push(char::from(byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(plain, "%{byte:02X}");
+        }
+    }
+    plain
+}
+
+/// Who asks.
+pub(crate) fn principal(head: &Parts) -> Result<Principal, Problem> {
+    let problem = || Problem::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "say who you are");
+    head.extensions.get::<Principal>().cloned().ok_or_else(problem)
+}
+
+/// How frames are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    Sse,
+    Proto,
+}
+
+impl Encoding {
+    fn media_type(self) -> &'static str {
+        match self {
+            Self::Sse => "text/event-stream",
+            Self::Proto => proto::MEDIA_TYPE,
+        }
+    }
+}
+
+/// How the client wants frames: the binary form only if it names it, and does not like text better.
+pub(crate) fn encoding(headers: &HeaderMap) -> Encoding {
+    let weight = |wanted: &str| {
+        let accepted = headers.get_all(header::ACCEPT).into_iter().filter_map(|accept| accept.to_str().ok());
+        let named = accepted.flat_map(|accept| accept.split(',')).filter_map(|range| {
+            let mut fields = range.split(';').map(str::trim);
+            fields.next().filter(|range| range.eq_ignore_ascii_case(wanted))?;
+            let weight = fields.find_map(|field| field.strip_prefix("q=")?.parse::<f32>().ok());
+            Some(weight.unwrap_or(1.0))
+        });
+        named.fold(0.0, f32::max)
+    };
+    let proto = weight(proto::MEDIA_TYPE);
+    if proto > 0.0 && proto >= weight("text/event-stream") { Encoding::Proto } else { Encoding::Sse }
+}
+
+/// Frames of text as frames of the binary form.
+fn to_proto(frames: &Bytes) -> Bytes {
+    let mut out = Vec::with_capacity(frames.len());
+    let text = std::str::from_utf8(frames).unwrap_or_default();
+    for line in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
+        let event = serde_json::from_str::<umbel_agui::AguiEvent<'static>>(line);
+        let written = event.map_err(Into::into).and_then(|event| proto::write_frame(&mut out, &event));
+        if let Err(error) = written {
+            tracing::error!("a frame cannot be put in the binary form: {error}");
+        }
+    }
+    Bytes::from(out)
+}
+
+fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media = given.split(';').next().unwrap_or_default().trim();
+    if media.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let message = "send JSON, with `Content-Type: application/json`";
+    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "NOT_JSON", message))
+}
+
+/// The body of a request, if it is not too large and does not take too long.
+pub(crate) async fn read(offered: &Offered, body: axum::body::Body) -> Result<Bytes, Problem> {
+    let limits = offered.app.runs.limits();
+    let too_large = || {
+        let message = format!("the request has more than {} bytes", limits.body_bytes);
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", message)
+    };
+    let collected = Limited::new(body, limits.body_bytes).collect();
+    let collected = tokio::time::timeout(limits.request_time, collected).await.map_err(|_| {
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TOO_SLOW", "the request took too long to arrive")
+    })?;
+    match collected {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
+        Err(_) => Err(Problem::new(StatusCode::BAD_REQUEST, "BAD_REQUEST", "the request broke off")),
+    }
+}
+
+/// Tells requests apart: by their length and both of their ends, where threads, runs and new messages stand. All of a long
+/// conversation would cost as much as reading it.
+fn digest(body: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    body.len().hash(&mut hasher);
+    let end = body.len().min(DIGESTED);
+    body.get(..end).hash(&mut hasher);
+    body.get(body.len() - end..).hash(&mut hasher);
+    hasher.finish()
+}

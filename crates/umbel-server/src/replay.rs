@@ -1,0 +1,163 @@
+//! The stream of a run, made from the log: after its frames are gone, after a restart, on another server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use umbel_agui::{InputMark, Translator, Waiting};
+use umbel_core::json::empty_object;
+use umbel_core::{Event, List, LogEntry, Outcome, RunStep, SessionKey, State, Versions};
+
+use crate::drive::{end, tell};
+use crate::emitter::Emitter;
+use crate::endpoint::AgentEndpoint;
+use crate::live::LiveRun;
+use crate::place::{Part, Place};
+use crate::plan::{last_turn, visible};
+use crate::problem::Problem;
+
+/// How often the log is looked at for more of a run that is under way elsewhere.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A session's log from where a run began.
+pub(crate) struct Log {
+    versions: Versions,
+    state: State,
+    /// What the session knew when the run began, and what it waited for.
+    before: List<Arc<Event>>,
+    entries: Vec<LogEntry>,
+}
+
+/// Tells a run from the log, from behind that place on, and follows it until it ends or nobody looks any more.
+pub(crate) async fn replay(
+    endpoint: &AgentEndpoint,
+    live: &Arc<LiveRun>,
+    mut log: Log,
+    seen: Option<Place>,
+    knows_interrupts: bool,
+) -> Result<(), Problem> {
+    let (key, run) = (&live.key, &live.run);
+    let mut emitter = Emitter::behind(live.clone(), seen.clone());
+    let mut translator = Translator::new(endpoint.cast.clone(), key.id(), run, knows_interrupts);
+    let first = log.entries.first().and_then(event_of_entry).and_then(|event| InputMark::of(event));
+    let parent = first.and_then(|mark| mark.parent);
+    let waiting = Waiting::of(last_turn(&log.before), Vec::new());
+    let pending = waiting.calls.into_iter().map(|(id, _)| id).collect();
+    let ours = visible(&endpoint.cast, &log.state);
+    translator.begin(parent.as_deref(), None, ours, pending, &mut |event| emitter.say(&event));
+    emitter.told();
+    let mut shown = seen.map(|place| place.shown).unwrap_or_default();
+    loop {
+        let mut outcome = None;
+        for entry in std::mem::take(&mut log.entries) {
+            match entry {
+                LogEntry::Event(event) => {
+                    if outcome.is_some() && !goes_on(&event, run) {
+                        break;
+                    }
+                    outcome = None;
+                    if event.is_user() {
+                        translator.event(&event, &mut |event| emitter.say(&event));
+                        continue;
+                    }
+                    if let Some(at) = shown.iter().position(|shown| shown.event == event.id) {
+                        emitter.begin(Some(&event.id), Part::Preview);
+                        translator.take_up(&event, shown.remove(at), &mut |event| emitter.say(&event));
+                    }
+                    let seen = endpoint.runner.as_seen(key, &List::from_iter([event])).await?;
+                    seen.iter().for_each(|event| tell(event, &mut translator, &mut emitter));
+                }
+                LogEntry::Record(step) => {
+                    if let RunStep::Ended { outcome: ended } = &*step {
+                        outcome = Some(ended.clone());
+                    }
+                }
+            }
+        }
+        if let Some(outcome) = outcome {
+            for shown in std::mem::take(&mut shown) {
+                emitter.begin(Some(&shown.event), Part::Preview);
+                translator.take_up_void(shown.clone(), &mut |event| emitter.say(&event));
+            }
+            let (outcome, problem) = still_true(endpoint, key, outcome).await?;
+            end(endpoint, live, outcome, problem, &mut translator, &mut emitter).await;
+            emitter.close();
+            return Ok(());
+        }
+        emitter.flush();
+        tokio::time::sleep(LOOK).await;
+        if live.is_unseen() {
+            return Ok(());
+        }
+        let Some(news) = endpoint.runner.sessions().news(key, log.versions).await? else { return Ok(()) };
+        log.versions = news.versions;
+        log.entries = news.entries;
+    }
+}
+
+fn event_of_entry(entry: &LogEntry) -> Option<&Arc<Event>> {
+    match entry {
+        LogEntry::Event(event) => Some(event),
+        LogEntry::Record(_) => None,
+    }
+}
+
+/// Whether an event of the user goes on with the same request.
+fn goes_on(event: &Event, run: &str) -> bool {
+    InputMark::of(event).is_some_and(|mark| mark.follows && mark.run == run)
+}
+
+/// The log from where the run of that name began; `None` if there is none.
+pub(crate) async fn read(
+    endpoint: &AgentEndpoint,
+    key: &SessionKey,
+    run: &SmolStr,
+) -> Result<Option<Log>, Problem> {
+    let Some(news) = endpoint.runner.sessions().news(key, Versions::default()).await? else {
+        return Ok(None);
+    };
+    let begins = |entry: &LogEntry| {
+        let mark =
+            event_of_entry(entry).filter(|event| event.is_user()).and_then(|event| InputMark::of(event));
+        mark.is_some_and(|mark| mark.run == *run && !mark.follows)
+    };
+    let Some(from) = news.entries.iter().rposition(begins) else { return Ok(None) };
+    let session = news.session_state.unwrap_or_else(empty_object);
+    let user = news.user_state.unwrap_or_else(empty_object);
+    let app = news.app_state.unwrap_or_else(empty_object);
+    let mut state = State::new(session, user, app);
+    let mut before = List::new();
+    let mut entries = news.entries;
+    let rest = entries.split_off(from);
+    for event in entries.iter().filter_map(event_of_entry) {
+        if let Some(delta) = event.state_delta() {
+            state.apply(delta);
+        }
+        before.push(event.clone());
+    }
+    if let Some(delta) = rest.first().and_then(event_of_entry).and_then(|event| event.state_delta()) {
+        state.apply(delta);
+    }
+    Ok(Some(Log { versions: news.versions, state, before, entries: rest }))
+}
+
+/// How a run ended, as far as that still is so: questions that were answered since are not asked again.
+async fn still_true(
+    endpoint: &AgentEndpoint,
+    key: &SessionKey,
+    outcome: Outcome,
+) -> Result<(Outcome, Option<Problem>), Problem> {
+    match outcome {
+        Outcome::Interrupted { mut interrupts } => {
+            let open = endpoint.runner.open_questions(key).await?;
+            interrupts.retain(|asked| open.iter().any(|open| open.id == asked.id));
+            let is_settled = interrupts.is_empty();
+            Ok((if is_settled { Outcome::Finished } else { Outcome::Interrupted { interrupts } }, None))
+        }
+        Outcome::Failed { failure } => {
+            let problem = Problem::of_failure(&failure);
+            Ok((Outcome::Failed { failure }, Some(problem)))
+        }
+        other => Ok((other, None)),
+    }
+}

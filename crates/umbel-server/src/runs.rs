@@ -1,0 +1,306 @@
+//! The runs of a server: which there are, who may begin one, and who waits for whom.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use umbel_core::{SafePoint, SessionKey};
+
+use crate::endpoint::SameThread;
+use crate::live::{LiveRun, Stop};
+use crate::problem::Problem;
+
+/// How much a server takes on.
+#[derive(Clone, Debug)]
+pub struct ServerLimits {
+    /// Runs under way at the same time; 1,000.
+    pub runs: usize,
+    /// Runs under way of one user; 20. Without auth there is one principal, to whom it does not apply.
+    pub runs_per_user: usize,
+    /// Bytes of frames kept of one run; 1 MiB. A viewer that falls further behind is cut off, and may take up the stream
+    /// from the log.
+    pub run_bytes: usize,
+    /// Bytes of frames kept of runs that are over; 16 MiB.
+    pub kept_bytes: usize,
+    /// How long frames of a run that is over are kept; a minute. Later they are made from the log.
+    pub kept_for: Duration,
+    /// Bytes of a request's body; 10 MiB.
+    pub body_bytes: usize,
+    /// How long a request may take to arrive; 30 seconds.
+    pub request_time: Duration,
+    /// After how long a stream without news says that it is alive; 15 seconds.
+    pub keep_alive: Duration,
+    /// How long runs may go on when the server is told to stop; 10 seconds.
+    pub drain: Duration,
+    /// Connections at the same time; 10,000.
+    pub connections: usize,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            runs: 1_000,
+            runs_per_user: 20,
+            run_bytes: 1 << 20,
+            kept_bytes: 16 << 20,
+            kept_for: Duration::from_secs(60),
+            body_bytes: 10 << 20,
+            request_time: Duration::from_secs(30),
+            keep_alive: Duration::from_secs(15),
+            drain: Duration::from_secs(10),
+            connections: 10_000,
+        }
+    }
+}
+
+/// The runs of a server.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    limits: ServerLimits,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// The last run of each name, over or not.
+    by_name: HashMap<Name, Arc<LiveRun>>,
+    /// Threads with a run under way.
+    threads: HashMap<SessionKey, Slot>,
+    /// How many runs are under way, waiting ones included.
+    active: usize,
+    by_user: HashMap<SmolStr, usize>,
+    /// Runs that ended with questions, by thread: they are forgotten when the thread goes on.
+    asking: HashMap<SessionKey, Name>,
+    is_draining: bool,
+}
+
+/// A run's name: names of clients are unique for a user of an app.
+type Name = (SmolStr, SmolStr, SmolStr);
+
+/// What goes on in a thread.
+#[derive(Debug)]
+struct Slot {
+    running: Arc<LiveRun>,
+    /// The one that waits.
+    next: Option<Arc<LiveRun>>,
+}
+
+fn name(key: &SessionKey, run: &str) -> Name {
+    (key.app().into(), key.user().into(), run.into())
+}
+
+/// What a request for a run comes to.
+#[derive(Debug)]
+pub(crate) enum Admission {
+    /// It may begin once `after` is over.
+    Begin { ticket: Ticket, after: Option<Arc<LiveRun>> },
+    /// There is such a run.
+    Attach(Arc<LiveRun>),
+}
+
+impl Runs {
+    pub(crate) fn new(limits: ServerLimits) -> Arc<Self> {
+        Arc::new(Self { limits, table: Mutex::default() })
+    }
+
+    pub(crate) fn limits(&self) -> &ServerLimits {
+        &self.limits
+    }
+
+    /// Lets a run begin, now or after the one that its thread has. `resumes` is whether it goes on with an interrupted
+    /// one, whose name it may have.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        live: Arc<LiveRun>,
+        policy: SameThread,
+        resumes: bool,
+        counts_user: bool,
+    ) -> Result<Admission, Problem> {
+        let mut table = self.lock();
+        let name = name(&live.key, &live.run);
+        if let Some(there) = table.by_name.get(&name) {
+            if there.digest == live.digest && there.key == live.key {
+                return Ok(Admission::Attach(there.clone()));
+            }
+            if !resumes || there.over_since().is_none() {
+                let message = format!("run `{}` was begun with another request: choose another id", live.run);
+                return Err(Problem::new(http::StatusCode::CONFLICT, "RUN_EXISTS", message));
+            }
+        }
+        self.check_load(&table, live.key.user(), counts_user)?;
+        let after = table.wait_in_thread(&live, policy)?;
+        if let Some(answered) = table.asking.remove(&live.key) {
+            table.by_name.remove(&answered);
+        }
+        table.active += 1;
+        *table.by_user.entry(live.key.user().into()).or_default() += 1;
+        table.by_name.insert(name, live.clone());
+        drop(table);
+        let ticket = Ticket { runs: self.clone(), live };
+        Ok(Admission::Begin { ticket, after })
+    }
+
+    fn check_load(&self, table: &Table, user: &str, counts_user: bool) -> Result<(), Problem> {
+        if table.is_draining {
+            let status = http::StatusCode::SERVICE_UNAVAILABLE;
+            let problem =
+                Problem::new(status, "SHUTTING_DOWN", "the server is about to stop: try another one");
+            return Err(Problem { retry_after: Some(1), ..problem });
+        }
+        if table.active >= self.limits.runs {
+            return Err(Problem::busy(format!(
+                "the server has {} runs under way: try again soon",
+                table.active
+            )));
+        }
+        let own = table.by_user.get(user).copied().unwrap_or_default();
+        if counts_user && own >= self.limits.runs_per_user {
+            return Err(Problem::busy(format!("you have {own} runs under way: try again when one is done")));
+        }
+        Ok(())
+    }
+
+    /// The run of that name, if it is under way or was a moment ago.
+    pub(crate) fn find(&self, app: &str, user: &str, run: &str) -> Option<Arc<LiveRun>> {
+        self.lock().by_name.get(&(app.into(), user.into(), run.into())).cloned()
+    }
+
+    /// The run that a thread has under way.
+    pub(crate) fn of_thread(&self, key: &SessionKey) -> Option<Arc<LiveRun>> {
+        self.lock().threads.get(key).map(|slot| slot.running.clone())
+    }
+
+    /// How many runs are under way.
+    pub(crate) fn active(&self) -> usize {
+        self.lock().active
+    }
+
+    /// Ends runs that nobody looks at, and forgets those that are over for long or take too much room.
+    pub(crate) fn tidy(&self) {
+        let mut table = self.lock();
+        let mut kept: Vec<_> = Vec::new();
+        table.by_name.retain(|name, live| match live.over_since() {
+            None => {
+                live.stop_if_abandoned();
+                true
+            }
+            Some(since) if since.elapsed() >= self.limits.kept_for => false,
+            Some(since) => {
+                kept.push((since, live.bytes(), name.clone()));
+                true
+            }
+        });
+        let Table { by_name, asking, .. } = &mut *table;
+        asking.retain(|_, name| by_name.contains_key(name));
+        kept.sort_unstable_by_key(|(since, ..)| std::cmp::Reverse(*since));
+        let mut bytes = 0;
+        for (_, size, name) in kept {
+            bytes += size;
+            if bytes > self.limits.kept_bytes {
+                table.by_name.remove(&name);
+            }
+        }
+    }
+
+    /// Lets no run begin any more. Gives those that are under way.
+    pub(crate) fn drain(&self) -> Vec<Arc<LiveRun>> {
+        let mut table = self.lock();
+        table.is_draining = true;
+        table.by_name.values().filter(|live| live.over_since().is_none()).cloned().collect()
+    }
+
+    /// Whether no run may begin any more.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.lock().is_draining
+    }
+
+    /// Forgets what is kept of runs that are over. For tests, and for those who are short of memory.
+    pub(crate) fn forget(&self) {
+        self.lock().by_name.retain(|_, live| live.over_since().is_none());
+    }
+
+    /// Forgets what is kept of the runs of a thread.
+    pub(crate) fn forget_thread(&self, key: &SessionKey) {
+        self.lock().by_name.retain(|_, live| live.key != *key || live.over_since().is_none());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// The run that has to end first, if the thread has one.
+    fn wait_in_thread(
+        &mut self,
+        live: &Arc<LiveRun>,
+        policy: SameThread,
+    ) -> Result<Option<Arc<LiveRun>>, Problem> {
+        let Some(slot) = self.threads.get_mut(&live.key) else {
+            self.threads.insert(live.key.clone(), Slot { running: live.clone(), next: None });
+            return Ok(None);
+        };
+        let refuse = |message: &str| Err(Problem::new(http::StatusCode::CONFLICT, "THREAD_BUSY", message));
+        if slot.running.is_unseen() {
+            slot.running.stop(Stop::Now);
+        }
+        if slot.next.is_some() {
+            return refuse("a run waits for this thread already: try again when it is done");
+        }
+        match policy {
+            SameThread::Queue => {}
+            SameThread::Refuse if !slot.running.is_stopped() => {
+                return refuse("the thread has a run under way: try again when it is done");
+            }
+            SameThread::Refuse => {}
+            SameThread::Supersede => slot.running.stop(Stop::Now),
+            SameThread::Steer => slot.running.stop(Stop::At(SafePoint::Next)),
+        }
+        slot.next = Some(live.clone());
+        Ok(Some(slot.running.clone()))
+    }
+
+    fn leave_thread(&mut self, live: &Arc<LiveRun>) {
+        let Some(slot) = self.threads.get_mut(&live.key) else { return };
+        if slot.next.as_ref().is_some_and(|next| Arc::ptr_eq(next, live)) {
+            slot.next = None;
+        } else if Arc::ptr_eq(&slot.running, live) {
+            match slot.next.take() {
+                Some(next) => slot.running = next,
+                None => {
+                    self.threads.remove(&live.key);
+                }
+            }
+        }
+    }
+}
+
+/// The right of a run to be under way. Dropped, it makes room for another one.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    runs: Arc<Runs>,
+    pub(crate) live: Arc<LiveRun>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut table = self.runs.lock();
+        table.active = table.active.saturating_sub(1);
+        let user = self.live.key.user();
+        if let Some(count) = table.by_user.get_mut(user) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                table.by_user.remove(user);
+            }
+        }
+        table.leave_thread(&self.live);
+        if self.live.has_asked() {
+            table.asking.insert(self.live.key.clone(), name(&self.live.key, &self.live.run));
+        }
+        if self.live.over_since().is_none() {
+            // It never began: nobody must find it.
+            table.by_name.retain(|_, live| !Arc::ptr_eq(live, &self.live));
+        }
+    }
+}

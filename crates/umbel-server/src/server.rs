@@ -1,0 +1,371 @@
+//! The server: agents at paths, put together and run.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http::{HeaderValue, StatusCode, header};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use smol_str::SmolStr;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use umbel_core::{Error, ErrorKind, Result};
+
+use crate::app::{App, Offered};
+use crate::auth::Auth;
+use crate::endpoint::AgentEndpoint;
+use crate::gate::{self, Gate};
+use crate::live::Stop;
+use crate::metrics::{Counted, Metrics};
+use crate::problem::Problem;
+use crate::resolve::{Asking, Choice};
+use crate::runs::{Runs, ServerLimits};
+use crate::sweep::{Sweep, sweep_on};
+use crate::{post, routes, steps};
+
+/// How often runs that nobody looks at, and those that are over, are seen to.
+const TIDY: Duration = Duration::from_millis(500);
+
+/// Puts a server together: agents at paths, who may ask, and how much it takes on.
+#[derive(Default)]
+pub struct Server {
+    agents: Vec<(SmolStr, AgentEndpoint)>,
+    choices: Vec<(SmolStr, Choice)>,
+    sweep: Option<Option<Sweep>>,
+    auth: Option<Arc<dyn Auth>>,
+    limits: ServerLimits,
+    base: SmolStr,
+    hosts: Vec<String>,
+    origins: Vec<String>,
+}
+
+impl Server {
+    /// A server without agents yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Offers an agent at a path, such as `/chat`.
+    pub fn agent(mut self, path: impl Into<SmolStr>, agent: AgentEndpoint) -> Self {
+        self.agents.push((path.into(), agent));
+        self
+    }
+
+    /// Offers one of several agents at a path. `choose` names the one that a request is for; the agents are given by name,
+    /// so that their runs are seen to after a crash. Where it says `None`, the agent is the one that spoke last in the
+    /// thread, or the first for a new one.
+    ///
+    /// Agents that share an app and a store share their threads.
+    pub fn resolver<N: Into<SmolStr>>(
+        mut self,
+        path: impl Into<SmolStr>,
+        agents: impl IntoIterator<Item = (N, AgentEndpoint)>,
+        choose: impl Fn(&Asking<'_>) -> Result<Option<SmolStr>, Problem> + Send + Sync + 'static,
+    ) -> Self {
+        let agents = agents.into_iter().map(|(name, agent)| (name.into(), Arc::new(agent))).collect();
+        self.choices.push((path.into(), Choice { agents, choose: Arc::new(choose) }));
+        self
+    }
+
+    /// When sessions that nobody comes back to are deleted; `None` is never. Unless told, sessions in memory are deleted
+    /// after 20 minutes, and sessions of any other store are kept.
+    pub fn sweep(mut self, sweep: impl Into<Option<Sweep>>) -> Self {
+        self.sweep = Some(sweep.into());
+        self
+    }
+
+    /// Asks every request who sent it. Without this, the server listens on loopback alone.
+    pub fn auth(mut self, auth: impl Auth + 'static) -> Self {
+        self.auth = Some(Arc::new(auth));
+        self
+    }
+
+    /// How much it takes on.
+    pub fn limits(mut self, limits: ServerLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// What comes before all paths, for a server behind a proxy, such as `/agents`.
+    pub fn base_path(mut self, base: &str) -> Self {
+        let base = base.trim_matches('/');
+        self.base = if base.is_empty() { SmolStr::default() } else { smol_str::format_smolstr!("/{base}") };
+        self
+    }
+
+    /// A name by which the server may be asked, besides those of loopback. Without auth no other counts.
+    pub fn allow_host(mut self, host: impl Into<String>) -> Self {
+        self.hosts.push(host.into());
+        self
+    }
+
+    /// An origin whose pages may ask, such as `https://app.example`. None may unless said so.
+    pub fn allow_origin(mut self, origin: impl Into<String>) -> Self {
+        self.origins.push(origin.into());
+        self
+    }
+
+    /// Checks everything and makes the service.
+    pub fn build(self) -> Result<Service> {
+        let refuse = |message: String| Err(Error::new(ErrorKind::Build, message));
+        let Self { agents, choices, sweep, auth, limits, base, mut hosts, origins } = self;
+        let mut offers = Vec::new();
+        for (path, agent) in agents {
+            offers.push((path, Arc::new(agent), None));
+        }
+        for (path, choice) in choices {
+            let Some((_, first)) = choice.agents.first() else {
+                return refuse(format!("there is no agent to choose from at `{path}`: name some"));
+            };
+            offers.push((path, first.clone(), Some(Arc::new(choice))));
+        }
+        if offers.is_empty() {
+            return refuse("a server without agents has nothing to offer: add one with `agent`".to_owned());
+        }
+        if auth.is_none() || !hosts.is_empty() {
+            hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
+        }
+        let open = ["/health", "/ready"].map(|path| format!("{base}{path}")).to_vec();
+        let mut taken = open.clone();
+        taken.push(format!("{base}/metrics"));
+        let app = Arc::new(App {
+            runs: Runs::new(limits),
+            gate: Gate { hosts, origins, open },
+            auth,
+            metrics: Metrics::default(),
+            agents: offers.iter().flat_map(|(_, agent, choice)| all_of(agent, choice.as_deref())).collect(),
+            sweep,
+        });
+        let mut router = Router::new()
+            .route(&format!("{base}/health"), get(health))
+            .route(&format!("{base}/ready"), get(ready))
+            .route(&format!("{base}/metrics"), get(metrics))
+            .with_state(app.clone());
+        for (path, endpoint, choice) in offers {
+            let path = smol_str::format_smolstr!("{base}/{}", path.trim_matches('/'));
+            if taken.iter().any(|known| *known == *path) {
+                return refuse(format!("the path `{path}` is taken: choose another"));
+            }
+            taken.push(path.to_string());
+            let offered = Offered { app: app.clone(), endpoint, choice, path };
+            router = router.merge(agent_routes(offered));
+        }
+        let router = router.fallback(async || Problem::not_found("page"));
+        let router = router.layer(axum::middleware::from_fn_with_state(app.clone(), gate::pass));
+        Ok(Service { app, router })
+    }
+}
+
+/// The agents of a path.
+fn all_of(agent: &Arc<AgentEndpoint>, choice: Option<&Choice>) -> Vec<Arc<AgentEndpoint>> {
+    match choice {
+        Some(choice) => choice.agents.iter().map(|(_, agent)| agent.clone()).collect(),
+        None => vec![agent.clone()],
+    }
+}
+
+/// The routes of one agent.
+fn agent_routes(offered: Offered) -> Router {
+    let path = offered.path.trim_end_matches('/').to_owned();
+    let run = if path.is_empty() { "/" } else { &path };
+    Router::new()
+        .route(run, post(post::run))
+        .route(&format!("{path}/capabilities"), get(routes::capabilities))
+        .route(&format!("{path}/runs/{{run}}/events"), get(routes::events))
+        .route(&format!("{path}/runs/{{run}}/cancel"), post(routes::cancel))
+        .route(&format!("{path}/runs/{{run}}/steps"), get(steps::steps))
+        .route(&format!("{path}/runs/{{run}}/steps/{{step}}/request"), get(steps::request))
+        .route(&format!("{path}/threads"), get(routes::threads))
+        .route(&format!("{path}/threads/{{thread}}"), get(routes::read_thread).delete(routes::delete_thread))
+        .route(&format!("{path}/threads/{{thread}}/runs"), get(routes::thread_runs))
+        .route(&format!("{path}/threads/{{thread}}/fork"), post(routes::fork_thread))
+        .with_state(offered)
+}
+
+async fn health() -> Response {
+    json(StatusCode::OK, "{\"status\":\"ok\"}")
+}
+
+/// Whether runs may begin, and the stores answer.
+async fn ready(State(app): State<Arc<App>>) -> Response {
+    if app.runs.is_draining() {
+        return json(StatusCode::SERVICE_UNAVAILABLE, "{\"status\":\"stopping\"}");
+    }
+    for endpoint in &app.agents {
+        let look = endpoint.runner.sessions().user_state(endpoint.runner.app(), "readiness");
+        let looked = tokio::time::timeout(Duration::from_secs(2), look).await;
+        if !matches!(looked, Ok(Ok(_))) {
+            return json(StatusCode::SERVICE_UNAVAILABLE, "{\"status\":\"the store does not answer\"}");
+        }
+    }
+    json(StatusCode::OK, "{\"status\":\"ok\"}")
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> Response {
+    let mut response = app.metrics.text(&app.runs).into_response();
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+fn json(status: StatusCode, body: &'static str) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// A server that was put together.
+#[derive(Clone)]
+pub struct Service {
+    app: Arc<App>,
+    router: Router,
+}
+
+impl Service {
+    /// Its routes, to be part of an application of your own. Keep [`tend`](Self::tend) running beside it.
+    pub fn router(&self) -> Router {
+        self.router.clone()
+    }
+
+    /// Sees to runs that nobody looks at, to those of processes that died, to idle sessions, and to what is kept; as long
+    /// as it is polled.
+    pub async fn tend(&self) {
+        let recover = async {
+            loop {
+                for endpoint in &self.app.agents {
+                    for app in endpoint.apps() {
+                        match endpoint.runner.recover_app(&app).await {
+                            Ok(recovered) => {
+                                recovered.iter().for_each(|_| self.app.metrics.count(Counted::Recovered));
+                            }
+                            Err(error) => tracing::warn!("runs could not be gone on with: {error}"),
+                        }
+                    }
+                }
+                let lease = self.app.agents.iter().map(|agent| agent.runner.config().limits.lease).min();
+                tokio::time::sleep(lease.unwrap_or(Duration::from_secs(30))).await;
+            }
+        };
+        let tidy = async {
+            loop {
+                tokio::time::sleep(TIDY).await;
+                self.app.runs.tidy();
+            }
+        };
+        futures::join!(recover, tidy, sweep_on(&self.app));
+    }
+
+    /// Serves until `stop` is done. Then no run begins any more; those under way may go on for a while, and each stream
+    /// ends with a terminal event.
+    pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) -> io::Result<()> {
+        check_address(&self.app, listener.local_addr()?)?;
+        let (closing, closed) = watch::channel(false);
+        let places = Arc::new(Semaphore::new(self.app.runs.limits().connections));
+        let accept = async {
+            loop {
+                let Ok(place) = places.clone().acquire_owned().await else { return };
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        // Frames are small and must not wait for each other.
+                        let _ = stream.set_nodelay(true);
+                        let work = connection(self.router.clone(), stream, closed.clone(), &self.app);
+                        tokio::spawn(async move {
+                            work.await;
+                            drop(place);
+                        });
+                    }
+                    Err(error) => {
+                        tracing::warn!("a connection could not be taken: {error}");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = accept => {}
+            () = self.tend() => {}
+            () = stop => {}
+        }
+        drop(listener);
+        self.drain().await;
+        let _ = closing.send(true);
+        let all = u32::try_from(self.app.runs.limits().connections).unwrap_or(u32::MAX);
+        // Those who do not read their last words are not waited for.
+        let _ = tokio::time::timeout(Duration::from_secs(2), places.acquire_many(all)).await;
+        Ok(())
+    }
+
+    /// Lets no run begin any more, and waits until those under way have ended; they are cancelled if it takes too long.
+    pub async fn drain(&self) {
+        let limits = self.app.runs.limits();
+        let live = self.app.runs.drain();
+        let ended = futures::future::join_all(live.iter().map(|live| live.ended()));
+        if tokio::time::timeout(limits.drain, ended).await.is_err() {
+            live.iter().for_each(|live| live.stop(Stop::Now));
+            let ended = futures::future::join_all(live.iter().map(|live| live.ended()));
+            let _ = tokio::time::timeout(Duration::from_secs(10), ended).await;
+        }
+    }
+
+    /// Forgets the frames of runs that are over. Their streams are made from the log then.
+    pub fn forget_frames(&self) {
+        self.app.runs.forget();
+    }
+}
+
+/// Without auth, whoever can reach the server is taken to sit at this machine.
+fn check_address(app: &App, address: SocketAddr) -> io::Result<()> {
+    if app.auth.is_some() || address.ip().is_loopback() {
+        return Ok(());
+    }
+    let message =
+        format!("{address} can be reached from elsewhere, and nobody is asked who they are: set `auth`");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+}
+
+/// Serves one connection. Told to close, it answers what it has and then does.
+fn connection(
+    router: Router,
+    stream: tokio::net::TcpStream,
+    mut closed: watch::Receiver<bool>,
+    app: &App,
+) -> impl Future<Output = ()> + Send + 'static {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(app.runs.limits().request_time).max_buf_size(64 * 1024);
+    let service = TowerToHyperService::new(router);
+    async move {
+        let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+        let over = tokio::select! {
+            over = connection.as_mut() => Some(over),
+            _ = closed.changed() => None,
+        };
+        let over = match over {
+            Some(over) => over,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = over {
+            tracing::debug!("a connection ended: {error}");
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.agents.iter().map(|(path, _)| path)).finish()
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Service({} agents)", self.app.agents.len())
+    }
+}

@@ -1,0 +1,12 @@
+//! The server as its clients see it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod agents;
+mod auth;
+mod choosing;
+mod fold;
+mod jwt;
+mod seams;
+mod sessions;
+mod support;
