@@ -12,7 +12,7 @@ use crate::test::{Verdict, cargo, ensure, root, succeed};
 const EVENTS_VARIABLE: &str = "UMBEL_AGUI_EVENTS";
 
 /// The crates whose tests write events down.
-const CRATES: [&str; 1] = ["umbel-agui"];
+const CRATES: [&str; 2] = ["umbel-agui", "umbel-server"];
 
 /// What the server says once it can be reached.
 const LISTENING: &str = "listening on ";
