@@ -10,8 +10,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::onion::{self, Figure};
-use crate::{http, stores};
 use crate::test::{Verdict, ensure, root};
+use crate::{http, stores};
 
 pub(crate) fn check() -> Verdict {
     match measure_and_compare() {

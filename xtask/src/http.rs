@@ -138,7 +138,9 @@ impl Wanted {
 fn table() -> Result<Vec<String>, Trouble> {
     let bench = Bench::new(&root().join("bench"))?;
     let mut wanted = Wanted::default();
-    println!("server CPU and waits to the first event in microseconds; raw writes the same bytes, parse reads JSON too\n");
+    println!(
+        "server CPU and waits to the first event in microseconds; raw writes the same bytes, parse reads JSON too\n"
+    );
     println!(
         "{:<8} {:>5} {:>9} {:>8} {:>8} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "run", "conn.", "CPU", "raw", "parse", "times", "runs/s", "raw", "p50", "p99", "raw p50", "raw p99"
@@ -149,7 +151,11 @@ fn table() -> Result<Vec<String>, Trouble> {
             row(scenario, connections, &load);
             if scenario == "chat" && connections == 64 {
                 wanted.hold("chat: server CPU by the raw handler's", load.times("cpu_us"), 2.5);
-                wanted.hold("chat: p99 to the first event by the raw handler's", load.times("first_p99_us"), 3.0);
+                wanted.hold(
+                    "chat: p99 to the first event by the raw handler's",
+                    load.times("first_p99_us"),
+                    3.0,
+                );
             }
         }
     }

@@ -26,6 +26,7 @@ pub mod event;
 pub mod guard;
 pub mod inbound;
 pub mod input;
+mod json;
 mod mark;
 pub mod message;
 pub mod messages;

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
-use umbel_runtime::backoff::Backoff;
 use umbel::handlers::ModelRetry;
 use umbel::{
     BoxStream, Chunk, Confirm, Content, Error, ErrorKind, FunctionCall, FunctionTool, LlmAgent, Model,
     ModelErrorKind, ModelRequest, Object, Parallel, Part, PartialArg, Response, Result, Role, Runner,
     RunnerBuilder, Sequential,
 };
+use umbel_runtime::backoff::Backoff;
 use umbel_server::AgentEndpoint;
 
 type Chunks = Vec<Result<Chunk>>;
@@ -227,14 +227,11 @@ pub(crate) fn agent(name: &'static str, pause: Duration) -> RunnerBuilder {
             },
             "You said",
         )),
-        "state" => {
-            llm(calls_then(|| call(&[("cook", json!({"title": "Soup"}))]), "Ready:")).tool(cook())
+        "state" => llm(calls_then(|| call(&[("cook", json!({"title": "Soup"}))]), "Ready:")).tool(cook()),
+        "hitl" => {
+            llm(calls_then(|| then(say("May I?"), call(&[("send_mail", json!({"to": "ann"}))])), "Done:"))
+                .tool(send_mail())
         }
-        "hitl" => llm(calls_then(
-            || then(say("May I?"), call(&[("send_mail", json!({"to": "ann"}))])),
-            "Done:",
-        ))
-        .tool(send_mail()),
         "retry" => llm(flaky(|| say("This will be void"), "The second attempt holds.")).handler(retry()),
         "retry_thoughts" => {
             llm(flaky(|| think("Half a thought"), "The second attempt holds.")).handler(retry())
@@ -301,25 +298,26 @@ fn team(name: &'static str, pause: Duration) -> Arc<dyn umbel::Agent> {
                 || then(think("Let me think."), call(&[("weather", json!({"city": "Bern"}))])),
                 "It is so:",
             );
-            let both = Parallel::new("both")
-                .agent(llm("left", pause, looks).tool(weather()))
-                .agent(llm("right", later, says("I wait for nobody at all.")));
+            let both = Parallel::new("both").agent(llm("left", pause, looks).tool(weather())).agent(llm(
+                "right",
+                later,
+                says("I wait for nobody at all."),
+            ));
             let cooks = calls_then(|| call(&[("cook", json!({"title": "Stew"}))]), "Then we eat:");
             Arc::new(Sequential::new(name).agent(both).agent(llm("editor", pause, cooks).tool(cook())))
         }
         "retry_team" => {
             let flaky = flaky(|| say("This is void"), "From the left, at last.");
-            let both = Parallel::new("both")
-                .agent(llm("left", pause, flaky).handler(retry()))
-                .agent(llm("right", later, says("From the right, slowly.")));
+            let both = Parallel::new("both").agent(llm("left", pause, flaky).handler(retry())).agent(llm(
+                "right",
+                later,
+                says("From the right, slowly."),
+            ));
             Arc::new(Sequential::new(name).agent(both).agent(llm("editor", pause, says("The end."))))
         }
         "transfer" => {
-            let helper = llm(
-                "helper",
-                pause,
-                calls_then(|| call(&[("weather", json!({"city": "Lima"}))]), "I know:"),
-            );
+            let helper =
+                llm("helper", pause, calls_then(|| call(&[("weather", json!({"city": "Lima"}))]), "I know:"));
             let passes: Box<Answer> = Box::new(|_| {
                 then(say("One moment."), call(&[("transfer_to_agent", json!({"agent_name": "helper"}))]))
             });

@@ -41,10 +41,7 @@ impl Client {
     }
 
     /// Takes in events to the end of the run.
-    pub(crate) fn read<'a>(
-        mut self,
-        events: impl IntoIterator<Item = &'a Value>,
-    ) -> Result<Folded, String> {
+    pub(crate) fn read<'a>(mut self, events: impl IntoIterator<Item = &'a Value>) -> Result<Folded, String> {
         for event in events {
             self.take(event)?;
         }
@@ -172,8 +169,7 @@ impl Client {
                     call["function"]["name"] = json!(name);
                     return Ok(());
                 }
-                let call =
-                    json!({"id": id, "type": "function", "function": {"name": name, "arguments": ""}});
+                let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": ""}});
                 let message = self.message(parent, "assistant", event);
                 let calls = message.entry("toolCalls").or_insert_with(|| json!([]));
                 calls.as_array_mut().unwrap().push(call);
@@ -233,8 +229,7 @@ impl Client {
 
     fn result(&mut self, event: &Value) {
         let (id, call) = (text(event, "messageId"), text(event, "toolCallId"));
-        let mut message =
-            json!({"id": id, "role": "tool", "toolCallId": call, "content": event["content"]});
+        let mut message = json!({"id": id, "role": "tool", "toolCallId": call, "content": event["content"]});
         if let Some(owner) = tag(event) {
             message["subagentRunId"] = json!(owner);
         }
