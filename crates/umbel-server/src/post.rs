@@ -23,6 +23,7 @@ use crate::metrics::Counted;
 use crate::plan::{Asked, plan};
 use crate::problem::Problem;
 use crate::replay;
+use crate::resolve::Asking;
 use crate::runs::{Admission, Ticket};
 
 /// How many bytes of each end of a request tell it from others.
@@ -46,6 +47,9 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     check_type(&head.headers)?;
     let body = read(offered, body).await?;
     let input = RunAgentInput::parse_within(&body, &InputLimits::default())?;
+    let asking = Asking { head: &head, principal: &principal, input: Some(&input) };
+    let chosen = offered.choose(&asking, Some(&input.thread_id)).await?;
+    let offered = chosen.as_ref().unwrap_or(offered);
     let endpoint = &offered.endpoint;
     let key = offered.key(&head, &principal, &input.thread_id)?;
     let state = match &endpoint.state {
@@ -182,11 +186,7 @@ impl Offered {
         principal: &Principal,
         thread: &str,
     ) -> Result<SessionKey, Problem> {
-        let user = match &self.endpoint.user {
-            Some(make) => SmolStr::from(make(head, principal)?),
-            None => principal.id.clone(),
-        };
-        Ok(SessionKey::new(self.endpoint.runner.app(), user, thread)?)
+        self.endpoint.key(head, principal, thread)
     }
 
     pub(crate) fn stream(&self, live: &LiveRun, view: View, encoding: Encoding) -> Response {

@@ -179,6 +179,14 @@ impl IntoResponse for Problem {
         let mut response = (self.status, body.to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            // What a client is to do about it, as RFC 6750 has it.
+            let how = match self.code.as_str() {
+                "INVALID_TOKEN" => "Bearer error=\"invalid_token\"",
+                _ => "Bearer",
+            };
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(how));
+        }
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -14,7 +14,8 @@ use umbel_core::{Event, ModelRequest, RunId, SessionKey};
 use crate::app::Offered;
 use crate::post::principal;
 use crate::problem::Problem;
-use crate::routes::{answer, find_thread, query};
+use crate::resolve::Asking;
+use crate::routes::{answer, find_run, query};
 
 /// `GET {agent}/runs/{run}/steps`.
 pub(crate) async fn steps(
@@ -23,7 +24,7 @@ pub(crate) async fn steps(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let (key, answers) = answers(&offered, &head, &run).await?;
+    let (_, key, answers) = answers(&offered, &head, &run).await?;
     let steps = answers.iter().enumerate().map(|(index, event)| {
         let calls: Vec<&str> = event.calls().map(|call| call.name.as_str()).collect();
         json!({
@@ -42,28 +43,21 @@ pub(crate) async fn request(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let (key, answers) = answers(&offered, &head, &run).await?;
+    let (offered, key, answers) = answers(&offered, &head, &run).await?;
     let event = step.checked_sub(1).and_then(|index| answers.get(index));
     let event = event.ok_or_else(|| Problem::not_found("step"))?;
     let asked = offered.endpoint.runner.request_before(&key, &event.id).await?;
     Ok(answer(StatusCode::OK, &form(&asked)))
 }
 
-/// What the models of a run answered, in order.
+/// What the models of a run answered, in order, with the agent and the thread of the run.
 async fn answers(
     offered: &Offered,
     head: &Parts,
     run: &SmolStr,
-) -> Result<(SessionKey, Vec<Arc<Event>>), Problem> {
-    let thread = query(head, "thread");
-    let any = offered.key(head, &principal(head)?, thread.as_deref().unwrap_or("-"))?;
-    let live = offered.app.runs.find(any.app(), any.user(), run).map(|live| live.key.clone());
-    let found = match thread {
-        Some(_) => Some(any),
-        None if live.is_some() => live,
-        None => find_thread(offered, &any, run).await?,
-    };
-    let key = found.ok_or_else(|| Problem::not_found("run"))?;
+) -> Result<(Offered, SessionKey, Vec<Arc<Event>>), Problem> {
+    let asking = Asking { head, principal: &principal(head)?, input: None };
+    let (offered, key) = find_run(offered, &asking, run, query(head, "thread").as_deref()).await?;
     let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("run"))?;
     let marked = view.events.iter().filter(|event| event.is_user());
     let marked = marked.filter(|event| InputMark::of(event).is_some_and(|mark| mark.run == *run));
@@ -77,7 +71,7 @@ async fn answers(
             && event.responses().next().is_none()
             && runs.contains(&event.run)
     };
-    Ok((key, view.events.iter().filter(is_answer).cloned().collect()))
+    Ok((offered, key, view.events.iter().filter(is_answer).cloned().collect()))
 }
 
 /// A request as JSON.

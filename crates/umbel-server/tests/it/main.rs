@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod agents;
+mod auth;
+mod choosing;
 mod fold;
+mod jwt;
 mod seams;
+mod sessions;
 mod support;
