@@ -411,9 +411,9 @@ impl Translator {
             Some(at) => at,
             None => self.begin_draft(event, sink),
         };
-        let silent = self.cast.is_silent(event.author());
-        let predictions = self.cast.clone();
-        let Some(draft) = self.drafts.get_mut(at) else { return };
+        let Self { cast, drafts, knows_interrupts, .. } = self;
+        let silent = cast.is_silent(event.author());
+        let Some(draft) = drafts.get_mut(at) else { return };
         for part in &content.parts {
             match &part.payload {
                 Payload::Text(text) if !text.is_empty() => {
@@ -424,7 +424,7 @@ impl Translator {
                     }
                 }
                 Payload::Call(call) if streams(call) => {
-                    stream_call(draft, call, &predictions, self.knows_interrupts, sink);
+                    stream_call(draft, call, cast, *knows_interrupts, sink);
                 }
                 _ => {}
             }

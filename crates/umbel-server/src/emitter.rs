@@ -152,7 +152,7 @@ impl Frames {
         }
         self.place.pass(event, self.of.as_ref(), self.part);
         let before = self.out.len();
-        if let Err(error) = sse::write_frame(&mut self.out, &self.place, event) {
+        if let Err(error) = sse::write_frame(&mut self.out, |out| self.place.write(out), event) {
             // Nothing of ours cannot be written; whatever it is, half a frame must not go out.
             tracing::error!("an event cannot be written: {error}");
             self.out.truncate(before);

@@ -1,6 +1,8 @@
 //! `POST {agent}`: a run begins, or goes on, and its client looks at it.
 
+use std::future::poll_fn;
 use std::hash::Hasher;
+use std::task::Poll;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -77,7 +79,7 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
             let (key, digest) = (&live.key, live.digest);
             let asked = Asked { key, input: &input, digest, principal: &principal, state: &state };
             let planned = plan(endpoint, &asked).await;
-            start(offered.clone(), ticket, planned)?;
+            start(offered.clone(), ticket, planned).await?;
         }
         Some(first) => {
             let offered = offered.clone();
@@ -92,14 +94,14 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
 
 /// Begins with what was planned. What is wrong with a request is told before the stream begins, but for what concerns
 /// interrupts: the protocol has that as the end of a run.
-fn start(
+async fn start(
     offered: Offered,
     ticket: Ticket,
     planned: Result<Option<crate::plan::Plan>, Problem>,
 ) -> Result<(), Problem> {
     match planned {
         Ok(Some(plan)) => {
-            tokio::spawn(async move { drive(&offered, ticket, plan).await });
+            step_off(async move { drive(&offered, ticket, plan).await }).await;
             Ok(())
         }
         Ok(None) => {
@@ -112,6 +114,15 @@ fn start(
             Ok(())
         }
         Err(problem) => Err(problem),
+    }
+}
+
+/// Lets a run take its first steps at once, and go on by itself if it has to wait. What it says until then leaves together
+/// with the head of the response, and a run that never waits needs no task.
+async fn step_off(run: impl Future<Output = ()> + Send + 'static) {
+    let mut run = Box::pin(run);
+    if poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await.is_pending() {
+        tokio::spawn(run);
     }
 }
 
