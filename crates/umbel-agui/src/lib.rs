@@ -6,7 +6,7 @@
 //! - [`patch`]: RFC 6902, by which changes of state are told
 //! - [`guard`]: the rules of order, enforced on what leaves
 //! - [`sse`], [`proto`]: events as bytes
-//! - [`translate`]: from the log to events; [`messages`]: from the log to a conversation; [`inbound`]: the way back
+//! - [`translate`]: from the log to events; [`messages`](mod@messages): from the log to a conversation; [`inbound`]: the way back
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven.
 //!
