@@ -169,11 +169,14 @@ impl Place {
     }
 
     fn shown_of(&mut self, message: &str, change: impl FnOnce(&mut Shown)) {
-        let event = event_of(message);
-        if let Some(shown) = self.shown.iter_mut().find(|shown| shown.event == *event) {
+        let is_of = |shown: &&mut Shown| {
+            let rest = message.strip_prefix(shown.event.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        };
+        if let Some(shown) = self.shown.iter_mut().find(is_of) {
             return change(shown);
         }
-        let mut shown = Shown { event: event.into(), ..Shown::default() };
+        let mut shown = Shown { event: event_of(message).into(), ..Shown::default() };
         change(&mut shown);
         self.shown.push(shown);
     }
@@ -256,7 +259,10 @@ impl Place {
 }
 
 fn write_number(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    match u8::try_from(number) {
+        Ok(digit @ 0..=9) => out.push(b'0' + digit),
+        _ => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+    }
 }
 
 /// An id of anybody's, in characters that can stand in an id of ours and in a header.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::{
-    Cast, InputLimits, InputMark, NewMessages, RunAgentInput, Turn, Waiting, event_of, inbound,
+    Cast, InputLimits, InputMark, Message, NewMessages, RunAgentInput, Turn, Waiting, event_of, inbound,
 };
 use umbel_core::store::Entries;
 use umbel_core::{
@@ -29,6 +29,8 @@ const LOOKED_AT: usize = 64;
 pub(crate) struct Plan {
     /// What the user says, turn by turn: answers first, then anything else.
     pub(crate) turns: Vec<(Content, RunConfig)>,
+    /// The session is not there yet: this was said before, elsewhere.
+    pub(crate) history: Option<Vec<Message>>,
     /// The state that the client sent.
     pub(crate) theirs: Option<Value>,
     /// The state that it sees once the run has begun.
@@ -53,8 +55,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) state: &'a Object,
 }
 
-/// Looks at the session and finds out what is to be done; `None` if that was done before. A session that is not there
-/// yet is made.
+/// Looks at the session and finds out what is to be done; `None` if that was done before.
 pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<Option<Plan>, Problem> {
     let (runner, input) = (&endpoint.runner, asked.input);
     let limits = InputLimits::default();
@@ -92,12 +93,10 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
     };
     let turn = Turn::new(&new.turn, &input.resume, &waiting, was_asked, knows_interrupts)?;
     let (delta, ours) = state(&endpoint.cast, view.as_ref().map(|view| &view.state), asked);
-    if view.is_none() {
-        create(endpoint, asked.key, &new).await?;
-    }
     let turns = turns(endpoint, asked, &new, turn, delta)?;
     Ok(Some(Plan {
         turns,
+        history: view.is_none().then_some(new.history),
         theirs: input.state.clone(),
         ours,
         pending: waiting.calls.into_iter().map(|(id, _)| id).collect(),
@@ -170,18 +169,22 @@ pub(crate) fn visible(cast: &Cast, state: &State) -> Object {
 }
 
 /// Makes the session, with what was said before elsewhere.
-async fn create(endpoint: &AgentEndpoint, key: &SessionKey, new: &NewMessages) -> Result<(), Problem> {
+pub(crate) async fn create(
+    endpoint: &AgentEndpoint,
+    key: &SessionKey,
+    history: &[Message],
+) -> umbel_core::Result<()> {
     let (runner, services) = (&endpoint.runner, endpoint.runner.services());
     match runner.sessions().create(NewSession::new(key.clone())).await {
         // Another request was first.
         Err(error) if error.kind() == umbel_core::ErrorKind::AlreadyExists => return Ok(()),
         made => made?,
     };
-    if new.history.is_empty() || !endpoint.import_history {
+    if history.is_empty() || !endpoint.import_history {
         return Ok(());
     }
     let run: RunId = services.ids.run();
-    let events = inbound::history(&new.history, &endpoint.cast.root, &run, services.clock.now());
+    let events = inbound::history(history, &endpoint.cast.root, &run, services.clock.now());
     let entries: Entries = events.into_iter().map(|event| LogEntry::Event(Arc::new(event))).collect();
     if !entries.is_empty() {
         runner.sessions().commit(key, None, entries).await?;
