@@ -30,8 +30,17 @@ async function fold(input, events) {
   return JSON.parse(JSON.stringify({ messages, state, pendingInterrupts, failed, warnings }));
 }
 
-/** An error's message may have a reference of its own each time. */
-const ends = ({ failed, ...rest }) => ({ ...rest, failed: failed?.replace(/ \(reference .*/, "") });
+/**
+ * What must be the same. Messages of agents that speak at the same time stand in the order in which they began, for who
+ * was there, and in that of the log for who was not: each agent's own have one order. An error's message may have a
+ * reference of its own each time.
+ */
+function essence({ messages, failed, ...rest }) {
+  const owner = (message) => message.subagentRunId ?? "";
+  const owners = [...new Set(messages.map(owner))].sort();
+  const byOwner = owners.map((name) => messages.filter((message) => owner(message) === name));
+  return { ...rest, byOwner, failed: failed?.replace(/ \(reference .*/, "") };
+}
 
 const wrong = [];
 let count = 0;
@@ -46,7 +55,7 @@ for (const { at, form } of lines(process.argv.slice(2), ".folds")) {
   const whole = uncut.get(key);
   const joined = await fold(form.input, form.joined);
   if (whole.warnings.length > 0) wrong.push(`${at}: ${form.name}: uncut: ${whole.warnings[0]}`);
-  else if (!isDeepStrictEqual(ends(whole), ends(joined))) {
+  else if (!isDeepStrictEqual(essence(whole), essence(joined))) {
     wrong.push(`${at}: ${form.name}: ${JSON.stringify(joined)} is not ${JSON.stringify(whole)}`);
   }
 }

@@ -12,7 +12,7 @@ use crate::test::{Verdict, cargo, ensure, root, succeed};
 const EVENTS_VARIABLE: &str = "UMBEL_AGUI_EVENTS";
 
 /// The crates whose tests write events down.
-const CRATES: [&str; 1] = ["umbel-agui"];
+const CRATES: [&str; 2] = ["umbel-agui", "umbel-server"];
 
 /// What the server says once it can be reached.
 const LISTENING: &str = "listening on ";
@@ -57,7 +57,8 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// Every event that a test produces fits the schemas, streams keep the rules of order, and protobuf says the same.
+/// Every event that a test produces fits the schemas, streams keep the rules of order, protobuf says the same, and the
+/// official client makes the same of a stream whether it was cut or not.
 fn check_events(packages: &Packages) -> Verdict {
     let events = match tempfile::tempdir() {
         Ok(folder) => folder,
@@ -72,10 +73,13 @@ fn check_events(packages: &Packages) -> Verdict {
         Verdict::Passed => {}
         other => return other,
     }
-    match packages.run("validate.mjs", &[folder]) {
-        Verdict::Passed => packages.run("proto.mjs", &[folder]),
-        other => other,
+    for script in ["validate.mjs", "proto.mjs", "folds.mjs"] {
+        match packages.run(script, &[folder]) {
+            Verdict::Passed => {}
+            other => return other,
+        }
     }
+    Verdict::Passed
 }
 
 /// The official client drives the agents of the example.
@@ -86,7 +90,19 @@ fn check_server(packages: &Packages, options: &[String]) -> Verdict {
     };
     let args: Vec<&str> =
         [server.address.as_str()].into_iter().chain(options.iter().map(String::as_str)).collect();
-    packages.run("run.mjs", &args)
+    match packages.run("run.mjs", &args) {
+        Verdict::Passed if options.is_empty() => check_client(packages, &server),
+        other => other,
+    }
+}
+
+/// The class for front ends whose streams are taken up again.
+fn check_client(packages: &Packages, server: &Server) -> Verdict {
+    let client = root().join("clients").join("resumable-http-agent.ts");
+    match client.to_str() {
+        Some(client) => packages.run("resumable.mjs", &[&server.address, client]),
+        None => Verdict::Failed(format!("{} has no name in Unicode", client.display())),
+    }
 }
 
 /// The scripts of `conformance/agui` and the packages they use, in a folder of their own.

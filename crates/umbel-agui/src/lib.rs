@@ -26,7 +26,6 @@ pub mod event;
 pub mod guard;
 pub mod inbound;
 pub mod input;
-mod json;
 mod mark;
 pub mod message;
 pub mod messages;
@@ -57,7 +56,7 @@ pub use message::{
 pub use messages::{Conversation, event_of, messages};
 pub use patch::PatchOp;
 pub use questions::{answer_of, interrupt_on_the_wire};
-pub use translate::{Cast, Ending, Member, Open, Prediction, Shown, Translator};
+pub use translate::{Announced, Cast, Ending, Member, Open, Prediction, Shown, Translator};
 
 /// The version of the protocol that is spoken here.
 pub const PROTOCOL_VERSION: &str = "1.0";

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use umbel_core::{
-    CallId, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Payload, Source,
+    CallId, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Payload, RunId, Source,
     StateScope, Usage,
 };
 
@@ -20,7 +20,7 @@ use crate::event::{
     AguiEvent, AguiInterrupt, EncryptedSubtype, EventKind, ReasoningRole, RunOutcome, SubagentOutcome,
     TokenUsage, ToolResultContent,
 };
-use crate::message::Message;
+use crate::message::{AssistantMessage, Message};
 use crate::messages::{reasoning_id, result_content, result_id};
 use crate::patch::{PatchOp, diff};
 use crate::questions::interrupt_on_the_wire;
@@ -65,6 +65,13 @@ pub struct Prediction {
     pub tool: SmolStr,
     /// Its argument.
     pub argument: SmolStr,
+}
+
+impl Shown {
+    /// Whether thoughts were shown, or that some begin.
+    fn has_thoughts(&self) -> bool {
+        self.thoughts > 0 || self.open == Open::Thought
+    }
 }
 
 impl Cast {
@@ -121,8 +128,19 @@ pub struct Shown {
     pub open: Open,
     /// Calls whose arguments come piece by piece, in order, with how many bytes of them.
     pub calls: SmallVec<[(CallId, usize); 1]>,
-    /// Who speaks, if it is a sub-agent that was told of with it, and in how many events it was.
-    pub announced: Option<(SmolStr, u32)>,
+    /// What was told with it of agents that begin or end.
+    pub announced: Option<Announced>,
+}
+
+/// How far it was told that another agent speaks now: which ones are done by that, and that it begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announced {
+    /// Who speaks.
+    pub author: SmolStr,
+    /// In which branch.
+    pub branch: Option<SmolStr>,
+    /// In how many events that was told so far.
+    pub events: u32,
 }
 
 /// What is being said.
@@ -159,6 +177,7 @@ struct DraftCall {
 #[derive(Debug)]
 struct Speaker {
     id: SmolStr,
+    run: RunId,
     source: Arc<Source>,
     is_step: bool,
 }
@@ -172,7 +191,10 @@ pub struct Translator {
     /// The front end knows of interrupts; one that does not gets them as calls.
     knows_interrupts: bool,
     drafts: SmallVec<[Draft; 1]>,
+    /// In the order of their ids: then those that are done are told of in the same order, whoever of them spoke first.
     speakers: Vec<Speaker>,
+    /// The ids that sub-agents had.
+    spoke: Vec<SmolStr>,
     /// The state as the front end has it.
     state: Object,
     state_changed: bool,
@@ -180,6 +202,8 @@ pub struct Translator {
     usage: Vec<TokenUsage>,
     /// Something was shown that the log does not have.
     is_void: bool,
+    /// Thoughts of that kind, by the ids of their messages.
+    void_thoughts: Vec<SmolStr>,
     told: Option<EventId>,
     /// The structured answer of the agent at the top.
     result: Option<Value>,
@@ -195,11 +219,13 @@ impl Translator {
             knows_interrupts,
             drafts: SmallVec::new(),
             speakers: Vec::new(),
+            spoke: Vec::new(),
             state: Object::new(),
             state_changed: false,
             pending: Vec::new(),
             usage: Vec::new(),
             is_void: false,
+            void_thoughts: Vec::new(),
             told: None,
             result: None,
         }
@@ -280,6 +306,13 @@ impl Translator {
     /// Tells the front end the whole conversation.
     pub fn messages(&mut self, messages: &[Message], sink: &mut impl FnMut(AguiEvent<'_>)) {
         self.is_void = false;
+        let void = std::mem::take(&mut self.void_thoughts);
+        if !void.is_empty() && !messages.iter().any(|message| matches!(message, Message::Reasoning(_))) {
+            // Clients keep thoughts that a conversation without any does not have. So these are made something else first.
+            let blank = |id| Message::Assistant(AssistantMessage { id, ..AssistantMessage::default() });
+            let blanks = messages.iter().cloned().chain(void.into_iter().map(blank)).collect();
+            sink(EventKind::MessagesSnapshot { messages: Cow::Owned(blanks) }.into());
+        }
         sink(EventKind::MessagesSnapshot { messages: Cow::Borrowed(messages) }.into());
     }
 
@@ -301,14 +334,14 @@ impl Translator {
         }
     }
 
-    /// The same for an event that never came. What a front end has of it is void.
-    pub fn take_up_void(&mut self, shown: Shown, sink: &mut impl FnMut(AguiEvent<'_>)) {
-        if let Some((name, _)) = &shown.announced {
-            let mut event = Event::new(umbel_core::RunId::default(), Arc::new(Source::new(name.clone())));
-            event.id = shown.event.clone();
-            self.speaker(&event, sink);
+    /// The same for an event of a run that never came. What a front end has of it is void.
+    pub fn take_up_void(&mut self, run: &RunId, shown: Shown, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        let mut owner = None;
+        if let Some(Announced { author, branch, .. }) = &shown.announced {
+            let source = Source { branch: branch.clone(), ..Source::new(author.clone()) };
+            owner = self.speaker(&Event::new(run.clone(), Arc::new(source)), sink);
         }
-        let mut draft = new_draft(&shown.event, &Arc::default(), None);
+        let mut draft = new_draft(&shown.event, &Arc::default(), owner);
         reopen(&mut draft, shown, sink);
         self.drafts.push(draft);
     }
@@ -317,7 +350,7 @@ impl Translator {
     pub fn wind_up(&mut self, ending: &Ending<'_>, sink: &mut impl FnMut(AguiEvent<'_>)) {
         for mut draft in std::mem::take(&mut self.drafts) {
             // What was begun and never came whole.
-            self.is_void = true;
+            self.note_void(&draft.shown);
             close(&mut draft, sink);
             end_calls(&draft, sink);
         }
@@ -416,8 +449,15 @@ impl Translator {
             }
             close(draft, sink);
             end_calls(draft, sink);
-            self.is_void = true;
-            self.drafts.remove(at);
+            let draft = self.drafts.remove(at);
+            self.note_void(&draft.shown);
+        }
+    }
+
+    fn note_void(&mut self, shown: &Shown) {
+        self.is_void = true;
+        if shown.has_thoughts() {
+            self.void_thoughts.push(reasoning_id(&shown.event));
         }
     }
 
@@ -535,13 +575,15 @@ impl Translator {
 
     /// The sub-agent that speaks; none is the one at the top. Whoever is done by that is told of.
     fn speaker(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) -> Option<SmolStr> {
-        if let Some(speaker) = self.speakers.iter().find(|speaker| speaker.source == event.source) {
+        let is_it = |speaker: &&Speaker| speaker.source == event.source && speaker.run == event.run;
+        if let Some(speaker) = self.speakers.iter().find(is_it) {
             return Some(speaker.id.clone());
         }
         let branch = event.branch().unwrap_or_default();
         let mut at = 0;
         while let Some(speaker) = self.speakers.get(at) {
-            if is_within(speaker.source.branch.as_deref().unwrap_or_default(), branch) {
+            let is_within = is_within(speaker.source.branch.as_deref().unwrap_or_default(), branch);
+            if is_within || speaker.run != event.run {
                 finish_speaker(&self.speakers.remove(at), None, sink);
             } else {
                 at += 1;
@@ -550,13 +592,13 @@ impl Translator {
         if event.author() == self.cast.root {
             return None;
         }
+        let id = self.speaker_id(event);
         let member = self.cast.member(event.author());
         let is_step = member.is_some_and(|member| member.is_step);
         let description = member.map(|member| &*member.description).filter(|text| !text.is_empty());
         if is_step {
             sink(EventKind::StepStarted { step_name: Cow::Borrowed(event.author()) }.into());
         }
-        let id = format_smolstr!("sub-{}", event.id);
         let started = EventKind::SubagentStarted {
             subagent_run_id: Cow::Borrowed(&id),
             name: Cow::Borrowed(event.author()),
@@ -566,8 +608,19 @@ impl Translator {
             parent_message_id: None,
         };
         sink(started.into());
-        self.speakers.push(Speaker { id: id.clone(), source: event.source.clone(), is_step });
+        let at = self.speakers.partition_point(|speaker| speaker.id < id);
+        let (run, source) = (event.run.clone(), event.source.clone());
+        self.speakers.insert(at, Speaker { id: id.clone(), run, source, is_step });
         Some(id)
+    }
+
+    /// A name for a turn of a sub-agent. It does not come from the event that begins the turn: that may be a preview of
+    /// what the log will never have, and the log alone has to give the same name.
+    fn speaker_id(&mut self, event: &Event) -> SmolStr {
+        let name = format_smolstr!("{}-{}", event.run, event.author());
+        let before = self.spoke.iter().filter(|spoke| **spoke == name).count();
+        self.spoke.push(name.clone());
+        if before == 0 { name } else { format_smolstr!("{name}-{}", before + 1) }
     }
 
     fn change_state(&mut self, delta: &Object, sink: &mut impl FnMut(AguiEvent<'_>)) {

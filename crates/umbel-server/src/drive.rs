@@ -13,7 +13,7 @@ use crate::emitter::Emitter;
 use crate::endpoint::AgentEndpoint;
 use crate::live::LiveRun;
 use crate::metrics::Counted;
-use crate::place::Part;
+use crate::place::{Of, Part};
 use crate::plan::{Plan, create};
 use crate::problem::Problem;
 use crate::runs::Ticket;
@@ -62,7 +62,8 @@ pub(crate) fn refuse(ticket: &Ticket, problem: &Problem) {
 
 async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mut Emitter) -> Outcome {
     let live = &ticket.live;
-    let Plan { mut turns, history, theirs, ours, pending, open, parent, knows_interrupts } = plan;
+    let Plan { mut turns, history, theirs, ours, pending, open, parent, knows_interrupts, round } = plan;
+    emitter.round(round);
     let mut translator = Translator::new(endpoint.cast.clone(), live.key.id(), &live.run, knows_interrupts);
     translator.begin(parent.as_deref(), theirs.as_ref(), ours, pending, &mut |event| emitter.say(&event));
     emitter.told();
@@ -140,7 +141,7 @@ async fn follow(
 /// Tells an event.
 pub(crate) fn tell(event: &Event, translator: &mut Translator, emitter: &mut Emitter) {
     let part = if event.is_partial() { Part::Preview } else { Part::Whole };
-    emitter.begin(Some(&event.id), part);
+    emitter.begin(Some(Of::from(event)), part);
     translator.event(event, &mut |event| emitter.say(&event));
     if part == Part::Whole {
         emitter.told();
@@ -156,7 +157,10 @@ async fn correct(
 ) {
     emitter.begin(None, Part::Aside);
     match conversation(endpoint, live, translator).await {
-        Ok(messages) => translator.messages(&messages, &mut |event| emitter.say(&event)),
+        Ok(messages) => {
+            translator.messages(&messages, &mut |event| emitter.say(&event));
+            emitter.corrected();
+        }
         Err(problem) => {
             tracing::warn!(code = %problem.code, "the conversation could not be told anew");
             translator.messages_unknown();

@@ -21,6 +21,9 @@ use crate::problem::Problem;
 /// How far back a session's last messages are looked for in what the client sends.
 const RECENT: usize = 16;
 
+/// How far back it is looked whether a run has been there.
+const LOOKED_AT: usize = 64;
+
 /// What is to be done for a request.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -37,12 +40,16 @@ pub(crate) struct Plan {
     pub(crate) open: Vec<Interrupt>,
     pub(crate) parent: Option<SmolStr>,
     pub(crate) knows_interrupts: bool,
+    /// How many runs of that name came before.
+    pub(crate) round: u32,
 }
 
 /// A request, as far as a plan needs it.
 pub(crate) struct Asked<'a> {
     pub(crate) key: &'a SessionKey,
     pub(crate) input: &'a RunAgentInput<'a>,
+    /// Tells it apart from others.
+    pub(crate) digest: u64,
     pub(crate) principal: &'a Principal,
     /// State that follows from the request.
     pub(crate) state: &'a Object,
@@ -55,8 +62,16 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
     let view = runner.session(asked.key).await?;
     let none = List::new();
     let events = view.as_ref().map_or(&none, |view| &view.events);
-    if input.resume.is_empty() && was_run(events, &input.run_id) {
-        return Ok(None);
+    let resumes = !input.resume.is_empty();
+    let mut round = 0;
+    for before in rounds(events, &input.run_id, resumes) {
+        if round == 0 && before.digest == asked.digest {
+            return Ok(None);
+        }
+        if !resumes {
+            return Err(Problem::run_exists(&input.run_id));
+        }
+        round += 1;
     }
     let mut known: Option<HashSet<SmolStr>> = None;
     let new = NewMessages::find(
@@ -88,13 +103,20 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
         open: waiting.questions,
         parent: input.parent_run_id.as_deref().map(SmolStr::new),
         knows_interrupts,
+        round,
     }))
 }
 
-/// Whether one of the last runs has that name. A request may come twice, if its client lost the connection.
-fn was_run(events: &List<Arc<Event>>, run: &str) -> bool {
-    let said = events.iter().rev().take(64).filter(|event| event.is_user());
-    said.filter_map(|event| InputMark::of(event)).any(|mark| mark.run == run)
+/// The requests under that name, the last one first. A request may come twice, if its client lost the connection, and one
+/// with answers may have the name of the run that asked. A new one under an old name is found among the last alone.
+fn rounds<'a>(
+    events: &'a List<Arc<Event>>,
+    run: &'a str,
+    resumes: bool,
+) -> impl Iterator<Item = InputMark> + 'a {
+    let looked_at = if resumes { usize::MAX } else { LOOKED_AT };
+    let said = events.iter().rev().take(looked_at).filter(|event| event.is_user());
+    said.filter_map(|event| InputMark::of(event)).filter(move |mark| mark.run == run && !mark.follows)
 }
 
 /// The ids that a client may know an event by, but for endings of ours.
@@ -186,6 +208,8 @@ fn turns(
             run: SmolStr::new(&asked.input.run_id),
             parent: asked.input.parent_run_id.as_deref().map(SmolStr::new),
             follows: !turns.is_empty(),
+            digest: asked.digest,
+            is_plain: asked.input.protocol_version.is_none(),
             messages,
         };
         let config = config(endpoint, asked, new, &mark, delta.take().unwrap_or_default())?;

@@ -1,7 +1,7 @@
 //! `POST {agent}`: a run begins, or goes on, and its client looks at it.
 
 use std::future::poll_fn;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hasher;
 use std::task::Poll;
 
 use axum::extract::{Request, State};
@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use siphasher::sip::SipHasher13;
 use smol_str::SmolStr;
 use umbel_agui::{InputLimits, RunAgentInput, proto};
 use umbel_core::{Object, SessionKey};
@@ -75,7 +76,8 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     let response = offered.stream(&live, view, encoding);
     match after {
         None => {
-            let asked = Asked { key: &live.key, input: &input, principal: &principal, state: &state };
+            let (key, digest) = (&live.key, live.digest);
+            let asked = Asked { key, input: &input, digest, principal: &principal, state: &state };
             let planned = plan(endpoint, &asked).await;
             start(offered.clone(), ticket, planned).await?;
         }
@@ -126,14 +128,10 @@ async fn step_off(run: impl Future<Output = ()> + Send + 'static) {
 
 async fn tell_again(offered: &Offered, ticket: Ticket) {
     let live = ticket.live.clone();
-    let log = replay::read(&offered.endpoint, &live.key, &live.run).await;
-    let told = match log {
-        Ok(Some(log)) => replay::replay(&offered.endpoint, &live, log, None, true).await,
-        Ok(None) => Err(Problem::not_found("run")),
-        Err(problem) => Err(problem),
-    };
-    if let Err(problem) = told {
-        refuse(&ticket, &problem);
+    match replay::read(&offered.endpoint, &live.key, &live.run, None).await {
+        Ok(Some(log)) => replay::replay(&offered.endpoint, &live, log, None).await,
+        Ok(None) => refuse(&ticket, &Problem::not_found("run")),
+        Err(problem) => refuse(&ticket, &problem),
     }
 }
 
@@ -142,7 +140,8 @@ async fn wait_turn(offered: &Offered, ticket: Ticket, body: &Bytes, principal: &
     let live = ticket.live.clone();
     let planned = match RunAgentInput::parse_within(body, &InputLimits::default()) {
         Ok(input) => {
-            let asked = Asked { key: &live.key, input: &input, principal, state };
+            let (key, digest) = (&live.key, live.digest);
+            let asked = Asked { key, input: &input, digest, principal, state };
             plan(&offered.endpoint, &asked).await
         }
         Err(error) => Err(error.into()),
@@ -162,19 +161,16 @@ pub(crate) async fn from_log(
     seen: Option<crate::place::Place>,
     encoding: Encoding,
 ) -> Result<Response, Problem> {
-    let log = replay::read(&offered.endpoint, &key, run).await?.ok_or_else(|| Problem::not_found("run"))?;
+    let round = seen.as_ref().map(|place| place.round);
+    let log = replay::read(&offered.endpoint, &key, run, round).await?;
+    let log = log.ok_or_else(|| Problem::not_found("run"))?;
     let limits = offered.app.runs.limits();
-    let live = LiveRun::new(key, run.clone(), 0, crate::live::Disconnect::Continue, limits.run_bytes);
+    let live = LiveRun::for_one(key, run.clone(), limits.run_bytes);
     let view = live.view(0).ok_or_else(|| Problem::not_found("run"))?;
     let response = offered.stream(&live, view, encoding);
     offered.app.metrics.count(Counted::Replay);
     let endpoint = offered.endpoint.clone();
-    tokio::spawn(async move {
-        if let Err(problem) = replay::replay(&endpoint, &live, log, seen, true).await {
-            tracing::warn!(code = %problem.code, "a run could not be told from the log");
-            live.publish(Bytes::new(), 0, true);
-        }
-    });
+    tokio::spawn(async move { replay::replay(&endpoint, &live, log, seen).await });
     Ok(response)
 }
 
@@ -306,12 +302,12 @@ pub(crate) async fn read(offered: &Offered, body: axum::body::Body) -> Result<By
 }
 
 /// Tells requests apart: by their length and both of their ends, where threads, runs and new messages stand. All of a long
-/// conversation would cost as much as reading it.
+/// conversation would cost as much as reading it. It is kept in the log, so it is the same in every process.
 fn digest(body: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    body.len().hash(&mut hasher);
+    let mut hasher = SipHasher13::new();
+    hasher.write(&(body.len() as u64).to_le_bytes());
     let end = body.len().min(DIGESTED);
-    body.get(..end).hash(&mut hasher);
-    body.get(body.len() - end..).hash(&mut hasher);
+    hasher.write(body.get(..end).unwrap_or_default());
+    hasher.write(body.get(body.len() - end..).unwrap_or_default());
     hasher.finish()
 }

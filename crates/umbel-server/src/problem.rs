@@ -33,6 +33,12 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", format!("there is no such {what}"))
     }
 
+    /// A name is given twice.
+    pub(crate) fn run_exists(run: &str) -> Self {
+        let message = format!("run `{run}` was begun with another request: choose another id");
+        Self::new(StatusCode::CONFLICT, "RUN_EXISTS", message)
+    }
+
     /// Too much is going on.
     pub(crate) fn busy(message: impl Into<String>) -> Self {
         let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_RUNS", message);

@@ -98,27 +98,36 @@ pub(crate) async fn find_run(
     thread: Option<&str>,
 ) -> Result<(Offered, SessionKey), Problem> {
     let (head, principal) = (asking.head, asking.principal);
-    if let Some(thread) = thread {
-        let offered = offered.choose(asking, Some(thread)).await?.unwrap_or_else(|| offered.clone());
-        let key = offered.key(head, principal, thread)?;
-        return Ok((offered, key));
+    let name = thread.unwrap_or("-");
+    if let (Some(_), None) = (thread, &offered.choice) {
+        return Ok((offered.clone(), offered.key(head, principal, name)?));
     }
     let candidates = offered.candidates(asking)?;
     let mut found = None;
     for candidate in &candidates {
-        let any = candidate.key(head, principal, "-")?;
+        let any = candidate.key(head, principal, name)?;
         let live = offered.app.runs.find(any.app(), any.user(), run);
+        let live = live.filter(|live| thread.is_none() || live.key == any);
         found = found.or_else(|| Some((candidate, live?.key.clone())));
     }
     for candidate in &candidates {
         if found.is_none() {
-            let any = candidate.key(head, principal, "-")?;
-            found = find_thread(candidate, &any, run).await?.map(|key| (candidate, key));
+            let any = candidate.key(head, principal, name)?;
+            let key = match thread {
+                Some(_) => has_run(candidate, &any, run).await?.then_some(any),
+                None => find_thread(candidate, &any, run).await?,
+            };
+            found = key.map(|key| (candidate, key));
         }
     }
     let (candidate, key) = found.ok_or_else(|| Problem::not_found("run"))?;
+    // Among agents that share the thread, it is the one that spoke in it.
     let chosen = offered.choose(asking, Some(key.id())).await?;
-    Ok((chosen.unwrap_or_else(|| candidate.clone()), key))
+    let chosen = match chosen {
+        Some(chosen) if chosen.key(head, principal, key.id())? == key => chosen,
+        _ => candidate.clone(),
+    };
+    Ok((chosen, key))
 }
 
 /// The place that a client has come to.
@@ -139,13 +148,18 @@ fn seen(head: &Parts) -> Result<Option<Place>, Problem> {
 async fn find_thread(offered: &Offered, any: &SessionKey, run: &str) -> Result<Option<SessionKey>, Problem> {
     let store = offered.endpoint.runner.sessions();
     for session in store.list(any.app(), any.user()).await?.into_iter().rev().take(SEARCHED) {
-        let Some(view) = offered.endpoint.runner.session(&session.key).await? else { continue };
-        let mut said = view.events.iter().filter(|event| event.is_user());
-        if said.any(|event| InputMark::of(event).is_some_and(|mark| mark.run == run)) {
+        if has_run(offered, &session.key, run).await? {
             return Ok(Some(session.key));
         }
     }
     Ok(None)
+}
+
+/// Whether a thread has a run of that name.
+async fn has_run(offered: &Offered, key: &SessionKey, run: &str) -> Result<bool, Problem> {
+    let view = offered.endpoint.runner.session(key).await?;
+    let mut said = view.iter().flat_map(|view| view.events.iter()).filter(|event| event.is_user());
+    Ok(said.any(|event| InputMark::of(event).is_some_and(|mark| mark.run == run)))
 }
 
 /// `POST {agent}/runs/{run}/cancel`.

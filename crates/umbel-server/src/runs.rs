@@ -124,8 +124,7 @@ impl Runs {
                 return Ok(Admission::Attach(there.clone()));
             }
             if !resumes || there.over_since().is_none() {
-                let message = format!("run `{}` was begun with another request: choose another id", live.run);
-                return Err(Problem::new(http::StatusCode::CONFLICT, "RUN_EXISTS", message));
+                return Err(Problem::run_exists(&live.run));
             }
         }
         self.check_load(&table, live.key.user(), counts_user)?;

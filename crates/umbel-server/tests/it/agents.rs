@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use umbel::handlers::ModelRetry;
 use umbel::{
     BoxStream, Chunk, Confirm, Content, Error, ErrorKind, FunctionCall, FunctionTool, LlmAgent, Model,
-    ModelErrorKind, ModelRequest, Object, Parallel, Part, PartialArg, Response, Result, Role, Runner,
-    RunnerBuilder, Sequential,
+    ModelErrorKind, ModelRequest, Parallel, Part, PartialArg, Response, Result, Role, Runner, RunnerBuilder,
+    Sequential,
 };
 use umbel_runtime::backoff::Backoff;
 use umbel_server::AgentEndpoint;
@@ -350,9 +350,4 @@ pub(crate) fn request(name: &str, thread: &str, run: &str) -> Value {
         _ => {}
     }
     input
-}
-
-/// A state with nothing in it.
-pub(crate) fn nothing() -> Value {
-    Value::Object(Object::new())
 }

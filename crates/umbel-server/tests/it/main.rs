@@ -5,8 +5,10 @@
 mod agents;
 mod auth;
 mod choosing;
+mod docs;
 mod fold;
 mod jwt;
 mod seams;
 mod sessions;
 mod support;
+mod threads;
