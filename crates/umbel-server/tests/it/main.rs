@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod agents;
+mod attach;
 mod auth;
 mod choosing;
 mod fold;
+mod ghosts;
 mod jwt;
 mod seams;
 mod sessions;
 mod support;
+mod viewers;
