@@ -147,6 +147,19 @@ impl Reply {
     }
 }
 
+/// Reads until something was said that ends so.
+pub(crate) async fn read_until(reply: &mut Reply, ending: &str) -> Vec<SseFrame> {
+    let mut frames = Vec::new();
+    loop {
+        let frame = reply.next().await.unwrap_or_else(|| panic!("nobody said {ending}: {frames:#?}"));
+        let is_last = frame.event["delta"].as_str().is_some_and(|delta| delta.ends_with(ending));
+        frames.push(frame);
+        if is_last {
+            return frames;
+        }
+    }
+}
+
 fn frame(text: String) -> SseFrame {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
     let (id, data) = (field("id: "), field("data: "));
