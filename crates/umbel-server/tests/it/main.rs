@@ -6,6 +6,7 @@ mod agents;
 mod auth;
 mod choosing;
 mod docs;
+mod first_steps;
 mod fold;
 mod jwt;
 mod seams;
