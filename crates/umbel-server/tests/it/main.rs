@@ -7,6 +7,7 @@ mod attach;
 mod auth;
 mod choosing;
 mod docs;
+mod first_steps;
 mod fold;
 mod ghosts;
 mod jwt;
