@@ -1,12 +1,13 @@
 //! The way back: what of an input is new, and what it means to the session.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 use umbel_core::{
     Blob, CallId, Content, Event, EventId, FileData, FunctionCall, FunctionResponse, Interrupt, Object, Part,
     Parts, Payload, Role, RunId, Source,
@@ -62,6 +63,9 @@ impl NewMessages {
             new.truncate(known.unwrap_or(new.len()));
         }
         let from = messages.len() - new.len();
+        // One that comes twice is one: the later form counts.
+        let mut seen = HashSet::new();
+        new.retain(|message| seen.insert(SmolStr::new(message.id())));
         new.reverse();
         // Instructions stand at the front and are sent with every run.
         let mut told = Vec::new();
@@ -156,29 +160,37 @@ impl Turn {
         let mut new = Self::default();
         new.take_resume(resume, waiting, was_asked)?;
         let mut open: Vec<&(CallId, SmolStr)> = waiting.calls.iter().collect();
-        let mut says = false;
+        let (mut words, mut word_ids) = (Parts::new(), Vec::new());
         for message in turn {
             match message {
                 Message::User(message) => {
-                    says = true;
                     let parts = parts_of(&message.content);
-                    new.message_ids.push((message.id.clone(), parts.len()));
-                    new.message.extend(parts);
+                    word_ids.push((message.id.clone(), parts.len()));
+                    words.extend(parts);
                 }
                 Message::Tool(message) => new.take_result(message, waiting, &mut open)?,
                 _ => {}
             }
         }
+        let says = !words.is_empty();
         new.check_complete(waiting, says, knows_interrupts)?;
         if says {
-            // Models want an answer to every call, and the user went on without.
+            // Models want an answer to every call before anything else is said, and the user went on without.
             for (id, name) in open {
                 let said = json!({"error": UNANSWERED}).as_object().cloned().unwrap_or_default();
                 let response = FunctionResponse::new(Some(id.clone()), name.clone(), said);
+                new.message_ids.push((format_smolstr!("unanswered-{id}"), 1));
                 new.message.push(Part::response(response));
             }
         }
+        new.message.extend(words);
+        new.message_ids.extend(word_ids);
         Ok(new)
+    }
+
+    /// Whether it answers a call of the front end's, be it by saying that there is no answer.
+    pub fn answers(&self, call: &CallId) -> bool {
+        self.message.iter().filter_map(Part::as_response).any(|given| given.id.as_ref() == Some(call))
     }
 
     /// Whether nothing is new.

@@ -452,8 +452,8 @@ impl InputLimits {
     }
 
     /// An id or a name: something, not too long, and nothing that disturbs a terminal or a log.
-    fn check_id(&self, path: impl Fn() -> String, id: &str) -> Result<(), InputError> {
-        let (kind, message) = if id.is_empty() {
+    pub fn check_id(&self, path: impl Fn() -> String, id: &str) -> Result<(), InputError> {
+        let (kind, message) = if id.trim().is_empty() {
             (InputErrorKind::Invalid, "must not be empty".to_owned())
         } else if id.len() > self.id_bytes {
             (InputErrorKind::TooMuch, format!("has {} bytes, and may have {}", id.len(), self.id_bytes))

@@ -53,7 +53,7 @@ pub use message::{
     ActivityMessage, AssistantMessage, ContentPart, FunctionCall, InstructionMessage, MediaPart, Message,
     MessageContent, PartSource, ReasoningMessage, TextPart, ToolCall, ToolMessage, UserMessage,
 };
-pub use messages::{Conversation, event_of, messages};
+pub use messages::{Conversation, event_of, ids, messages};
 pub use patch::PatchOp;
 pub use questions::{answer_of, interrupt_on_the_wire};
 pub use translate::{Cast, Ending, Member, Open, Prediction, Shown, Translator};

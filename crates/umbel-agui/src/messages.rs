@@ -35,6 +35,17 @@ pub fn event_of(message: &str) -> &str {
     message.split_once(':').map_or(message, |(event, _)| event)
 }
 
+/// The ids that a client may know an event by: those of its messages, and that of the event itself.
+pub fn ids(event: &Event) -> impl Iterator<Item = SmolStr> {
+    let mark = if event.is_user() { InputMark::of(event) } else { None };
+    let marked = mark.into_iter().flat_map(|mark| mark.messages).map(|(id, _)| id);
+    let thoughts = (!event.is_user()).then(|| reasoning_id(&event.id));
+    let parts = event.content.iter().flat_map(|content| content.parts.iter().enumerate());
+    let results = parts.filter(|(_, part)| part.as_response().is_some());
+    let results = results.map(|(index, _)| result_id(&event.id, index));
+    marked.chain([SmolStr::new(event.id.as_str())]).chain(thoughts).chain(results)
+}
+
 /// The events that no rewind made void.
 pub fn live<'a>(events: impl IntoIterator<Item = &'a Arc<Event>>) -> Vec<&'a Arc<Event>> {
     let mut live: Vec<&Arc<Event>> = Vec::new();

@@ -77,7 +77,7 @@ impl Cast {
     /// Whether a front end may see a key of the state, and write it.
     pub fn shows(&self, key: &str) -> bool {
         match StateScope::split(key).0 {
-            StateScope::Session => true,
+            StateScope::Session => !StateScope::is_internal(key),
             StateScope::User | StateScope::App => self.scoped_state,
             StateScope::Temp => false,
         }
@@ -140,6 +140,9 @@ struct Draft {
     source: Arc<Source>,
     owner: Option<SmolStr>,
     calls: SmallVec<[DraftCall; 1]>,
+    /// What was previewed here, to be held against the whole.
+    text: String,
+    thoughts: String,
 }
 
 /// A call whose arguments come piece by piece.
@@ -361,8 +364,10 @@ impl Translator {
             match &part.payload {
                 Payload::Text(text) if !text.is_empty() => {
                     if part.is_thought() {
+                        draft.thoughts.push_str(text);
                         say_thought(draft, text, sink);
                     } else if !silent {
+                        draft.text.push_str(text);
                         say_text(draft, text, sink);
                     }
                 }
@@ -409,10 +414,16 @@ impl Translator {
                 new_draft(&event.id, &event.source, owner)
             }
         };
-        if let Some(content) = &event.content {
-            self.say(event, &mut draft, &content.parts, sink);
+        let parts = event.content.as_ref().map_or(&[][..], |content| &content.parts);
+        if !is_preview_of(&draft, parts) {
+            // It cannot be taken back piece by piece: the conversation is told anew.
+            self.is_void = true;
+            (draft.shown.text, draft.shown.thoughts) = (usize::MAX, usize::MAX);
         }
+        self.say(event, &mut draft, parts, sink);
         close(&mut draft, sink);
+        draft.calls.retain(|streamed| event.calls().all(|call| call.id.as_ref() != Some(&streamed.id)));
+        end_calls(&draft, sink);
         if let Some(delta) = event.state_delta() {
             self.change_state(delta, sink);
         }
@@ -427,7 +438,7 @@ impl Translator {
         sink: &mut impl FnMut(AguiEvent<'_>),
     ) {
         let silent = self.cast.is_silent(event.author());
-        let Shown { mut text, mut thoughts, .. } = draft.shown.clone();
+        let (mut text, mut thoughts) = (draft.shown.text, draft.shown.thoughts);
         for (index, part) in parts.iter().enumerate() {
             match &part.payload {
                 Payload::Text(words) if part.is_thought() => {
@@ -601,6 +612,34 @@ fn finish_speaker(speaker: &Speaker, outcome: Option<SubagentOutcome>, sink: &mu
     }
 }
 
+/// Whether all that was previewed of an event is in it. A model may take back what it said, and so may a handler.
+fn is_preview_of(draft: &Draft, parts: &[Part]) -> bool {
+    let called =
+        |id: &CallId| parts.iter().filter_map(Part::as_call).find(|call| call.id.as_ref() == Some(id));
+    begins(parts, false, &draft.text)
+        && begins(parts, true, &draft.thoughts)
+        && draft.calls.iter().all(|streamed| {
+            called(&streamed.id).is_some_and(|call| streamed.text.begins(call.args.as_deref()))
+        })
+}
+
+/// Whether the words of these parts, or their thoughts, begin like that.
+fn begins(parts: &[Part], thoughts: bool, said: &str) -> bool {
+    let mut rest = said.as_bytes();
+    for part in parts {
+        if let Payload::Text(words) = &part.payload
+            && part.is_thought() == thoughts
+        {
+            let (these, others) = rest.split_at(rest.len().min(words.len()));
+            if !words.as_bytes().starts_with(these) {
+                return false;
+            }
+            rest = others;
+        }
+    }
+    rest.is_empty()
+}
+
 /// What is left of a text of which so many bytes were said.
 fn unsaid<'a>(words: &'a str, said: &mut usize) -> Option<&'a str> {
     let before = (*said).min(words.len());
@@ -619,7 +658,8 @@ fn owned_by<'a>(draft: &'a Draft, kind: EventKind<'a>) -> AguiEvent<'a> {
 
 fn new_draft(event: &EventId, source: &Arc<Source>, owner: Option<SmolStr>) -> Draft {
     let shown = Shown { event: event.clone(), ..Shown::default() };
-    Draft { shown, source: source.clone(), owner, calls: SmallVec::new() }
+    let (text, thoughts) = (String::new(), String::new());
+    Draft { shown, source: source.clone(), owner, calls: SmallVec::new(), text, thoughts }
 }
 
 /// Brings a draft to where a front end stopped reading. Says how what is open began.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use futures::{FutureExt, Stream};
@@ -13,6 +14,7 @@ use umbel_runtime::RunStream;
 use crate::app::Offered;
 use crate::emitter::Emitter;
 use crate::endpoint::AgentEndpoint;
+use crate::live::LiveRun;
 use crate::metrics::Counted;
 use crate::plan::Plan;
 use crate::problem::Problem;
@@ -21,6 +23,7 @@ use crate::runs::Ticket;
 /// Does what was planned, whatever comes. Its last frame is a terminal event.
 pub(crate) async fn drive(offered: &Offered, ticket: Ticket, plan: Plan) {
     let metrics = &offered.app.metrics;
+    metrics.count(Counted::Started);
     let mut emitter = Emitter::new(ticket.live.clone());
     let work = AssertUnwindSafe(run(&offered.endpoint, &ticket, plan, &mut emitter)).catch_unwind();
     let ended = work.await;
@@ -43,8 +46,7 @@ pub(crate) async fn drive(offered: &Offered, ticket: Ticket, plan: Plan) {
 }
 
 /// Tells that a run cannot begin, in a stream that has.
-pub(crate) fn refuse(ticket: &Ticket, problem: &Problem) {
-    let live = &ticket.live;
+pub(crate) fn refuse(live: &Arc<LiveRun>, problem: &Problem) {
     let mut emitter = Emitter::new(live.clone());
     let started = EventKind::RunStarted {
         thread_id: Cow::Borrowed(live.key.id()),
@@ -112,6 +114,11 @@ async fn follow(
                         tell(&event, translator, emitter);
                         if translator.is_void() {
                             return Poll::Ready(Step::Void);
+                        }
+                        if emitter.was_full() {
+                            // Viewers have their turn, even if the run never waits.
+                            cx.waker().wake_by_ref();
+                            return Poll::Pending;
                         }
                     }
                     Poll::Ready(Some(Err(error))) => failure = Some(error),

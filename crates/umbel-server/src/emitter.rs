@@ -20,6 +20,7 @@ pub(crate) struct Emitter {
     frames: Frames,
     /// Frames that are handed on already.
     flushed: u64,
+    handed_on: bool,
 }
 
 /// Frames in the making.
@@ -38,7 +39,7 @@ impl Emitter {
     pub(crate) fn new(live: Arc<LiveRun>) -> Self {
         let place = Place { stream: live.stream, ..Place::default() };
         let frames = Frames { out: Vec::with_capacity(1024), place, of: None, whole: true, seen: None };
-        Self { live, guard: Guard::new(), frames, flushed: 0 }
+        Self { live, guard: Guard::new(), frames, flushed: 0, handed_on: false }
     }
 
     /// One for a client that has seen the frames up to that place.
@@ -69,7 +70,13 @@ impl Emitter {
         }
         if self.frames.out.len() > ENOUGH {
             self.flush();
+            self.handed_on = true;
         }
+    }
+
+    /// Whether frames were handed on since this was last asked, since there were many.
+    pub(crate) fn was_full(&mut self) -> bool {
+        std::mem::take(&mut self.handed_on)
     }
 
     /// Says the one terminal event. What is open is closed before it.

@@ -46,6 +46,8 @@ pub(crate) struct LiveRun {
     limit: usize,
     state: Mutex<State>,
     over: Notify,
+    /// Told when somebody has read something.
+    read: Notify,
 }
 
 /// The frames of a run, as many as there is room for, and who waits for more.
@@ -59,6 +61,8 @@ struct State {
     bytes: usize,
     /// When the terminal event was sent.
     over: Option<Instant>,
+    /// The first frame that nobody has read.
+    read: u64,
     viewers: usize,
     next_viewer: usize,
     waiting: Vec<(usize, Waker)>,
@@ -93,6 +97,7 @@ impl LiveRun {
             segments: VecDeque::new(),
             bytes: 0,
             over: None,
+            read: 1,
             viewers: 0,
             next_viewer: 0,
             waiting: Vec::new(),
@@ -101,8 +106,8 @@ impl LiveRun {
             token: None,
             asks: false,
         };
-        let (stream, state, over) = (stream_tag(), Mutex::new(state), Notify::new());
-        Arc::new(Self { key, run, stream, digest, disconnect, limit, state, over })
+        let (stream, state, over, read) = (stream_tag(), Mutex::new(state), Notify::new(), Notify::new());
+        Arc::new(Self { key, run, stream, digest, disconnect, limit, state, over, read })
     }
 
     /// Adds frames that are ready together, and wakes whoever waits for them.
@@ -110,15 +115,16 @@ impl LiveRun {
         let woken = {
             let mut state = self.lock();
             if count > 0 {
-                state.bytes += bytes.len();
-                let first = state.end;
-                state.segments.push_back(Segment { first, bytes });
-                state.end += count;
-                while state.bytes > self.limit && state.segments.len() > 1 {
+                // Measured before this: one large frame must not drive out what nobody had a chance to read.
+                while state.bytes > self.limit {
                     let Some(oldest) = state.segments.pop_front() else { break };
                     state.bytes -= oldest.bytes.len();
                     state.first = state.segments.front().map_or(state.end, |segment| segment.first);
                 }
+                state.bytes += bytes.len();
+                let first = state.end;
+                state.segments.push_back(Segment { first, bytes });
+                state.end += count;
             }
             if is_over {
                 state.over = Some(Instant::now());
@@ -144,6 +150,25 @@ impl LiveRun {
         over.as_mut().enable();
         if self.over_since().is_none() {
             over.await;
+        }
+    }
+
+    /// Done once whoever looks has read most of what there is, or nobody looks. What is made from the log can wait for its
+    /// reader, and so nobody is too slow for it.
+    pub(crate) async fn read_on(&self) {
+        loop {
+            let mut read = std::pin::pin!(self.read.notified());
+            read.as_mut().enable();
+            {
+                let state = self.lock();
+                let unread = state.segments.iter().rev().take_while(|segment| segment.first >= state.read);
+                if state.viewers == 0
+                    || unread.map(|segment| segment.bytes.len()).sum::<usize>() <= self.limit / 2
+                {
+                    return;
+                }
+            }
+            read.await;
         }
     }
 
@@ -184,6 +209,11 @@ impl LiveRun {
         if let Some(stop) = stop {
             tell(token, stop);
         }
+    }
+
+    /// Whether it has said anything.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.lock().end > 1
     }
 
     /// Whether it was told to stop.
@@ -278,6 +308,8 @@ impl View {
             if let Some(segment) = at.checked_sub(1).and_then(|at| state.segments.get(at)) {
                 let bytes = without(&segment.bytes, self.next - segment.first);
                 self.next = state.segments.get(at).map_or(state.end, |next| next.first);
+                state.read = state.read.max(self.next);
+                self.run.read.notify_waiters();
                 return Poll::Ready(Seen::Frames(bytes));
             }
         }
@@ -313,6 +345,7 @@ impl Drop for View {
             }
             state.viewers == 0 && state.over.is_none()
         };
+        self.run.read.notify_waiters();
         if is_alone && self.run.disconnect == Disconnect::CancelAfter(Duration::ZERO) {
             self.run.stop(Stop::Now);
         }

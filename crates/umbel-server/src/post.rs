@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use smol_str::SmolStr;
 use umbel_agui::{InputLimits, RunAgentInput, proto};
@@ -15,7 +16,7 @@ use umbel_core::{Object, SessionKey};
 use crate::app::Offered;
 use crate::auth::Principal;
 use crate::body::{Recode, StreamBody};
-use crate::drive::{drive, refuse};
+use crate::drive::drive;
 use crate::live::{LiveRun, View};
 use crate::metrics::Counted;
 use crate::plan::{Asked, plan};
@@ -64,7 +65,6 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     let live = ticket.live.clone();
     let view = live.view(0).ok_or_else(|| Problem::not_found("run"))?;
     let response = offered.stream(&live, view, encoding);
-    app.metrics.count(Counted::Started);
     match after {
         None => {
             let asked = Asked { key: &live.key, input: &input, principal: &principal, state: &state };
@@ -100,7 +100,7 @@ fn start(
             Ok(())
         }
         Err(problem) if problem.is_of_run() => {
-            refuse(&ticket, &problem);
+            ticket.refuse(&problem);
             Ok(())
         }
         Err(problem) => Err(problem),
@@ -116,7 +116,7 @@ async fn tell_again(offered: &Offered, ticket: Ticket) {
         Err(problem) => Err(problem),
     };
     if let Err(problem) = told {
-        refuse(&ticket, &problem);
+        ticket.refuse(&problem);
     }
 }
 
@@ -133,7 +133,7 @@ async fn wait_turn(offered: &Offered, ticket: Ticket, body: &Bytes, principal: &
     match planned {
         Ok(Some(plan)) => drive(offered, ticket, plan).await,
         Ok(None) => tell_again(offered, ticket).await,
-        Err(problem) => refuse(&ticket, &problem),
+        Err(problem) => ticket.refuse(&problem),
     }
 }
 
@@ -281,6 +281,10 @@ pub(crate) async fn read(offered: &Offered, body: axum::body::Body) -> Result<By
         let message = format!("the request has more than {} bytes", limits.body_bytes);
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", message)
     };
+    // Whoever says how much there is need not send it first.
+    if body.size_hint().lower() > u64::try_from(limits.body_bytes).unwrap_or(u64::MAX) {
+        return Err(too_large());
+    }
     let collected = Limited::new(body, limits.body_bytes).collect();
     let collected = tokio::time::timeout(limits.request_time, collected).await.map_err(|_| {
         Problem::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TOO_SLOW", "the request took too long to arrive")

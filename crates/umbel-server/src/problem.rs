@@ -39,6 +39,12 @@ impl Problem {
         Self { retry_after: Some(1), ..problem }
     }
 
+    /// There is such a run, and it was begun with something else.
+    pub(crate) fn run_exists(run: &str) -> Self {
+        let message = format!("run `{run}` was begun with another request: choose another id");
+        Self::new(StatusCode::CONFLICT, "RUN_EXISTS", message)
+    }
+
     /// Whether it is told as the end of a run: the protocol has it so for what concerns interrupts.
     pub(crate) fn is_of_run(&self) -> bool {
         let codes = [
@@ -106,11 +112,16 @@ fn told(code: &str) -> Option<(StatusCode, &'static str)> {
     Some(known.unwrap_or((StatusCode::INTERNAL_SERVER_ERROR, other)))
 }
 
+/// The code that clients know. An answer that does not fit is the same to them, whoever noticed.
+fn public(code: &str) -> &str {
+    if code == ErrorKind::InvalidConfirmation.code() { "INVALID_ANSWER" } else { code }
+}
+
 impl Problem {
     /// What is told of a failure that the log has.
     pub(crate) fn of_failure(failure: &Failure) -> Self {
         match told(&failure.code) {
-            None => Self::new(StatusCode::BAD_REQUEST, &failure.code, failure.message.clone()),
+            None => Self::new(StatusCode::BAD_REQUEST, public(&failure.code), failure.message.clone()),
             Some((status, words)) => Self::new(status, &failure.code, words),
         }
     }
@@ -120,7 +131,7 @@ impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         let code = error.kind().code();
         match told(code) {
-            None => Self::new(StatusCode::BAD_REQUEST, code, error.message()),
+            None => Self::new(StatusCode::BAD_REQUEST, public(code), error.message()),
             Some((status, words)) if status.is_server_error() => {
                 Self { status, ..Self::internal(code, words, error) }
             }

@@ -66,6 +66,9 @@ pub(crate) async fn replay(
                     }
                     let seen = endpoint.runner.as_seen(key, &List::from_iter([event])).await?;
                     seen.iter().for_each(|event| tell(event, &mut translator, &mut emitter));
+                    if emitter.was_full() {
+                        live.read_on().await;
+                    }
                 }
                 LogEntry::Record(step) => {
                     if let RunStep::Ended { outcome: ended } = &*step {
