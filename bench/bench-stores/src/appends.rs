@@ -36,7 +36,7 @@ impl Writer {
         store.create(NewSession::new(key.clone())).await.unwrap();
         let (owner, ttl, known, entries) =
             ("bench".into(), Duration::from_secs(600), Versions::default(), Entries::new());
-        let taken = store.acquire(Acquire { key, owner, ttl, known, entries, claims: false }).await.unwrap();
+        let taken = store.acquire(Acquire { known, entries, ..Acquire::new(key, owner, ttl) }).await.unwrap();
         Self { store: store.clone(), lease: taken.lease, versions: taken.versions }
     }
 

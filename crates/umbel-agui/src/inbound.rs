@@ -3,20 +3,17 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::{
-    Blob, CallId, Content, Event, EventId, FileData, FunctionCall, FunctionResponse, Interrupt, Object, Part,
-    Parts, Payload, Role, RunId, Source,
+    CallId, Content, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Parts, Role,
+    RunId, Source,
 };
 
 use crate::input::{InputError, InputLimits, ResumeEntry};
-use crate::message::{
-    AssistantMessage, ContentPart, MediaPart, Message, MessageContent, PartSource, ToolMessage,
-};
+use crate::media;
+use crate::message::{AssistantMessage, ContentPart, Message, MessageContent, ToolMessage};
 use crate::questions::{answer_from, answer_of};
 
 /// What a model is told of a call that nobody answered.
@@ -328,37 +325,12 @@ fn text_of(content: &MessageContent) -> String {
 fn parts_of(content: &MessageContent) -> Parts {
     let mut parts: Parts = match content {
         MessageContent::Text(text) => Parts::from_iter([Part::text(text.clone())]),
-        MessageContent::Parts(parts) => parts.iter().map(part_of).collect(),
+        MessageContent::Parts(parts) => parts.iter().map(media::from_wire).collect(),
     };
     if parts.is_empty() {
         parts.push(Part::text(""));
     }
     parts
-}
-
-fn part_of(part: &ContentPart) -> Part {
-    let media = match part {
-        ContentPart::Text(part) => return Part::text(part.text.clone()),
-        ContentPart::Image(media)
-        | ContentPart::Audio(media)
-        | ContentPart::Video(media)
-        | ContentPart::Document(media) => media,
-    };
-    let MediaPart { source, .. } = media;
-    match source {
-        PartSource::Data { value, mime_type } => match STANDARD.decode(value) {
-            Ok(data) => {
-                let mime_type = Some(mime_type.clone());
-                Part::new(Payload::InlineData(Box::new(Blob { data, mime_type, ..Blob::default() })))
-            }
-            // What cannot be read is said as it is, rather than dropped.
-            Err(_) => Part::text(format!("[a file of type {mime_type} that is no base64]")),
-        },
-        PartSource::Url { value, mime_type } | PartSource::File { value, mime_type, .. } => {
-            let (file_uri, mime_type) = (Some(value.clone()), mime_type.clone());
-            Part::new(Payload::FileData(Box::new(FileData { file_uri, mime_type, ..FileData::default() })))
-        }
-    }
 }
 
 /// A conversation that began elsewhere, as events. Assistant messages are put in the mouth of the agent at the top; calls

@@ -27,10 +27,12 @@ pub mod guard;
 pub mod inbound;
 pub mod input;
 mod mark;
+mod media;
 pub mod message;
 pub mod messages;
 mod owned;
 pub mod patch;
+mod preview;
 pub mod proto;
 mod questions;
 pub mod sse;
@@ -56,7 +58,7 @@ pub use message::{
 pub use messages::{Conversation, event_of, ids, messages};
 pub use patch::PatchOp;
 pub use questions::{answer_of, interrupt_on_the_wire};
-pub use translate::{Cast, Ending, Member, Open, Prediction, Shown, Translator};
+pub use translate::{Announced, Cast, Ending, Member, Open, Prediction, Shown, Translator};
 
 /// The version of the protocol that is spoken here.
 pub const PROTOCOL_VERSION: &str = "1.0";

@@ -5,18 +5,17 @@
 
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
-use umbel_core::{Event, EventId, FunctionResponse, Part, Payload, RunId};
+use umbel_core::{Event, EventId, FunctionResponse, Part, RunId};
 
 use crate::event::{AguiEvent, EncryptedSubtype, EventKind, ToolResultContent};
 use crate::mark::InputMark;
+use crate::media;
 use crate::message::{
-    AssistantMessage, ContentPart, MediaPart, Message, MessageContent, PartSource, ReasoningMessage,
-    TextPart, ToolCall, ToolMessage, UserMessage,
+    AssistantMessage, ContentPart, Message, MessageContent, ReasoningMessage, TextPart, ToolCall,
+    ToolMessage, UserMessage,
 };
 use crate::translate::{Cast, Translator};
 
@@ -259,32 +258,7 @@ fn content_of(parts: &[Part]) -> MessageContent {
     {
         return MessageContent::Text(text.to_owned());
     }
-    MessageContent::Parts(parts.iter().filter_map(part_of).collect())
-}
-
-fn part_of(part: &Part) -> Option<ContentPart> {
-    let (source, mime) = match &part.payload {
-        Payload::Text(text) => {
-            return Some(ContentPart::Text(TextPart { text: text.clone(), ..TextPart::default() }));
-        }
-        Payload::InlineData(blob) => {
-            let mime = blob.mime_type.clone().unwrap_or_default();
-            (PartSource::Data { value: STANDARD.encode(&blob.data), mime_type: mime.clone() }, mime)
-        }
-        Payload::FileData(file) => {
-            let value = file.file_uri.clone()?;
-            let mime = file.mime_type.clone();
-            (PartSource::Url { value, mime_type: mime.clone() }, mime.unwrap_or_default())
-        }
-        _ => return None,
-    };
-    let media = MediaPart { source, id: None, metadata: None };
-    Some(match mime.split('/').next() {
-        Some("image") => ContentPart::Image(media),
-        Some("audio") => ContentPart::Audio(media),
-        Some("video") => ContentPart::Video(media),
-        _ => ContentPart::Document(media),
-    })
+    MessageContent::Parts(parts.iter().filter_map(media::to_wire).collect())
 }
 
 /// A tool's result as a front end reads it: JSON text, or the text itself if it is one; with media as parts.
@@ -302,5 +276,5 @@ pub(crate) fn result_content(response: &FunctionResponse) -> MessageContent {
         return MessageContent::Text(text);
     }
     let words = ContentPart::Text(TextPart { text, ..TextPart::default() });
-    MessageContent::Parts(std::iter::once(words).chain(media.iter().filter_map(part_of)).collect())
+    MessageContent::Parts(std::iter::once(words).chain(media.iter().filter_map(media::to_wire)).collect())
 }

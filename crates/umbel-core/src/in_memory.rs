@@ -195,8 +195,15 @@ impl Slot {
         }
     }
 
-    /// Appends. The entries were looked at before, so this does not fail half-way.
-    fn write(&mut self, key: &SessionKey, shared: &mut SharedState, entries: Entries) -> Versions {
+    /// Appends. The entries were looked at before, so this does not fail half-way. Gives what the writer knows then.
+    fn write(
+        &mut self,
+        key: &SessionKey,
+        shared: &mut SharedState,
+        entries: Entries,
+        mut known: Versions,
+    ) -> Versions {
+        let mut before = None;
         if self.waits.is_some() || WaitChange::is_likely(&entries) {
             let mut waits = self.waits.take().unwrap_or_default();
             waits.apply(WaitChange::of(&entries));
@@ -212,6 +219,7 @@ impl Slot {
             }
             self.updated_at = event.timestamp;
             if let Some(delta) = event.state_delta().filter(|delta| !delta.is_empty()) {
+                before.get_or_insert_with(|| self.versions(key, shared));
                 shared.set(key, delta, &mut self.state);
                 if delta.keys().any(|key| key.starts_with("temp:")) {
                     event = Arc::new(without_temp(Arc::unwrap_or_clone(event)));
@@ -219,7 +227,13 @@ impl Slot {
             }
             self.log.push(LogEntry::Event(event));
         }
-        self.versions(key, shared)
+        if let Some(before) = before {
+            let after = self.versions(key, shared);
+            // What others wrote before this is still news to the writer.
+            known.user = if known.user == before.user { after.user } else { known.user };
+            known.app = if known.app == before.app { after.app } else { known.app };
+        }
+        Versions { incarnation: self.incarnation, session: self.log.len() as u64, ..known }
     }
 
     /// Whether the lease still holds and the log is as long as the writer thinks.
@@ -426,10 +440,13 @@ impl SessionStore for InMemorySessions {
             if slot.held.is_some() && !acquire.claims {
                 return Err(abandoned(&key));
             }
+            if let Some(expected) = acquire.expected {
+                slot.check_version(&key, expected)?;
+            }
             let news = slot.news(&key, shared, acquire.known);
             slot.epoch += 1;
             slot.held = Some(Held { owner: acquire.owner, until: Instant::now() + acquire.ttl });
-            let versions = slot.write(&key, shared, acquire.entries);
+            let versions = slot.write(&key, shared, acquire.entries, news.versions);
             Ok(Acquired { lease: Lease { epoch: slot.epoch, key }, news, versions })
         })
     }
@@ -455,7 +472,7 @@ impl SessionStore for InMemorySessions {
         self.with(&lease.key, |slot, shared| {
             slot.check(lease, expected)?;
             refuse_nul_keys(&entries)?;
-            Ok(slot.write(&lease.key, shared, entries))
+            Ok(slot.write(&lease.key, shared, entries, expected))
         })
     }
 
@@ -470,7 +487,7 @@ impl SessionStore for InMemorySessions {
             refuse_nul_keys(&entries)?;
             slot.held = None;
             slot.epoch += 1;
-            Ok(slot.write(&lease.key, shared, entries))
+            Ok(slot.write(&lease.key, shared, entries, expected))
         })
     }
 
@@ -488,7 +505,8 @@ impl SessionStore for InMemorySessions {
                 slot.check_version(key, expected)?;
             }
             refuse_nul_keys(&entries)?;
-            Ok(slot.write(key, shared, entries))
+            let known = expected.unwrap_or_else(|| slot.versions(key, shared));
+            Ok(slot.write(key, shared, entries, known))
         })
     }
 

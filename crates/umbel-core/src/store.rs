@@ -117,6 +117,17 @@ pub struct Acquire {
     /// Whether the caller sees to a run that was cut short in the session. Who does not is refused while there is one, so
     /// that no run begins behind one that has no outcome.
     pub claims: bool,
+    /// What the session must be at; `session` and `incarnation` are what counts. `StaleSession` if someone else wrote to
+    /// it since the caller decided what to do there.
+    pub expected: Option<Versions>,
+}
+
+impl Acquire {
+    /// Nothing but the lease, for a caller who knows nothing of the session and claims nothing.
+    pub fn new(key: SessionKey, owner: SmolStr, ttl: Duration) -> Self {
+        let (known, entries) = (Versions::default(), Entries::new());
+        Self { key, owner, ttl, known, entries, claims: false, expected: None }
+    }
 }
 
 /// What taking a lease gives.
@@ -385,7 +396,8 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
     /// Keeps the lease for `ttl` from now.
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>>;
 
-    /// Appends under a lease. `session` of `expected` is what counts.
+    /// Appends under a lease. `session` of `expected` is what counts. What comes back is what the caller knows then:
+    /// `user` and `app` have moved by its own writes only, so that what others wrote there meanwhile is still news to it.
     fn append<'a>(
         &'a self,
         lease: &'a Lease,

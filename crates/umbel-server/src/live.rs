@@ -44,9 +44,10 @@ pub(crate) struct LiveRun {
     disconnect: Disconnect,
     /// How many bytes of frames are kept.
     limit: usize,
+    /// It is told to one viewer alone, at the pace of that one: what was read is not kept, and what was not is.
+    is_for_one: bool,
     state: Mutex<State>,
     over: Notify,
-    /// Told when somebody has read something.
     read: Notify,
 }
 
@@ -61,8 +62,6 @@ struct State {
     bytes: usize,
     /// When the terminal event was sent.
     over: Option<Instant>,
-    /// The first frame that nobody has read.
-    read: u64,
     viewers: usize,
     next_viewer: usize,
     waiting: Vec<(usize, Waker)>,
@@ -73,6 +72,17 @@ struct State {
     token: Option<CancelToken>,
     /// It ended with questions to people.
     asks: bool,
+}
+
+impl State {
+    /// Lets go of frames before that one.
+    fn forget_before(&mut self, next: u64) {
+        while self.segments.front().is_some_and(|segment| segment.first < next) {
+            let Some(oldest) = self.segments.pop_front() else { return };
+            self.bytes -= oldest.bytes.len();
+        }
+        self.first = next;
+    }
 }
 
 /// Frames that were ready at the same time.
@@ -91,13 +101,28 @@ impl LiveRun {
         disconnect: Disconnect,
         limit: usize,
     ) -> Arc<Self> {
+        Self::make(key, run, digest, disconnect, limit, false)
+    }
+
+    /// A run that is told again, to one viewer alone.
+    pub(crate) fn for_one(key: SessionKey, run: SmolStr, limit: usize) -> Arc<Self> {
+        Self::make(key, run, 0, Disconnect::Continue, limit, true)
+    }
+
+    fn make(
+        key: SessionKey,
+        run: SmolStr,
+        digest: u64,
+        disconnect: Disconnect,
+        limit: usize,
+        is_for_one: bool,
+    ) -> Arc<Self> {
         let state = State {
             first: 1,
             end: 1,
             segments: VecDeque::new(),
             bytes: 0,
             over: None,
-            read: 1,
             viewers: 0,
             next_viewer: 0,
             waiting: Vec::new(),
@@ -106,8 +131,9 @@ impl LiveRun {
             token: None,
             asks: false,
         };
-        let (stream, state, over, read) = (stream_tag(), Mutex::new(state), Notify::new(), Notify::new());
-        Arc::new(Self { key, run, stream, digest, disconnect, limit, state, over, read })
+        let (stream, state) = (stream_tag(), Mutex::new(state));
+        let (over, read) = (Notify::new(), Notify::new());
+        Arc::new(Self { key, run, stream, digest, disconnect, limit, is_for_one, state, over, read })
     }
 
     /// Adds frames that are ready together, and wakes whoever waits for them.
@@ -116,7 +142,7 @@ impl LiveRun {
             let mut state = self.lock();
             if count > 0 {
                 // Measured before this: one large frame must not drive out what nobody had a chance to read.
-                while state.bytes > self.limit {
+                while !self.is_for_one && state.bytes > self.limit {
                     let Some(oldest) = state.segments.pop_front() else { break };
                     state.bytes -= oldest.bytes.len();
                     state.first = state.segments.front().map_or(state.end, |segment| segment.first);
@@ -138,6 +164,22 @@ impl LiveRun {
         }
     }
 
+    /// Done once its one viewer has read enough, or is gone.
+    pub(crate) async fn room(&self) {
+        loop {
+            let mut read = std::pin::pin!(self.read.notified());
+            read.as_mut().enable();
+            let is_full = {
+                let state = self.lock();
+                self.is_for_one && state.bytes > self.limit && state.viewers > 0
+            };
+            if !is_full {
+                return;
+            }
+            read.await;
+        }
+    }
+
     /// Since when its terminal event is sent.
     pub(crate) fn over_since(&self) -> Option<Instant> {
         self.lock().over
@@ -150,25 +192,6 @@ impl LiveRun {
         over.as_mut().enable();
         if self.over_since().is_none() {
             over.await;
-        }
-    }
-
-    /// Done once whoever looks has read most of what there is, or nobody looks. What is made from the log can wait for its
-    /// reader, and so nobody is too slow for it.
-    pub(crate) async fn read_on(&self) {
-        loop {
-            let mut read = std::pin::pin!(self.read.notified());
-            read.as_mut().enable();
-            {
-                let state = self.lock();
-                let unread = state.segments.iter().rev().take_while(|segment| segment.first >= state.read);
-                if state.viewers == 0
-                    || unread.map(|segment| segment.bytes.len()).sum::<usize>() <= self.limit / 2
-                {
-                    return;
-                }
-            }
-            read.await;
         }
     }
 
@@ -308,8 +331,10 @@ impl View {
             if let Some(segment) = at.checked_sub(1).and_then(|at| state.segments.get(at)) {
                 let bytes = without(&segment.bytes, self.next - segment.first);
                 self.next = state.segments.get(at).map_or(state.end, |next| next.first);
-                state.read = state.read.max(self.next);
-                self.run.read.notify_waiters();
+                if self.run.is_for_one {
+                    state.forget_before(self.next);
+                    self.run.read.notify_waiters();
+                }
                 return Poll::Ready(Seen::Frames(bytes));
             }
         }

@@ -17,6 +17,7 @@ pub(crate) struct Metrics {
     streams: AtomicU64,
     replays: AtomicU64,
     recovered: AtomicU64,
+    swept: AtomicU64,
 }
 
 /// How a run ended, for counting.
@@ -31,11 +32,16 @@ pub(crate) enum Counted {
     Stream,
     Replay,
     Recovered,
+    Swept,
 }
 
 impl Metrics {
     pub(crate) fn count(&self, what: Counted) {
         self.counter(what).fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, what: Counted, count: u64) {
+        self.counter(what).fetch_add(count, Ordering::Relaxed);
     }
 
     fn counter(&self, what: Counted) -> &AtomicU64 {
@@ -49,6 +55,7 @@ impl Metrics {
             Counted::Stream => &self.streams,
             Counted::Replay => &self.replays,
             Counted::Recovered => &self.recovered,
+            Counted::Swept => &self.swept,
         }
     }
 
@@ -93,6 +100,12 @@ impl Metrics {
             "counter",
             "Runs of other processes that were gone on with.",
             &[("", value(Counted::Recovered))],
+        );
+        write(
+            "umbel_sessions_swept_total",
+            "counter",
+            "Idle sessions deleted.",
+            &[("", value(Counted::Swept))],
         );
         text
     }

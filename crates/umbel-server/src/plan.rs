@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::{
     Cast, InputLimits, InputMark, NewMessages, RunAgentInput, Turn, Waiting, event_of, ids, inbound,
@@ -22,6 +22,9 @@ use crate::problem::Problem;
 /// How far back a session's last messages are looked for in what the client sends.
 const RECENT: usize = 16;
 
+/// How far back it is looked whether a run has been there.
+const LOOKED_AT: usize = 64;
+
 /// What is to be done for a request.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -36,12 +39,16 @@ pub(crate) struct Plan {
     pub(crate) open: Vec<Interrupt>,
     pub(crate) parent: Option<SmolStr>,
     pub(crate) knows_interrupts: bool,
+    /// How many runs of that name came before.
+    pub(crate) round: u32,
 }
 
 /// A request, as far as a plan needs it.
 pub(crate) struct Asked<'a> {
     pub(crate) key: &'a SessionKey,
     pub(crate) input: &'a RunAgentInput<'a>,
+    /// Tells it apart from others.
+    pub(crate) digest: u64,
     pub(crate) principal: &'a Principal,
     /// State that follows from the request.
     pub(crate) state: &'a Object,
@@ -55,6 +62,17 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
     let view = runner.session(asked.key).await?;
     let none = List::new();
     let events = view.as_ref().map_or(&none, |view| &view.events);
+    let resumes = !input.resume.is_empty();
+    let mut round = 0;
+    for before in rounds(events, &input.run_id, resumes) {
+        if round == 0 && before.digest == asked.digest {
+            return Ok(None);
+        }
+        if !resumes {
+            return Err(Problem::run_exists(&input.run_id));
+        }
+        round += 1;
+    }
     let mut known: Option<HashSet<SmolStr>> = None;
     let new = NewMessages::find(
         &input.messages,
@@ -73,12 +91,7 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
             events.iter().rev().filter(|event| event.is_user()).flat_map(|event| event.responses());
         responses.filter_map(|response| response.id.as_ref()).any(|given| *given == *id)
     };
-    let turn = Turn::new(&new.turn, &input.resume, &waiting, was_asked, knows_interrupts);
-    if input.resume.is_empty() && was_run(events, &input.run_id) {
-        let is_same = turn.is_ok_and(|turn| turn.is_empty());
-        return if is_same { Ok(None) } else { Err(Problem::run_exists(&input.run_id)) };
-    }
-    let turn = turn?;
+    let turn = Turn::new(&new.turn, &input.resume, &waiting, was_asked, knows_interrupts)?;
     let mut pending = waiting.calls;
     pending.retain(|(id, _)| !turn.answers(id));
     let mut kept = view.as_ref().map(|view| view.state.clone());
@@ -104,13 +117,20 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
         open: waiting.questions,
         parent: input.parent_run_id.as_deref().map(SmolStr::new),
         knows_interrupts,
+        round,
     }))
 }
 
-/// Whether one of the last runs has that name. A request may come twice, if its client lost the connection.
-fn was_run(events: &List<Arc<Event>>, run: &str) -> bool {
-    let said = events.iter().rev().take(64).filter(|event| event.is_user());
-    said.filter_map(|event| InputMark::of(event)).any(|mark| mark.run == run)
+/// The requests under that name, the last one first. A request may come twice, if its client lost the connection, and one
+/// with answers may have the name of the run that asked. A new one under an old name is found among the last alone.
+fn rounds<'a>(
+    events: &'a List<Arc<Event>>,
+    run: &'a str,
+    resumes: bool,
+) -> impl Iterator<Item = InputMark> + 'a {
+    let looked_at = if resumes { usize::MAX } else { LOOKED_AT };
+    let said = events.iter().rev().take(looked_at).filter(|event| event.is_user());
+    said.filter_map(|event| InputMark::of(event)).filter(move |mark| mark.run == run && !mark.follows)
 }
 
 fn has_message(event: &Event, id: &str) -> bool {
@@ -193,6 +213,8 @@ fn turns(
             run: SmolStr::new(&asked.input.run_id),
             parent: asked.input.parent_run_id.as_deref().map(SmolStr::new),
             follows: !turns.is_empty(),
+            digest: asked.digest,
+            is_plain: asked.input.protocol_version.is_none(),
             messages,
         };
         let config = config(endpoint, asked, new, &mark, delta.take().unwrap_or_default())?;
@@ -219,8 +241,16 @@ fn config(
     if endpoint.system_messages {
         config.instruction = new.instruction.as_deref().map(Arc::from);
     }
-    if !input.context.is_empty() || input.forwarded_props.is_some() {
-        let (context, forwarded_props) = (input.context.clone(), input.forwarded_props.clone());
+    // Clients send an empty object where there is nothing to hand through.
+    let is_nothing = |props: &Value| props.as_object().is_some_and(Object::is_empty);
+    let forwarded_props = input.forwarded_props.clone().filter(|props| !is_nothing(props));
+    if !input.context.is_empty() || forwarded_props.is_some() {
+        let context = input.context.clone();
+        for (key, value) in
+            [("temp:agui_context", json!(context)), ("temp:agui_forwarded_props", json!(forwarded_props))]
+        {
+            config.state_delta.insert(key.to_owned(), value);
+        }
         config.extensions.insert(ClientInput { context, forwarded_props });
     }
     match &endpoint.config {
@@ -239,8 +269,7 @@ fn client_tools(endpoint: &AgentEndpoint, input: &RunAgentInput<'_>) -> Arc<Tool
             continue;
         }
         let parameters = tool.parameters.clone().filter(Value::is_object);
-        let parameters =
-            parameters.unwrap_or_else(|| serde_json::json!({"type": "object", "properties": {}}));
+        let parameters = parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
         let spec = ToolSpec::new(tool.name.clone(), tool.description.clone(), parameters);
         let proxy = FunctionTool::raw(ToolSpec { long_running: true, ..spec }, |cx, _| {
             // Whoever asked answers: until then the agent has nothing more to do.

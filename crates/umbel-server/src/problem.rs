@@ -33,16 +33,16 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", format!("there is no such {what}"))
     }
 
+    /// A name is given twice.
+    pub(crate) fn run_exists(run: &str) -> Self {
+        let message = format!("run `{run}` was begun with another request: choose another id");
+        Self::new(StatusCode::CONFLICT, "RUN_EXISTS", message)
+    }
+
     /// Too much is going on.
     pub(crate) fn busy(message: impl Into<String>) -> Self {
         let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_RUNS", message);
         Self { retry_after: Some(1), ..problem }
-    }
-
-    /// There is such a run, and it was begun with something else.
-    pub(crate) fn run_exists(run: &str) -> Self {
-        let message = format!("run `{run}` was begun with another request: choose another id");
-        Self::new(StatusCode::CONFLICT, "RUN_EXISTS", message)
     }
 
     /// Whether it is told as the end of a run: the protocol has it so for what concerns interrupts.
@@ -190,6 +190,14 @@ impl IntoResponse for Problem {
         let mut response = (self.status, body.to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            // What a client is to do about it, as RFC 6750 has it.
+            let how = match self.code.as_str() {
+                "INVALID_TOKEN" => "Bearer error=\"invalid_token\"",
+                _ => "Bearer",
+            };
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(how));
+        }
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::{InputLimits, InputMark, event_of, interrupt_on_the_wire, messages};
 use umbel_core::store::Entries;
-use umbel_core::{Event, LogEntry, NewSession, Outcome, RunStep, SafePoint, SessionKey, Versions};
+use umbel_core::{Event, List, LogEntry, NewSession, Outcome, RunStep, SafePoint, SessionKey, Versions};
 use umbel_runtime::SessionView;
 
 use crate::app::Offered;
@@ -20,6 +20,7 @@ use crate::place::Place;
 use crate::plan::visible;
 use crate::post::{encoding, from_log, principal, read};
 use crate::problem::Problem;
+use crate::resolve::Asking;
 
 /// How many of a user's threads are searched for a run whose thread is not named.
 const SEARCHED: usize = 200;
@@ -40,14 +41,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
 }
 
 /// JSON with a status.
-fn answer(status: StatusCode, body: &Value) -> Response {
+pub(crate) fn answer(status: StatusCode, body: &Value) -> Response {
     let mut response = (status, body.to_string()).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
 /// A value of the query.
-fn query(head: &Parts, name: &str) -> Option<String> {
+pub(crate) fn query(head: &Parts, name: &str) -> Option<String> {
     let pairs = head.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.into_iter().find(|(key, _)| *key == name)?.1;
     let (mut bytes, mut rest) = (Vec::new(), value.bytes());
@@ -65,9 +66,15 @@ fn query(head: &Parts, name: &str) -> Option<String> {
 }
 
 /// `GET {agent}/capabilities`.
-pub(crate) async fn capabilities(State(offered): State<Offered>) -> Response {
-    let capabilities = capabilities::of(&offered.endpoint);
-    answer(StatusCode::OK, &serde_json::to_value(&*capabilities).unwrap_or_default())
+pub(crate) async fn capabilities(
+    State(offered): State<Offered>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (head, _) = request.into_parts();
+    let asking = Asking { head: &head, principal: &principal(&head)?, input: None };
+    let chosen = offered.choose(&asking, None).await?;
+    let capabilities = capabilities::of(&chosen.as_ref().unwrap_or(&offered).endpoint);
+    Ok(answer(StatusCode::OK, &serde_json::to_value(&*capabilities).unwrap_or_default()))
 }
 
 /// `GET {agent}/runs/{run}/events`.
@@ -81,9 +88,10 @@ pub(crate) async fn events(
     let seen = seen(&head)?;
     let encoding = encoding(&head.headers);
     let thread = query(&head, "thread");
-    let any = offered.key(&head, &principal, thread.as_deref().unwrap_or("-"))?;
-    let live = offered.app.runs.find(any.app(), any.user(), &run);
-    if let Some(live) = live.filter(|live| thread.is_none() || live.key == any) {
+    let asking = Asking { head: &head, principal: &principal, input: None };
+    let (offered, key) = find_run(&offered, &asking, &run, thread.as_deref()).await?;
+    let live = offered.app.runs.find(key.app(), key.user(), &run);
+    if let Some(live) = live.filter(|live| live.key == key) {
         let after = match &seen {
             None => Some(0),
             Some(place) if place.stream == live.stream => Some(place.frame),
@@ -94,11 +102,38 @@ pub(crate) async fn events(
         }
         return from_log(&offered, live.key.clone(), &run, seen, encoding).await;
     }
-    let key = match thread {
-        Some(_) => any,
-        None => find_thread(&offered, &any, &run).await?.ok_or_else(|| Problem::not_found("run"))?,
-    };
     from_log(&offered, key, &run, seen, encoding).await
+}
+
+/// The agent and the thread of a run.
+pub(crate) async fn find_run(
+    offered: &Offered,
+    asking: &Asking<'_>,
+    run: &str,
+    thread: Option<&str>,
+) -> Result<(Offered, SessionKey), Problem> {
+    let (head, principal) = (asking.head, asking.principal);
+    if let Some(thread) = thread {
+        let offered = offered.choose(asking, Some(thread)).await?.unwrap_or_else(|| offered.clone());
+        let key = offered.key(head, principal, thread)?;
+        return Ok((offered, key));
+    }
+    let candidates = offered.candidates(asking)?;
+    let mut found = None;
+    for candidate in &candidates {
+        let any = candidate.key(head, principal, "-")?;
+        let live = offered.app.runs.find(any.app(), any.user(), run);
+        found = found.or_else(|| Some((candidate, live?.key.clone())));
+    }
+    for candidate in &candidates {
+        if found.is_none() {
+            let any = candidate.key(head, principal, "-")?;
+            found = find_thread(candidate, &any, run).await?.map(|key| (candidate, key));
+        }
+    }
+    let (candidate, key) = found.ok_or_else(|| Problem::not_found("run"))?;
+    let chosen = offered.choose(asking, Some(key.id())).await?;
+    Ok((chosen.unwrap_or_else(|| candidate.clone()), key))
 }
 
 /// The place that a client has come to.
@@ -135,8 +170,13 @@ pub(crate) async fn cancel(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let any = offered.key(&head, &principal(&head)?, "-")?;
-    let live = offered.app.runs.find(any.app(), any.user(), &run).ok_or_else(|| Problem::not_found("run"))?;
+    let principal = principal(&head)?;
+    let mut live = None;
+    for candidate in offered.candidates(&Asking { head: &head, principal: &principal, input: None })? {
+        let any = candidate.key(&head, &principal, "-")?;
+        live = live.or_else(|| offered.app.runs.find(any.app(), any.user(), &run));
+    }
+    let live = live.ok_or_else(|| Problem::not_found("run"))?;
     let stop = match query(&head, "at").as_deref() {
         None | Some("now") => Stop::Now,
         Some("step") => Stop::At(SafePoint::Next),
@@ -155,8 +195,18 @@ pub(crate) async fn cancel(
 /// `GET {agent}/threads`.
 pub(crate) async fn threads(State(offered): State<Offered>, request: Request) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let any = offered.key(&head, &principal(&head)?, "-")?;
-    let sessions = offered.endpoint.runner.sessions().list(any.app(), any.user()).await?;
+    let principal = principal(&head)?;
+    let mut sessions = Vec::new();
+    for candidate in offered.candidates(&Asking { head: &head, principal: &principal, input: None })? {
+        let any = candidate.key(&head, &principal, "-")?;
+        sessions.extend(candidate.endpoint.runner.sessions().list(any.app(), any.user()).await?);
+    }
+    if offered.choice.is_some() {
+        // Agents may share their sessions.
+        sessions.sort_by(|a, b| a.updated_at.total_cmp(&b.updated_at));
+        let mut seen = std::collections::HashSet::new();
+        sessions.retain(|session| seen.insert(session.key.clone()));
+    }
     let threads: Vec<Value> = sessions
         .iter()
         .rev()
@@ -165,23 +215,43 @@ pub(crate) async fn threads(State(offered): State<Offered>, request: Request) ->
     Ok(answer(StatusCode::OK, &json!({"threads": threads})))
 }
 
-/// A thread that is the caller's.
-async fn thread(offered: &Offered, head: &Parts, thread: &str) -> Result<(SessionKey, SessionView), Problem> {
-    let key = offered.key(head, &principal(head)?, thread)?;
+/// A thread that is the caller's, and the agent that has it.
+async fn thread(
+    offered: Offered,
+    head: &Parts,
+    thread: &str,
+) -> Result<(Offered, SessionKey, SessionView), Problem> {
+    let principal = principal(head)?;
+    let asking = Asking { head, principal: &principal, input: None };
+    let offered = offered.choose(&asking, Some(thread)).await?.unwrap_or(offered);
+    let key = offered.key(head, &principal, thread)?;
     let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("thread"))?;
-    Ok((key, view))
+    Ok((offered, key, view))
 }
 
-/// `GET {agent}/threads/{thread}`: its messages and its state.
+/// The events that a session had when a run began, with those that began it.
+fn until_run(events: &List<Arc<Event>>, run: &str) -> List<Arc<Event>> {
+    let begins =
+        |event: &Arc<Event>| event.is_user() && InputMark::of(event).is_some_and(|mark| mark.run == run);
+    let count = events.iter().position(begins).map_or(events.len(), |at| at + 1);
+    events.iter().take(count).cloned().collect()
+}
+
+/// `GET {agent}/threads/{thread}`: its messages and its state. With `before`, the messages are those there were when that
+/// run began: whoever reads the run's stream from its beginning has all then.
 pub(crate) async fn read_thread(
     State(offered): State<Offered>,
     Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let (key, view) = thread(&offered, &head, &id).await?;
+    let (offered, key, view) = thread(offered, &head, &id).await?;
     let endpoint = &offered.endpoint;
-    let seen = endpoint.runner.as_seen(&key, &view.events).await?;
+    let events = match query(&head, "before") {
+        Some(run) => until_run(&view.events, &run),
+        None => view.events.clone(),
+    };
+    let seen = endpoint.runner.as_seen(&key, &events).await?;
     let messages = messages(&endpoint.cast, seen.iter(), true);
     let interrupts: Vec<_> = view.open.iter().map(interrupt_on_the_wire).collect();
     let running = offered.app.runs.of_thread(&key).map(|live| live.run.clone());
@@ -202,7 +272,7 @@ pub(crate) async fn delete_thread(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let (key, _) = thread(&offered, &head, &id).await?;
+    let (offered, key, _) = thread(offered, &head, &id).await?;
     let under_way = offered.app.runs.all_of_thread(&key);
     under_way.iter().for_each(|live| live.stop(Stop::Now));
     for live in under_way {
@@ -220,7 +290,7 @@ pub(crate) async fn thread_runs(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let (key, _) = thread(&offered, &head, &id).await?;
+    let (offered, key, _) = thread(offered, &head, &id).await?;
     let news = offered.endpoint.runner.sessions().news(&key, Versions::default()).await?;
     let mut runs: Vec<Value> = Vec::new();
     for entry in news.map(|news| news.entries).unwrap_or_default() {
@@ -254,7 +324,7 @@ pub(crate) async fn fork_thread(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
-    let (key, _) = thread(&offered, &head, &id).await?;
+    let (offered, key, _) = thread(offered, &head, &id).await?;
     let body = read(&offered, body).await?;
     let invalid = |message: &str| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "INVALID_INPUT", message);
     let body: Value = match body.is_empty() {

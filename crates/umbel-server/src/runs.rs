@@ -22,9 +22,9 @@ pub struct ServerLimits {
     /// Bytes of frames kept of one run; 1 MiB. A viewer that falls further behind is cut off, and may take up the stream
     /// from the log.
     pub run_bytes: usize,
-    /// Bytes of frames kept of runs that are over; 64 MiB.
+    /// Bytes of frames kept of runs that are over; 16 MiB.
     pub kept_bytes: usize,
-    /// How long frames of a run that is over are kept; 5 minutes.
+    /// How long frames of a run that is over are kept; a minute. Later they are made from the log.
     pub kept_for: Duration,
     /// Bytes of a request's body; 10 MiB.
     pub body_bytes: usize,
@@ -44,8 +44,8 @@ impl Default for ServerLimits {
             runs: 1_000,
             runs_per_user: 20,
             run_bytes: 1 << 20,
-            kept_bytes: 64 << 20,
-            kept_for: Duration::from_secs(300),
+            kept_bytes: 16 << 20,
+            kept_for: Duration::from_secs(60),
             body_bytes: 10 << 20,
             request_time: Duration::from_secs(30),
             keep_alive: Duration::from_secs(15),

@@ -114,6 +114,12 @@ pub(crate) fn refuse_holes(key: &SessionKey, from: u64, to: u64, entries: &[LogE
     Err(Error::new(ErrorKind::Corrupt, message))
 }
 
+/// The version of what sessions share that a writer knows after a write of its own: if others wrote before it, that is
+/// still news to the writer.
+pub(crate) fn known_after(known: u64, version: u64) -> u64 {
+    if version == known + 1 { version } else { known }
+}
+
 /// What came first, and what came after that.
 #[cfg(feature = "sqlite")]
 pub(crate) fn together(first: Option<News>, then: News) -> News {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::AddAssign;
 
-use umbel::{Event, FunctionResponse, LogEntry, Outcome, Part, Payload, RunStep};
+use umbel::{CallId, Event, FunctionResponse, Interrupt, LogEntry, Outcome, Part, Payload, RunStep};
 
 use super::files::Effect;
 use super::scenario::{DONE, IDEMPOTENT, WITH_EFFECT};
@@ -17,6 +17,9 @@ pub(super) struct Log {
     pub(super) version: u64,
     pub(super) entries: Vec<LogEntry>,
 }
+
+/// The reason of a question about a call that was cut short.
+pub(super) const UNFINISHED: &str = "unfinished";
 
 /// How a run should go: what each of its events is, and how often. Runs are told apart by how they begin.
 pub(super) type Shapes = BTreeMap<String, BTreeMap<String, u32>>;
@@ -42,6 +45,7 @@ pub(super) struct Findings {
     pub(super) events_doubled: u32,
     pub(super) effects_doubled: u32,
     pub(super) effects_missing: u32,
+    /// Calls of which nobody knew what came of them: the model was told so, or a person was asked.
     pub(super) unknown: u32,
     pub(super) repeats: u32,
     /// Whatever should not be, the above included.
@@ -74,6 +78,10 @@ struct Call {
     done: u32,
     /// Answers by which it waits for a person.
     waits: u32,
+    /// How often people were asked what came of it.
+    questions: u32,
+    /// They were asked though nothing was in doubt.
+    needless: bool,
     /// Other answers, as they are.
     others: Vec<String>,
 }
@@ -169,7 +177,7 @@ impl Evidence {
     /// A call has one answer, and what it did fits to what the log says about it.
     fn look_at_call(&self, name: &str, id: &str, call: &Call, findings: &mut Findings) {
         let answers = call.done + u32::try_from(call.others.len()).unwrap_or(u32::MAX);
-        if call.asked != 1 || answers != 1 || call.waits > 1 {
+        if call.asked != 1 || answers != 1 || call.waits > call.questions.max(1) {
             let (asked, waits) = (call.asked, call.waits);
             findings.problems.push(format!(
                 "{name} was made {asked} times, waited {waits} times and has {answers} answers"
@@ -197,6 +205,12 @@ impl Evidence {
         }
         if !lines.is_empty() && !call.started {
             findings.problems.push(format!("{name} happened, and the log does not know that it was started"));
+        }
+        findings.unknown += call.questions;
+        if call.needless {
+            findings
+                .problems
+                .push(format!("{name} was asked about, though it was never started or had finished"));
         }
         for answer in &call.others {
             findings.unknown += 1;
@@ -258,12 +272,38 @@ fn events(log: &Log) -> impl Iterator<Item = &Event> {
     })
 }
 
+/// The questions of a record about calls that were cut short.
+fn questions(record: &RunStep) -> impl Iterator<Item = &Interrupt> {
+    let asked = match record {
+        RunStep::Asked { interrupts } => interrupts.as_slice(),
+        _ => [].as_slice(),
+    };
+    asked.iter().filter(|asked| asked.reason == UNFINISHED)
+}
+
+/// The ids of all such questions of a log.
+fn question_ids(log: &Log) -> BTreeSet<&CallId> {
+    let records = log.entries.iter().filter_map(|entry| match entry {
+        LogEntry::Record(record) => Some(&**record),
+        LogEntry::Event(_) => None,
+    });
+    records.flat_map(questions).map(|asked| &asked.id).collect()
+}
+
 /// The runs of a log. A record belongs to the run of the event before it.
 fn runs(log: &Log) -> BTreeMap<String, RunOf> {
     let mut runs: BTreeMap<String, RunOf> = BTreeMap::new();
     let (mut current, mut others) = (String::new(), BTreeMap::new());
+    let asked = question_ids(log);
+    let is_asked = |id: Option<&CallId>| id.is_some_and(|id| asked.contains(id));
     for entry in &log.entries {
         match entry {
+            // What is asked and answered about calls that were cut short comes on top of what an undisturbed run has.
+            LogEntry::Event(event) if event.calls().any(|call| is_asked(call.id.as_ref())) => {}
+            LogEntry::Event(event) if event.responses().any(|answer| is_asked(answer.id.as_ref())) => {
+                // It goes on under another id, so both are one.
+                others.insert(event.run.as_str().to_owned(), current.clone());
+            }
             LogEntry::Event(event) => {
                 let id = event.run.as_str().to_owned();
                 current = others.get(&id).cloned().unwrap_or(id);
@@ -282,7 +322,6 @@ fn runs(log: &Log) -> BTreeMap<String, RunOf> {
                 RunStep::Ended { outcome } => {
                     runs.entry(current.clone()).or_default().outcomes.push(outcome.clone());
                 }
-                // It goes on under another id, so both are one.
                 RunStep::Continued { continued } => {
                     others.insert(continued.run.as_str().to_owned(), current.clone());
                 }
@@ -350,6 +389,13 @@ fn calls(log: &Log) -> BTreeMap<String, Call> {
                 RunStep::CallFinished { finished } => {
                     let known = calls.entry(finished.call.as_str().to_owned()).or_default();
                     known.recorded |= finished.response.as_ref().is_some_and(is_done);
+                }
+                step @ RunStep::Asked { .. } => {
+                    for id in questions(step).filter_map(|asked| asked.address.call.as_ref()) {
+                        let known = calls.entry(id.as_str().to_owned()).or_default();
+                        known.questions += 1;
+                        known.needless |= !known.started || known.recorded || known.done > 0;
+                    }
                 }
                 _ => {}
             },

@@ -64,7 +64,7 @@ async fn talk(opened: &Opened, batch: &str, key: &SessionKey) -> Result<(), BoxE
             Ok(outcome) => outcome,
             Err(_) => return Ok(()),
         };
-        while let Ok(Some(next)) = opened.approve(batch, key, &outcome).await {
+        while let Ok(Some(next)) = opened.answer(batch, key, &outcome).await {
             outcome = next;
         }
     }

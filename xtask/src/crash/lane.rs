@@ -194,7 +194,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Recovers beside the second process until each run has its outcome, and says yes to whatever is asked. Gives the logs
+    /// Recovers beside the second process until each run has its outcome, and answers whatever is asked. Gives the logs
     /// as they are then: a server may still do what a process asked it for before it was killed.
     async fn settle(&self, batch: &str) -> Result<(Vec<Log>, Result<(), BoxError>), BoxError> {
         let deadline = Instant::now() + PATIENCE;
@@ -222,7 +222,7 @@ impl Lane {
         for key in self.opened.place.sessions(batch)? {
             let outcome = logs.iter().find(|log| log.session == key.id()).and_then(last_outcome);
             if let Some(outcome @ Outcome::Interrupted { .. }) = outcome {
-                self.opened.approve(batch, &key, outcome).await?;
+                self.opened.answer(batch, &key, outcome).await?;
                 return Ok((logs, false));
             }
         }

@@ -38,7 +38,7 @@ use crate::test::Verdict;
 const LANES: usize = 4;
 
 /// Scenarios of the short form: the ones with most to lose.
-const SHORT: [&str; 2] = ["batch", "approval"];
+const SHORT: [&str; 4] = ["batch", "agent-tool", "approval", "ask"];
 
 /// Children on SQLite, children on PostgreSQL, and the server of PostgreSQL itself.
 const TARGETS: [&str; 3] = ["sqlite", "postgres", "server"];

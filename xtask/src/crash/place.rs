@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use serde_json::{Value, json};
-use umbel::{BoxError, Content, Outcome, Runner, SessionKey, SessionStore, Versions};
+use umbel::{Answer, BoxError, Content, Interrupt, Outcome, Runner, SessionKey, SessionStore, Versions};
 
-use super::audit::Log;
-use super::files;
+use super::audit::{Log, UNFINISHED};
+use super::files::{self, Effect};
 use super::killer::{Killer, Point};
-use super::scenario::{SCENARIOS, Scenario, Tools};
+use super::scenario::{DONE, SCENARIOS, Scenario, Tools};
 use super::store::Watched;
 
 /// How long a lease holds: short, so that a run whose process died is taken over soon.
@@ -74,7 +74,8 @@ impl Place {
         let children = files::children(&self.folder);
         let store = Watched { inner, killer: killer.clone(), children };
         let agent = (self.scenario.agent)(&Tools { folder: self.folder.clone(), killer });
-        let runner = Runner::builder(self.app(), agent).sessions(store).lease(LEASE).build()?;
+        let runner = Runner::builder(self.app(), agent).sessions(store).lease(LEASE);
+        let runner = runner.unfinished_calls(self.scenario.unfinished).build()?;
         Ok(Opened { place: self, runner })
     }
 }
@@ -105,8 +106,8 @@ impl Opened {
         Ok(stream.outcome().cloned().ok_or("a run without an outcome")?)
     }
 
-    /// Approves whatever a run asked. `None` if it asked nothing.
-    pub(super) async fn approve(
+    /// Answers whatever a run asked. `None` if it asked nothing.
+    pub(super) async fn answer(
         &self,
         batch: &str,
         key: &SessionKey,
@@ -115,9 +116,22 @@ impl Opened {
         let Outcome::Interrupted { interrupts } = outcome else { return Ok(None) };
         let mut last = None;
         for interrupt in interrupts.iter() {
-            last = Some(self.say(batch, key, interrupt.answer(true)).await?);
+            let answer = interrupt.answer_with(&self.find_answer(interrupt)?);
+            last = Some(self.say(batch, key, answer).await?);
         }
         Ok(last)
+    }
+
+    /// What a person says: yes. Of a call that was cut short they find out whether it happened; if so, it is not to be made
+    /// again.
+    fn find_answer(&self, interrupt: &Interrupt) -> Result<Answer, BoxError> {
+        if interrupt.reason != UNFINISHED {
+            return Ok(Answer::approve());
+        }
+        let call =
+            interrupt.call.as_ref().and_then(|call| call.id.as_ref()).ok_or("a question about no call")?;
+        let happened = !Effect::of_call(self.folder(), call.as_str())?.is_empty();
+        Ok(if happened { Answer::respond(json!({DONE: call.as_str()})) } else { Answer::approve() })
     }
 
     /// The logs of a batch, and of the sessions that work for its own. Sessions in which nothing happened are left out.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use umbel::{
     Agent, AgentTool, Chunk, Confirm, Content, FunctionCall, FunctionTool, LlmAgent, LoopAgent, ModelRequest,
-    Parallel, Part, Parts, Response, Result, Role, ScriptedModel, Sequential,
+    Parallel, Part, Parts, Response, Result, Role, ScriptedModel, Sequential, UnfinishedCalls,
 };
 
 use super::files::Effect;
@@ -21,19 +21,31 @@ pub(super) struct Scenario {
     pub(super) messages: &'static [&'static str],
     /// Its root agent.
     pub(super) agent: fn(&Tools) -> Arc<dyn Agent>,
+    /// What becomes of calls that were cut short.
+    pub(super) unfinished: UnfinishedCalls,
+}
+
+/// One in which the model is told of calls that were cut short.
+const fn scenario(
+    name: &'static str,
+    messages: &'static [&'static str],
+    agent: fn(&Tools) -> Arc<dyn Agent>,
+) -> Scenario {
+    Scenario { name, messages, agent, unfinished: UnfinishedCalls::Report }
 }
 
 /// All there are.
 pub(super) const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "text", messages: &["one", "two", "three"], agent: text },
-    Scenario { name: "call", messages: &["pay", "pay again"], agent: call },
-    Scenario { name: "batch", messages: &["all at once"], agent: batch },
-    Scenario { name: "sequential", messages: &["one by one"], agent: sequential },
-    Scenario { name: "loop", messages: &["again and again"], agent: repeated },
-    Scenario { name: "parallel", messages: &["side by side"], agent: parallel },
-    Scenario { name: "agent-tool", messages: &["ask the other"], agent: agent_tool },
-    Scenario { name: "transfer", messages: &["find someone"], agent: transfer },
-    Scenario { name: "approval", messages: &["pay if you may"], agent: approval },
+    scenario("text", &["one", "two", "three"], text),
+    scenario("call", &["pay", "pay again"], call),
+    scenario("batch", &["all at once"], batch),
+    scenario("sequential", &["one by one"], sequential),
+    scenario("loop", &["again and again"], repeated),
+    scenario("parallel", &["side by side"], parallel),
+    scenario("agent-tool", &["ask the other"], agent_tool),
+    scenario("transfer", &["find someone"], transfer),
+    scenario("approval", &["pay if you may"], approval),
+    Scenario { unfinished: UnfinishedCalls::Ask, ..scenario("ask", &["one by one"], sequential) },
 ];
 
 /// Tools that may be called twice for one call. All others must not be.
@@ -42,7 +54,7 @@ pub(super) const IDEMPOTENT: &[&str] = &["note"];
 /// Tools that have an effect.
 pub(super) const WITH_EFFECT: &[&str] = &["note", "pay", "ship"];
 
-/// The key of an answer that comes from a tool itself.
+/// The key of an answer that tells what a tool did.
 pub(super) const DONE: &str = "done";
 
 /// Makes tools that have an effect.

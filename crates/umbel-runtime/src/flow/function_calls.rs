@@ -509,25 +509,31 @@ impl Caller<'_> {
             let address = Address { layer: layer(), ..cx.address() };
             asked.address.is_place(&address)
         };
-        let asked_before = || self.run.values().answers(self.run.source()).iter().any(is_ours);
-        match self.batch.again {
-            Again::CutShort if !safe => {}
-            Again::Answered if asked_before() => {}
-            _ => return Ok(None),
+        let answered = self.run.values().answers(self.run.source()).iter().filter(|one| is_ours(one)).count();
+        let report = || Ok(Some(error_value(text::UNKNOWN_OUTCOME)));
+        let questions = match self.batch.again {
+            Again::CutShort if safe => 0,
+            Again::CutShort if self.run.config().unfinished_calls == UnfinishedCalls::Report => {
+                return report();
+            }
+            // What people said before led to the attempt that was cut short.
+            Again::CutShort => answered + 1,
+            Again::Answered | Again::No => answered,
+        };
+        let mut last = None;
+        for _ in 0..questions {
+            let question = Question::new("unfinished", text::unfinished_call(cx.tool_name()));
+            let question =
+                question.decisions([DecisionKind::Approve, DecisionKind::Reject, DecisionKind::Respond]);
+            last = Some(cx.ask(layer(), question)?);
         }
-        let report = || error_value(text::UNKNOWN_OUTCOME);
-        if self.run.config().unfinished_calls == UnfinishedCalls::Report && !asked_before() {
-            return Ok(Some(report()));
+        match last.as_ref().map(Answer::decision) {
+            Some(DecisionKind::Respond) => {
+                Ok(Some(last.and_then(|answer| answer.answer).unwrap_or_default().into()))
+            }
+            Some(DecisionKind::Reject) => report(),
+            _ => Ok(None),
         }
-        let question = Question::new("unfinished", text::unfinished_call(cx.tool_name()));
-        let question =
-            question.decisions([DecisionKind::Approve, DecisionKind::Reject, DecisionKind::Respond]);
-        let answer = cx.ask(layer(), question)?;
-        Ok(match answer.decision() {
-            DecisionKind::Respond => Some(answer.answer.unwrap_or_default().into()),
-            DecisionKind::Reject => Some(report()),
-            _ => None,
-        })
     }
 
     /// Whether a call that was begun cannot have come to its tool, since nobody agreed to it.

@@ -78,9 +78,10 @@ fn check_one(team: &Team, asked: &Interrupt, response: &FunctionResponse, now: f
     let given = response.response.clone().unwrap_or_default();
     let answer = Answer::from_response(&asked.reason, &given)
         .map_err(|e| refused(format!("the answer to `{id}` is no confirmation: {e}")))?;
-    // Who says no is never too late: else nobody could go on with the session.
-    if asked.expires_at.is_some_and(|until| now > until) && answer.decision() != DecisionKind::Reject {
-        return Err(refused(format!("question `{id}` has expired: it can only be rejected")));
+    // It is never too late to say no: otherwise nobody could go on.
+    let is_late = asked.expires_at.is_some_and(|until| now > until);
+    if is_late && answer.decision() != DecisionKind::Reject {
+        return Err(refused(format!("question `{id}` has expired: reject it, and ask the agent again")));
     }
     if answer.digest.is_some() && answer.digest != asked.digest {
         return Err(refused(format!(

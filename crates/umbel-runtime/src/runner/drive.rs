@@ -12,10 +12,10 @@ use smallvec::smallvec;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 use tracing::Instrument;
-use umbel_core::store::Entries;
+use umbel_core::store::{Acquire, Entries};
 use umbel_core::{
     BoxFuture, CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Outcome,
-    Part, Payload, Result, Role, Run, RunId, RunParts, SessionKey, Source, Work,
+    Part, Payload, Result, Role, Run, RunId, RunParts, SessionKey, Source, Versions, Work,
 };
 
 use super::Shared;
@@ -46,6 +46,8 @@ pub(crate) struct Task {
 pub(crate) enum Begins {
     /// A message of the user.
     Message(Content),
+    /// The same, to a session that must still be as it was when that was decided.
+    MessageAt(Content, Versions),
     /// What the run before it left: it was cancelled or has failed.
     Again,
     /// What is in the log: the run itself was cut short.
@@ -94,7 +96,7 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
 /// Takes the session and writes the user's message.
 fn start(task: Task) -> Work<'static, Result<Run>> {
     let (shared, config) = (&task.recorder.shared, &task.recorder.config);
-    let Task { begins: Begins::Message(input), .. } = &task else {
+    let (Begins::Message(input) | Begins::MessageAt(input, _)) = &task.begins else {
         return Work::later(caught(recovery::start_again(task)));
     };
     let waits = !shared.team.hooks.on_input.is_empty()
@@ -118,13 +120,13 @@ fn start(task: Task) -> Work<'static, Result<Run>> {
 fn start_now(task: Task) -> Result<Work<'static, Result<Run>>> {
     let recorder = task.recorder.clone();
     let (mut parts, begins) = prepare(task)?;
-    let input = message(begins)?;
+    let (input, expected) = message(begins)?;
     parts.input = Some(input.clone());
-    let event = Arc::new(first_event(&recorder, &parts, Source::user(), input.clone()));
-    let acquire = acquire(&recorder, &parts, entries(&recorder, &event));
+    let event = Arc::new(first_event(&recorder, &parts, Source::user(), input));
+    let acquire = Acquire { expected, ..acquire(&recorder, &parts, entries(&recorder, &event)) };
     match recorder.shared.services.sessions.acquire(acquire).try_now() {
         Ok(Err(error)) if error.kind() == ErrorKind::SessionAbandoned => {
-            return Ok(Work::later(caught(take_session(recorder.clone(), parts, input, None))));
+            return Ok(Work::later(caught(take_session(recorder.clone(), parts, None, expected))));
         }
         Ok(acquired) => recorder.begin(acquired?, event),
         Err(_) => return Err(not_immediate()),
@@ -138,7 +140,7 @@ async fn start_later(task: Task) -> Result<Run> {
     let shared = &recorder.shared;
     let hooks = &shared.team.hooks;
     let (mut parts, begins) = prepare(task)?;
-    let mut input = message(begins)?;
+    let (mut input, expected) = message(begins)?;
     if !hooks.on_input.is_empty() || depends_on_log(shared, &input) {
         // Handlers may look at the session, too.
         look(&recorder, &parts).await?;
@@ -153,18 +155,20 @@ async fn start_later(task: Task) -> Result<Run> {
     if parts.config.save_input_blobs {
         (input, artifacts) = store_blobs(&parts, input).await?;
     }
-    parts.input = Some(input.clone());
-    take_session(recorder, parts, input, artifacts).await
+    parts.input = Some(input);
+    take_session(recorder, parts, artifacts, expected).await
 }
 
 /// Takes the session and begins the run. If another run has the session, waits as long as it may.
 async fn take_session(
     recorder: Arc<Recorder>,
     parts: RunParts,
-    input: Arc<Content>,
     artifacts: Option<BTreeMap<String, u64>>,
+    decided_at: Option<Versions>,
 ) -> Result<Run> {
     let shared = &recorder.shared;
+    let input = parts.input.clone().unwrap_or_default();
+    let depends_on_log = depends_on_log(shared, &input);
     let mut patience = Patience::new(&parts);
     loop {
         if input.has_responses() {
@@ -177,15 +181,18 @@ async fn take_session(
             event.actions_mut().artifact_delta.clone_from(&artifacts);
         }
         let event = Arc::new(event);
-        let acquire = acquire(&recorder, &parts, entries(&recorder, &event));
+        // What was made of the message holds for the log as it was looked at.
+        let expected = decided_at.or_else(|| depends_on_log.then(|| recorder.versions()));
+        let acquire = Acquire { expected, ..acquire(&recorder, &parts, entries(&recorder, &event)) };
         match shared.services.sessions.acquire(acquire).await {
             Ok(acquired) => {
                 recorder.begin(acquired, event);
                 return Run::new(parts, shared.team.tree.root());
             }
+            Err(error) if error.kind() == ErrorKind::StaleSession && decided_at.is_none() => {}
             Err(error) => patience.wait(&recorder, &parts, error).await?,
         }
-        if depends_on_log(shared, &input) {
+        if depends_on_log {
             look(&recorder, &parts).await?;
         }
     }
@@ -209,6 +216,11 @@ pub(super) fn prepare(task: Task) -> Result<(RunParts, Begins)> {
     // Cancelled before it began, or never read: then it never was.
     task.cancel.check()?;
     task.recorder.look_at(&task.key);
+    Ok(parts_of(task))
+}
+
+/// What a run is made of.
+pub(super) fn parts_of(task: Task) -> (RunParts, Begins) {
     let shared = &task.recorder.shared;
     let parts = RunParts {
         key: task.key,
@@ -222,12 +234,14 @@ pub(super) fn prepare(task: Task) -> Result<(RunParts, Begins)> {
         extensions: shared.extensions.clone(),
         journal: task.recorder,
     };
-    Ok((parts, task.begins))
+    (parts, task.begins)
 }
 
-fn message(begins: Begins) -> Result<Arc<Content>> {
+/// The message, and what the session must be at.
+fn message(begins: Begins) -> Result<(Arc<Content>, Option<Versions>)> {
     match begins {
-        Begins::Message(input) => checked(input).map(Arc::new),
+        Begins::Message(input) => Ok((Arc::new(checked(input)?), None)),
+        Begins::MessageAt(input, versions) => Ok((Arc::new(checked(input)?), Some(versions))),
         _ => Err(Error::new(ErrorKind::Other, "a run that goes on has no message")),
     }
 }

@@ -194,7 +194,7 @@ impl Recorder {
     }
 
     /// Takes in what a handler left in the run that this one goes on with.
-    fn restore(&self, step: &RunStep) {
+    pub(super) fn restore(&self, step: &RunStep) {
         match step {
             RunStep::Edited { edited } => {
                 self.values.restore_edits(Arc::new(edited.source()), edited.edits.clone());

@@ -38,7 +38,13 @@ impl Runner {
     /// Each is claimed by taking its lease, so that one process goes on with it and no other. What is done is not done
     /// again; see [`UnfinishedCalls`](umbel_core::UnfinishedCalls) for calls that were under way.
     pub async fn recover(&self) -> Result<Vec<Recovered>> {
-        let abandoned = self.sessions().abandoned(self.app()).await?;
+        self.recover_app(self.app()).await
+    }
+
+    /// The same for another app, whose sessions this runner runs too: an app that serves several customers may give each
+    /// a name of its own.
+    pub async fn recover_app(&self, app: &str) -> Result<Vec<Recovered>> {
+        let abandoned = self.sessions().abandoned(app).await?;
         let keys: HashSet<SessionKey> = abandoned.iter().map(|one| one.key.clone()).collect();
         // Whoever goes on with a session sees to those that work for it.
         let left =
@@ -59,7 +65,7 @@ impl Runner {
 
     /// Goes on with the run that was cut short in a session, if there still is one.
     pub(super) async fn recover_session(&self, key: &SessionKey) -> Result<()> {
-        let abandoned = self.sessions().abandoned(self.app()).await?;
+        let abandoned = self.sessions().abandoned(key.app()).await?;
         if let Some(one) = abandoned.into_iter().find(|one| one.key == *key) {
             self.recover_abandoned(one).await?;
         }
@@ -86,7 +92,7 @@ impl Runner {
     async fn free(&self, key: SessionKey) -> Result<()> {
         let (owner, ttl) = (self.shared.owner.clone(), self.shared.config.limits.lease);
         let (known, entries) = (Versions::default(), smallvec![]);
-        let acquire = Acquire { key, owner, ttl, known, entries, claims: true };
+        let acquire = Acquire { known, entries, claims: true, ..Acquire::new(key, owner, ttl) };
         match self.sessions().acquire(acquire).await {
             Ok(taken) => self.sessions().release(&taken.lease, taken.versions, smallvec![]).await.map(drop),
             Err(error) if error.kind() == ErrorKind::SessionBusy => Ok(()),
@@ -267,20 +273,24 @@ pub(crate) enum ChildRun {
     Done,
 }
 
-/// What became of the session of a call that was made before.
-pub(crate) async fn find_child(store: &dyn SessionStore, key: &SessionKey) -> Result<ChildRun> {
+/// What became of the session of a call that was made before, and where it stands.
+pub(crate) async fn find_child(store: &dyn SessionStore, key: &SessionKey) -> Result<(ChildRun, Versions)> {
     let session = match read(store, key).await {
         Ok(session) => session,
-        Err(error) if error.kind() == ErrorKind::SessionNotFound => return Ok(ChildRun::None),
+        Err(error) if error.kind() == ErrorKind::SessionNotFound => {
+            return Ok((ChildRun::None, Versions::default()));
+        }
         Err(error) => return Err(error),
     };
-    let Some(trail) = session.last_run() else {
-        return Ok(if session.events.is_empty() { ChildRun::Empty } else { ChildRun::Done });
-    };
-    Ok(match &trail.running {
-        Some(run) => ChildRun::CutShort(run.clone()),
-        None if !trail.open.is_empty() => ChildRun::Waits(trail.open.clone()),
-        None if trail.can_go_on => ChildRun::Cancelled,
+    let found = match session.last_run() {
+        None if session.events.is_empty() => ChildRun::Empty,
         None => ChildRun::Done,
-    })
+        Some(trail) => match &trail.running {
+            Some(run) => ChildRun::CutShort(run.clone()),
+            None if !trail.open.is_empty() => ChildRun::Waits(trail.open.clone()),
+            None if trail.can_go_on => ChildRun::Cancelled,
+            None => ChildRun::Done,
+        },
+    };
+    Ok((found, session.versions))
 }

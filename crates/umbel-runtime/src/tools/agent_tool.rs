@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use umbel_core::{
     Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, EventFilter, Interrupt, NewSession,
     Object, Outcome, Part, Parts, Payload, Result, Role, Run, RunId, SessionKey, StateScope, Tool,
-    ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue,
+    ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue, Versions,
 };
 
 use crate::output_schema::OutputSchema;
@@ -91,14 +91,21 @@ impl AgentTool {
         args: &Object,
     ) -> Result<ToolValue> {
         let mut said = Said::default();
-        let (key, begins) = self.begin(cx, shared, args, &mut said).await?;
+        let (key, begins) = self.begin(cx, shared, args).await?;
         if let Some((begins, id)) = begins {
-            let child = (key, id.unwrap_or_else(|| shared.services.ids.run()), begins);
+            let child = (key.clone(), id.unwrap_or_else(|| shared.services.ids.run()), begins);
             let hear = |event: &Event| said.hear(cx, event);
             let outcome = run_child(shared.clone(), cx.run(), child, cx.extensions(), hear).await?;
             if let Outcome::Interrupted { interrupts } = outcome {
                 return Err(Error::asked_inside(*interrupts));
             }
+        }
+        if cx.is_again() {
+            // What it said before is part of what it says. It is read when nobody writes there any more.
+            said = Said::default();
+            let session = shared.services.sessions.get(&key, EventFilter::default()).await?;
+            let events = session.iter().flat_map(|session| &session.events);
+            events.filter(|event| !event.is_user()).for_each(|event| said.hear(cx, event));
         }
         said.result(self.schema.as_ref())
     }
@@ -109,13 +116,16 @@ impl AgentTool {
         cx: &ToolContext,
         shared: &Shared,
         args: &Object,
-        said: &mut Said,
     ) -> Result<(SessionKey, Option<(Begins, Option<RunId>)>)> {
         let store = &*shared.services.sessions;
         let mut attempt = 0;
         loop {
             let key = Self::key(cx, shared, attempt)?;
-            let found = if cx.is_again() { find_child(store, &key).await? } else { ChildRun::None };
+            let (found, versions) = if cx.is_again() {
+                find_child(store, &key).await?
+            } else {
+                (ChildRun::None, Versions::default())
+            };
             let begins = match found {
                 ChildRun::None => {
                     let own = cx.run().values().get_or_insert_with(Own::default);
@@ -131,13 +141,13 @@ impl AgentTool {
                             return Err(Error::new(ErrorKind::SessionBusy, message));
                         }
                         created => {
-                            created?;
+                            let versions = created?;
                             own.add(key.clone());
-                            Some((Begins::Message(self.input(args)), None))
+                            Some((Begins::MessageAt(self.input(args), versions), None))
                         }
                     }
                 }
-                ChildRun::Empty => Some((Begins::Message(self.input(args)), None)),
+                ChildRun::Empty => Some((Begins::MessageAt(self.input(args), versions), None)),
                 ChildRun::CutShort(run) => Some((Begins::Recovered, Some(run))),
                 ChildRun::Cancelled => Some((Begins::Again, None)),
                 ChildRun::Waits(open) => {
@@ -145,20 +155,10 @@ impl AgentTool {
                     if answers.is_empty() {
                         return Err(Error::asked_inside(open));
                     }
-                    Some((Begins::Message(Content::new(Role::User, answers)), None))
+                    Some((Begins::MessageAt(Content::new(Role::User, answers), versions), None))
                 }
                 ChildRun::Done => None,
             };
-            if cx.is_again() {
-                // What it said before is part of what it says.
-                for event in
-                    store.get(&key, EventFilter::default()).await?.iter().flat_map(|session| &session.events)
-                {
-                    if !event.is_user() {
-                        said.hear(cx, event);
-                    }
-                }
-            }
             return Ok((key, begins));
         }
     }
@@ -187,15 +187,14 @@ impl AgentTool {
         SessionKey::new(parent.app(), parent.user(), id)
     }
 
-    async fn create(&self, cx: &ToolContext, shared: &Shared, key: &SessionKey) -> Result<()> {
+    async fn create(&self, cx: &ToolContext, shared: &Shared, key: &SessionKey) -> Result<Versions> {
         // Keys of user and app are shared anyway, and what this run knows of them may be older than what is stored.
         let state = cx.run().state();
         let state = state.scope(StateScope::Session).iter().filter(|(key, _)| !key.starts_with("_adk"));
         let state = state.map(|(key, value)| (key.clone(), value.clone()));
         let parent = cx.run().session_key().clone();
         let new = NewSession::new(key.clone()).state(state.collect()).parent(parent);
-        shared.services.sessions.create(new).await?;
-        Ok(())
+        Ok(shared.services.sessions.create(new).await?.versions)
     }
 
     fn input(&self, args: &Object) -> Content {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use umbel_core::store::Abandoned;
+use umbel_core::store::{Abandoned, Acquire};
 use umbel_core::{ErrorKind, NewSession, Versions};
 
 use super::{
@@ -173,6 +173,22 @@ pub async fn an_abandoned_session_is_for_those_who_claim_it(store: &Sessions) {
     store.release(&next.lease, next.versions, entries([])).await.unwrap();
     claim(store, &session.key, entries([])).await.unwrap();
     assert_eq!(texts(store, &session.key).await, ["cut short", "late", "claimed", "next"]);
+}
+
+pub async fn a_session_that_moved_on_is_not_taken(store: &Sessions) {
+    let session = new_session(store).await;
+    let wanted = |expected, text| {
+        let (key, entries) = (session.key.clone(), entries([said(text)]));
+        Acquire { entries, expected: Some(expected), ..Acquire::new(key, "tester".into(), LONG) }
+    };
+    store.commit(&session.key, None, entries([said("first")])).await.unwrap();
+    refused(store.acquire(wanted(session.versions, "lost")).await, ErrorKind::StaleSession);
+    let versions = read(store, &session.key).await.versions;
+    let other = Versions { incarnation: versions.incarnation + 1, ..versions };
+    refused(store.acquire(wanted(other, "lost")).await, ErrorKind::StaleSession);
+    let taken = store.acquire(wanted(versions, "second")).await.unwrap();
+    store.release(&taken.lease, taken.versions, entries([])).await.unwrap();
+    assert_eq!(texts(store, &session.key).await, ["first", "second"]);
 }
 
 pub async fn one_of_many_gets_the_lease(store: &Sessions) {

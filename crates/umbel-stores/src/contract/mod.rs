@@ -117,7 +117,8 @@ macro_rules! __session_cases {
                 a_session_made_anew_is_another_one, recent_and_after_choose_events,
                 state_goes_where_its_prefix_says, a_child_is_hidden_and_goes_with_its_parent,
                 a_child_needs_its_parent, a_child_made_anew_is_nobodys_child, news_are_what_is_newer,
-                news_of_shared_state_come_from_other_sessions
+                news_of_shared_state_come_from_other_sessions,
+                what_others_share_during_a_run_is_still_news_after_it
             },
             appends::{
                 an_append_moves_the_version_by_its_entries, a_stale_append_writes_nothing,
@@ -130,7 +131,8 @@ macro_rules! __session_cases {
                 a_lease_given_back_is_gone, a_heartbeat_keeps_the_lease,
                 a_lease_that_ran_out_writes_until_it_is_taken, taking_and_giving_back_write_at_once,
                 a_lease_of_a_deleted_session_is_worth_nothing, an_abandoned_session_is_found,
-                an_abandoned_session_is_for_those_who_claim_it, one_of_many_gets_the_lease
+                an_abandoned_session_is_for_those_who_claim_it, a_session_that_moved_on_is_not_taken,
+                one_of_many_gets_the_lease
             },
             odd::{
                 odd_names_are_kept_apart, apps_and_users_do_not_see_each_other, odd_state_keys_are_kept,
@@ -304,13 +306,13 @@ async fn acquire(
     entries: Entries,
 ) -> Result<Acquired> {
     let (key, owner) = (key.clone(), "tester".into());
-    store.acquire(Acquire { key, owner, ttl, known, entries, claims: false }).await
+    store.acquire(Acquire { known, entries, ..Acquire::new(key, owner, ttl) }).await
 }
 
 /// Takes the lease, though a run may have been cut short.
 async fn claim(store: &Sessions, key: &SessionKey, entries: Entries) -> Result<Acquired> {
     let (key, owner, known) = (key.clone(), "claimer".into(), Versions::default());
-    store.acquire(Acquire { key, owner, ttl: LONG, known, entries, claims: true }).await
+    store.acquire(Acquire { known, entries, claims: true, ..Acquire::new(key, owner, LONG) }).await
 }
 
 /// What must fail, and how.

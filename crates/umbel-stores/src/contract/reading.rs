@@ -4,8 +4,8 @@ use serde_json::json;
 use umbel_core::{ErrorKind, EventFilter, NewSession, SessionKey, StateScope, Versions};
 
 use super::{
-    Sessions, entries, finished, fresh_app, key, message, new_session, object, read, refused, said, sets,
-    texts,
+    LONG, Sessions, acquire, entries, finished, fresh_app, key, message, new_session, object, read, refused,
+    said, sets, texts,
 };
 
 pub async fn a_new_session_is_read_back(store: &Sessions) {
@@ -217,6 +217,30 @@ pub async fn news_are_what_is_newer(store: &Sessions) {
     let ahead = news(Versions { session: 99, ..second }).await;
     assert!(ahead.whole, "a reader that knows more than there is knows another session");
     assert_eq!(ahead.entries.len(), 4);
+}
+
+pub async fn what_others_share_during_a_run_is_still_news_after_it(store: &Sessions) {
+    let session = new_session(store).await;
+    let other = key(session.key.app(), "ann", "s2");
+    store.create(NewSession::new(other.clone())).await.unwrap();
+    let own = || entries([sets(json!({"user:own": 1, "app:own": 1}))]);
+    for how in ["append", "commit"] {
+        let taken = acquire(store, &session.key, LONG, Versions::default(), own()).await.unwrap();
+        let versions = store.append(&taken.lease, taken.versions, own()).await.unwrap();
+        let news = store.news(&session.key, versions).await.unwrap().unwrap();
+        assert!(news.user_state.is_none() && news.app_state.is_none(), "what one wrote oneself is no news");
+        store.commit(&other, None, entries([sets(json!({"user:u": how, "app:a": how}))])).await.unwrap();
+        let versions = store.append(&taken.lease, versions, entries([said("1")])).await.unwrap();
+        let versions = store.append(&taken.lease, versions, own()).await.unwrap();
+        let mut versions = store.release(&taken.lease, versions, entries([said("2")])).await.unwrap();
+        if how == "commit" {
+            versions = store.commit(&session.key, Some(versions), own()).await.unwrap();
+        }
+        let news = store.news(&session.key, versions).await.unwrap().unwrap();
+        assert!(news.entries.is_empty() && !news.whole);
+        assert_eq!(news.user_state.as_deref(), Some(&object(json!({"own": 1, "u": how}))));
+        assert_eq!(news.app_state.as_deref(), Some(&object(json!({"own": 1, "a": how}))));
+    }
 }
 
 pub async fn news_of_shared_state_come_from_other_sessions(store: &Sessions) {

@@ -20,7 +20,7 @@ use umbel_core::{
 
 use super::fault::Trouble;
 use super::{Postgres, Tries, query, signed, unknown, unsigned, upkeep};
-use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, refuse_holes, to_json};
+use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, known_after, refuse_holes, to_json};
 use crate::refusal::{self, busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
 
@@ -144,10 +144,10 @@ impl Row {
         set_session_state(change, self.id, &entries.state.session).await?;
         // Always the user before the app: whoever locks in one order never waits in a circle.
         if let Some(version) = set_shared_state(change, key.app(), key.user(), &entries.state.user).await? {
-            self.user_version = version;
+            self.user_version = known_after(self.user_version, version);
         }
         if let Some(version) = set_shared_state(change, key.app(), "", &entries.state.app).await? {
-            self.app_version = version;
+            self.app_version = known_after(self.app_version, version);
         }
         self.version += entries.rows.len() as u64;
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
@@ -413,6 +413,9 @@ async fn acquire(
     if row.lease_until.is_some() && !wanted.claims {
         return Err(refusal::abandoned(key).into());
     }
+    if let Some(expected) = wanted.expected {
+        row.check_version(key, expected)?;
+    }
     let news = row.news(change, key, wanted.known).await?;
     row.write(change, key, entries).await?;
     row.set_lease(change, Some(&wanted.owner), Some(millis(wanted.ttl))).await?;
@@ -429,6 +432,7 @@ async fn append(
 ) -> Result<Row, Trouble> {
     let mut row = Row::lock(change, &lease.key).await?;
     row.check_lease(lease, expected)?;
+    (row.user_version, row.app_version) = (expected.user, expected.app);
     row.write(change, &lease.key, entries).await?;
     if give_back {
         row.set_lease(change, None, None).await?;
@@ -445,6 +449,7 @@ async fn commit(
     let mut row = Row::lock_free(change, key).await?.ok_or_else(|| busy(key))?;
     if let Some(expected) = expected {
         row.check_version(key, expected)?;
+        (row.user_version, row.app_version) = (expected.user, expected.app);
     }
     row.write(change, key, entries).await?;
     Ok(row)
@@ -634,8 +639,7 @@ async fn append_statement(
             FROM s, unnest($11::text[], $12::text[]) WITH ORDINALITY AS k (key, value, n) ORDER BY k.n
             ON CONFLICT (session, key) DO UPDATE SET value = excluded.value
         )
-        SELECT (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = $2),
-               (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = '') FROM s",
+        SELECT FROM s",
         if give_back { gives_back } else { "" }
     );
     let key = &lease.key;
@@ -647,14 +651,12 @@ async fn append_statement(
     let values: [&(dyn ToSql + Sync); 13] =
         [&app, &user, &name, &id, &epoch, &version, &count, &at, &times, &bodies, &keys, &values, &answered];
     let rows = query(client, &append, &values).await?;
-    let Some(row) = rows.first() else {
+    if rows.is_empty() {
         // Nothing fitted; why, the row tells.
         Row::find(client, key).await?.ok_or_else(|| not_found(key))?.check_lease(lease, expected)?;
         return Err(stale(key).into());
-    };
-    let number = |at| Ok::<_, Trouble>(unsigned(row.try_get::<_, Option<i64>>(at)?.unwrap_or(0)));
-    let session = expected.session + entries.rows.len() as u64;
-    Ok(Versions { session, user: number(0)?, app: number(1)?, ..expected })
+    }
+    Ok(Versions { session: expected.session + entries.rows.len() as u64, ..expected })
 }
 
 /// Where things stand, if these very entries follow what was expected.
@@ -673,7 +675,7 @@ async fn written_before(
     let found = bodies_after(client, row.id, expected.session, entries.rows.len()).await?;
     let is_there = (!found.is_empty() || gave_back) && found == columns(entries).1;
     let session = expected.session + entries.rows.len() as u64;
-    Ok(is_there.then(|| Versions { session, ..row.versions() }))
+    Ok(is_there.then_some(Versions { session, ..expected }))
 }
 
 /// The first so many entries after a version, as they are stored.

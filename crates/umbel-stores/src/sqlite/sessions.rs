@@ -17,7 +17,9 @@ use umbel_core::{
 };
 
 use super::{Sqlite, Trouble, signed, unsigned, upkeep};
-use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, refuse_holes, to_json, together};
+use crate::entries::{
+    Prepared, Scoped, decode, from_json, keys_from, known_after, refuse_holes, to_json, together,
+};
 use crate::refusal::{self, busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
 
@@ -69,12 +71,34 @@ impl Row {
         Self::find(connection, key)?.ok_or_else(|| not_found(key).into())
     }
 
-    /// The same, if the lease still holds and the log is as long as the writer thinks.
+    /// The same, if the lease still holds and the log is as long as the writer thinks. What the writer knows of user and
+    /// app is left as it is.
+    ///
+    /// It is found by its id: no two sessions ever have the same, and texts take long to compare.
     fn get_leased(connection: &Connection, lease: &Lease, expected: Versions) -> Result<Self, Trouble> {
-        let row = Self::get(connection, &lease.key)?;
-        if row.epoch != lease.epoch || unsigned(row.id) != expected.incarnation {
-            return Err(fenced(&lease.key).into());
-        }
+        let mut find = connection.prepare_cached(
+            "SELECT version, lease_until, lease_ttl, updated_at, questions IS NOT NULL OR awaited_calls IS NOT NULL
+             FROM sessions WHERE id = ?1 AND epoch = ?2",
+        )?;
+        let found = find.query_row(params![signed(expected.incarnation), signed(lease.epoch)], |row| {
+            Ok(Self {
+                id: signed(expected.incarnation),
+                version: unsigned(row.get(0)?),
+                epoch: lease.epoch,
+                lease_until: row.get(1)?,
+                lease_ttl: row.get::<_, Option<i64>>(2)?.unwrap_or(0),
+                updated_at: row.get(3)?,
+                user_version: expected.user,
+                app_version: expected.app,
+                waits: row.get(4)?,
+            })
+        });
+        let Some(row) = found.optional()? else {
+            return Err(match Self::find(connection, &lease.key)? {
+                Some(_) => fenced(&lease.key).into(),
+                None => not_found(&lease.key).into(),
+            });
+        };
         row.check_version(&lease.key, expected)?;
         Ok(row)
     }
@@ -124,10 +148,10 @@ impl Row {
         }
         set_session_state(connection, self.id, &entries.state.session)?;
         if let Some(version) = set_shared_state(connection, key.app(), key.user(), &entries.state.user)? {
-            self.user_version = version;
+            self.user_version = known_after(self.user_version, version);
         }
         if let Some(version) = set_shared_state(connection, key.app(), "", &entries.state.app)? {
-            self.app_version = version;
+            self.app_version = known_after(self.app_version, version);
         }
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
         if self.waits || entries.waits.begins_to_wait() {
@@ -441,6 +465,9 @@ fn acquire(connection: &Connection, acquire: &Acquire, entries: &Prepared) -> Re
     if row.lease_until.is_some() && !acquire.claims {
         return Err(refusal::abandoned(key).into());
     }
+    if let Some(expected) = acquire.expected {
+        row.check_version(key, expected)?;
+    }
     let known = if row.is_unknown_to(acquire.known) { 0 } else { acquire.known.session };
     if row.version - known > SMALL_GAP {
         return Ok(Attempt::Behind);
@@ -680,6 +707,7 @@ impl SessionStore for Sqlite {
                 }
                 if let Some(expected) = expected {
                     row.check_version(&key, expected)?;
+                    (row.user_version, row.app_version) = (expected.user, expected.app);
                 }
                 row.write(connection, &key, &entries)?;
                 row.save(connection)?;

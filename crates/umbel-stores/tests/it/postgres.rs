@@ -89,7 +89,7 @@ pub(crate) async fn new_session(store: &Postgres) -> SessionKey {
 
 pub(crate) async fn lease(store: &Postgres, key: &SessionKey) -> Acquired {
     let (owner, ttl, known) = ("tester".into(), Duration::from_secs(60), Versions::default());
-    let acquire = Acquire { key: key.clone(), owner, ttl, known, entries: Entries::new(), claims: false };
+    let acquire = Acquire { known, ..Acquire::new(key.clone(), owner, ttl) };
     store.acquire(acquire).await.unwrap()
 }
 

@@ -27,7 +27,7 @@ fn shares(text: &str) -> Entries {
 
 fn wanted(key: &SessionKey, entries: Entries) -> Acquire {
     let (owner, ttl, known) = ("tester".into(), Duration::from_secs(60), Versions::default());
-    Acquire { key: key.clone(), owner, ttl, known, entries, claims: false }
+    Acquire { known, entries, ..Acquire::new(key.clone(), owner, ttl) }
 }
 
 /// A store whose way to the server can be cut, and the server's own address.

@@ -133,11 +133,7 @@ async fn a_user_with_a_run_is_not_erased_and_keeps_everything() {
     fill_session(&stores, "ann", "mark", 0).await;
     let key = SessionKey::new(APP, "ann", "0 of mark").unwrap();
     let (owner, ttl, known) = ("run".into(), Duration::from_secs(60), Versions::default());
-    stores
-        .sessions
-        .acquire(Acquire { key: key.clone(), owner, ttl, known, entries: Entries::new(), claims: false })
-        .await
-        .unwrap();
+    stores.sessions.acquire(Acquire { known, ..Acquire::new(key.clone(), owner, ttl) }).await.unwrap();
     let error = stores.erase_user(APP, "ann").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SessionBusy);
     assert_eq!(stores.artifacts.names(&key).await.unwrap().len(), 2);
@@ -194,11 +190,7 @@ pub(crate) async fn retain(stores: &Stores) {
     save(&new, "new").await;
     let held = said("held", now - 90_000.0).await;
     let (owner, ttl, known) = ("run".into(), day, Versions::default());
-    stores
-        .sessions
-        .acquire(Acquire { key: held.clone(), owner, ttl, known, entries: Entries::new(), claims: false })
-        .await
-        .unwrap();
+    stores.sessions.acquire(Acquire { known, ..Acquire::new(held.clone(), owner, ttl) }).await.unwrap();
 
     // On a task of its own, as a server does it.
     let spawned = stores.clone();

@@ -96,14 +96,7 @@ async fn two_processes_see_and_respect_each_other() {
     let (_folder, path) = new_file();
     let (a, b) = (Sqlite::open(&path).await.unwrap(), Sqlite::open(&path).await.unwrap());
     let s1 = new_session(&a, "s1").await;
-    let acquire = |known| Acquire {
-        key: s1.clone(),
-        owner: "a".into(),
-        ttl: Duration::from_secs(60),
-        known,
-        entries: Entries::new(),
-        claims: false,
-    };
+    let acquire = |known| Acquire { known, ..Acquire::new(s1.clone(), "a".into(), Duration::from_secs(60)) };
     let taken = a.acquire(acquire(Versions::default())).await.unwrap();
     assert_eq!(b.acquire(acquire(Versions::default())).await.unwrap_err().kind(), ErrorKind::SessionBusy);
     let end = a.release(&taken.lease, taken.versions, entries(&["from a"])).await.unwrap();
@@ -132,14 +125,7 @@ async fn whoever_is_far_behind_gets_all_news_with_the_lease() {
     }
     for (known, expected) in [(Versions::default(), 0..300), (known, 100..300)] {
         let whole = known == Versions::default();
-        let acquire = Acquire {
-            key: s1.clone(),
-            owner: "a".into(),
-            ttl: Duration::from_secs(60),
-            known,
-            entries: Entries::new(),
-            claims: false,
-        };
+        let acquire = Acquire { known, ..Acquire::new(s1.clone(), "a".into(), Duration::from_secs(60)) };
         let taken = store.acquire(acquire).await.unwrap();
         assert_eq!(taken.news.whole, whole);
         assert_eq!(taken.news.session_state.is_some(), whole);
@@ -154,14 +140,8 @@ async fn a_lease_from_before_the_clock_went_back_ends_all_the_same() {
     let (_folder, path) = new_file();
     let store = Sqlite::open(&path).await.unwrap();
     let s1 = new_session(&store, "s1").await;
-    let acquire = || Acquire {
-        key: s1.clone(),
-        owner: "a".into(),
-        ttl: Duration::from_millis(50),
-        known: Versions::default(),
-        entries: Entries::new(),
-        claims: true,
-    };
+    let acquire =
+        || Acquire { claims: true, ..Acquire::new(s1.clone(), "a".into(), Duration::from_millis(50)) };
     store.acquire(acquire()).await.unwrap();
     let other = rusqlite::Connection::open(&path).unwrap();
     let in_a_year = "UPDATE sessions SET lease_until = lease_until + 31536000000";
@@ -241,14 +221,11 @@ async fn a_turn_takes_little_room_however_long_the_session_is() {
         }
         let (question, answer) = ("q".repeat(200), "a".repeat(800));
         let acquire = Acquire {
-            key: s1.clone(),
-            owner: "run".into(),
-            ttl: Duration::from_secs(60),
             known: Versions { incarnation: 1, session: turn * 4, user: 0, app: 0 },
             entries: [said(&question), umbel_core::RunStep::Started { fingerprint: turn }.into()]
                 .into_iter()
                 .collect(),
-            claims: false,
+            ..Acquire::new(s1.clone(), "run".into(), Duration::from_secs(60))
         };
         let taken = store.acquire(acquire).await.unwrap();
         let outcome = umbel_core::Outcome::Finished;

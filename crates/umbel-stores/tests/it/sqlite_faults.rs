@@ -355,12 +355,8 @@ async fn a_record_that_cannot_be_read_is_an_error_that_names_it_and_others_go_on
     ] {
         other.execute(&format!("{change} WHERE session = 1 AND version = 2"), []).unwrap();
         let acquire = Acquire {
-            key: s1.clone(),
-            owner: "a".into(),
-            ttl: Duration::from_secs(60),
-            known: Versions::default(),
             entries: entries(&["lost"]),
-            claims: false,
+            ..Acquire::new(s1.clone(), "a".into(), Duration::from_secs(60))
         };
         let errors = [
             store.news(&s1, Versions::default()).await.unwrap_err(),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use umbel_core::store::Acquire;
 use umbel_core::{
     ArtifactStore, Credential, CredentialStore, ErrorKind, EventFilter, MemoryStore, NewSession, Part,
-    Session, SessionKey, SessionStore, Versions,
+    Session, SessionKey, SessionStore,
 };
 use umbel_stores::{Key, Keys, Sqlite, adk};
 
@@ -94,12 +94,8 @@ pub(crate) async fn fill(store: &Sqlite) {
     store.create(NewSession::new(key("child")).parent(key("s1"))).await.unwrap();
     let step = umbel_core::RunStep::Started { fingerprint: u64::MAX };
     let acquire = Acquire {
-        key: key("child"),
-        owner: "run".into(),
-        ttl: Duration::from_secs(60),
-        known: Versions::default(),
         entries: [step.into()].into_iter().collect(),
-        claims: false,
+        ..Acquire::new(key("child"), "run".into(), Duration::from_secs(60))
     };
     store.acquire(acquire).await.unwrap();
     for part in [Part::data("image/png", vec![0, 1, 2]), Part::text("two")] {

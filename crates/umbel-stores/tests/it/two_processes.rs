@@ -110,12 +110,9 @@ async fn run(
 ) -> Versions {
     let Acquired { lease, mut versions, .. } = loop {
         let acquire = Acquire {
-            key: session.clone(),
-            owner: "tester".into(),
-            ttl: Duration::from_secs(60),
             known,
             entries: said(&texts[0]),
-            claims: false,
+            ..Acquire::new(session.clone(), "tester".into(), Duration::from_secs(60))
         };
         match store.acquire(acquire).await {
             Ok(taken) => break taken,

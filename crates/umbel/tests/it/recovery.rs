@@ -17,7 +17,7 @@ use crate::support::{Death, Notes, Spy, call_with_id, calls, log, outcomes, read
 type Make = fn(&Notes) -> Arc<dyn Agent>;
 
 /// A tool that notes each call, and under which key.
-fn notes_calls(name: &str, notes: &Notes) -> FunctionTool {
+pub(crate) fn notes_calls(name: &str, notes: &Notes) -> FunctionTool {
     let (notes, tool) = (notes.clone(), name.to_owned());
     FunctionTool::with_context(name, "", move |cx: &ToolContext, _: Value| {
         let (notes, tool) = (notes.clone(), tool.clone());
@@ -32,7 +32,7 @@ fn notes_calls(name: &str, notes: &Notes) -> FunctionTool {
 
 /// Makes the calls, each batch in a step of its own, then says the last word. It knows how far it is by what it is sent,
 /// so that it goes on in another process.
-fn steps(name: &str, batches: Vec<Vec<(&'static str, &'static str)>>) -> LlmAgent {
+pub(crate) fn steps(name: &str, batches: Vec<Vec<(&'static str, &'static str)>>) -> LlmAgent {
     let word = format!("{name} is done");
     let me = name.to_owned();
     LlmAgent::new(name).model(ScriptedModel::from_fn("steps", move |request: &ModelRequest| {
@@ -53,12 +53,17 @@ fn mine(request: &ModelRequest, _name: &str) -> usize {
     request.contents.iter().filter(|content| content.role == Some(umbel::Role::Model)).count()
 }
 
-fn runner(store: Spy, agent: Arc<dyn Agent>) -> RunnerBuilder {
+pub(crate) fn runner(store: Spy, agent: Arc<dyn Agent>) -> RunnerBuilder {
     Runner::builder("app", agent).sessions(store).lease(Duration::from_millis(5))
 }
 
 /// Runs until the process dies or the run ends. Gives the whole events that its reader saw.
-async fn run_and_die(runner: &Runner, store: &Spy, key: &SessionKey, message: Content) -> Vec<Arc<Event>> {
+pub(crate) async fn run_and_die(
+    runner: &Runner,
+    store: &Spy,
+    key: &SessionKey,
+    message: Content,
+) -> Vec<Arc<Event>> {
     let mut stream = runner.run(key, message);
     let mut seen = Vec::new();
     loop {
@@ -77,7 +82,7 @@ async fn run_and_die(runner: &Runner, store: &Spy, key: &SessionKey, message: Co
 }
 
 /// Goes on with what is there, as long as there is something.
-async fn recover(runner: &Runner) -> Vec<umbel::Recovered> {
+pub(crate) async fn recover(runner: &Runner) -> Vec<umbel::Recovered> {
     tokio::time::sleep(Duration::from_millis(7)).await;
     runner.recover().await.unwrap()
 }
@@ -292,12 +297,8 @@ async fn begun_by_a_dead_one(store: &Spy, key: &SessionKey) -> (umbel::Lease, um
     event.id = "e1".into();
     let started = RunStep::Started { fingerprint: 0 };
     let acquire = umbel::store::Acquire {
-        key: key.clone(),
-        owner: "dead".into(),
-        ttl: Duration::from_millis(1),
-        known: umbel::Versions::default(),
         entries: [Arc::new(event).into(), started.into()].into_iter().collect(),
-        claims: false,
+        ..umbel::store::Acquire::new(key.clone(), "dead".into(), Duration::from_millis(1))
     };
     let acquired = store.acquire(acquire).await.unwrap();
     (acquired.lease, acquired.versions)
@@ -475,7 +476,7 @@ async fn an_approved_call_inside_an_agent_called_as_a_tool_is_made_once() {
 }
 
 /// Says one thing in each of its turns.
-fn says_once(name: &str) -> LlmAgent {
+pub(crate) fn says_once(name: &str) -> LlmAgent {
     let word = format!("{name} says");
     LlmAgent::new(name)
         .model(ScriptedModel::from_fn("m", move |_| vec![Ok(Chunk::Complete(Response::text(word.clone())))]))
@@ -701,179 +702,4 @@ async fn a_run_whose_caller_is_over_is_closed() {
         "{recovered:?}"
     );
     assert!(notes.all().is_empty() && recover(&other).await.is_empty());
-}
-
-/// Dies at that write, and is not looked for: the next message comes when the lease has run out.
-async fn dies_unseen(store: &Spy, death: Death, make: impl Fn() -> Arc<dyn Agent>, key: &SessionKey) {
-    let dying = store.dying(Some(death));
-    run_and_die(&runner(dying.clone(), make()).build().unwrap(), &dying, key, "go".into()).await;
-    tokio::time::sleep(Duration::from_millis(7)).await;
-}
-
-#[tokio::test]
-async fn a_message_is_answered_when_the_run_before_it_has_its_outcome() {
-    for death in [Death::After(1), Death::After(2), Death::Before(3), Death::After(3), Death::Before(4)] {
-        for is_immediate in [true, false] {
-            let (notes, store) = (Notes::default(), Spy::default());
-            let make = || -> Arc<dyn Agent> {
-                Arc::new(steps("a", vec![vec![("c", "pay")]]).tool(notes_calls("pay", &notes)))
-            };
-            let other = Runner::builder("app", make());
-            let other =
-                if is_immediate { other.sessions(store.memory()) } else { other.sessions(store.clone()) };
-            let other = other.build().unwrap();
-            let key = other.create_session("ann").await.unwrap().key;
-            dies_unseen(&store, death, make, &key).await;
-            let seen = read(other.run(&key, "again")).await;
-            assert_eq!(seen.assert_finished().texts(), [("a".into(), "a is done".into())]);
-            assert!(recover(&other).await.is_empty(), "{death:?}: nothing is left to be recovered");
-            let log = log(&other, &key).await;
-            assert_eq!(outcomes(&log), [Outcome::Finished, Outcome::Finished], "{death:?}: {log:#?}");
-            let mut made = notes.all();
-            made.sort();
-            made.dedup();
-            assert_eq!(made.len(), notes.all().len(), "{death:?}: {:?}", notes.all());
-            let unknown = told_of("pay", &stored(&other, &key).await);
-            let unknown = unknown.iter().filter(|told| told.contains("unknown")).count();
-            assert_eq!(
-                made.len() + unknown,
-                2 + usize::from(death == Death::Before(3)),
-                "{death:?}: {made:?}"
-            );
-            // The outcome of the first run stands before the second message.
-            let ended = |entry: &LogEntry| matches!(entry, LogEntry::Record(step) if matches!(**step, RunStep::Ended { .. }));
-            let asked = |entry: &LogEntry| matches!(entry, LogEntry::Event(event) if event.text() == "again");
-            assert!(log.iter().position(ended) < log.iter().position(asked), "{death:?}: {log:#?}");
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_in_another_process_is_answered_when_the_run_before_it_has_its_outcome() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("umbel.db");
-    let notes = Notes::default();
-    let open = async |tool: FunctionTool| {
-        let agent = steps("a", vec![vec![("c", "pay")]]).tool(tool);
-        let store = umbel_stores::Sqlite::open(&path).await.unwrap();
-        Runner::builder("app", agent).sessions(store).lease(Duration::from_millis(100)).build().unwrap()
-    };
-    let (begun, told) = (Arc::new(tokio::sync::Notify::new()), notes.clone());
-    let called = begun.clone();
-    let stuck = FunctionTool::new("pay", "", move |_: Value| {
-        told.add("begun by the first");
-        called.notify_one();
-        std::future::pending::<Result<Value, umbel::ToolError>>()
-    });
-    let first = open(stuck).await;
-    let key = first.create_session("ann").await.unwrap().key;
-    let mut stream = first.run(&key, "go");
-    tokio::select! {
-        event = async { loop { stream.next().await.unwrap().unwrap(); } } => event,
-        () = begun.notified() => {}
-    }
-    // It is gone as a process is: nobody winds it up.
-    std::mem::forget(stream);
-    let second = open(notes_calls("pay", &notes)).await;
-    let refused = read(second.run(&key, "too early")).await;
-    assert_eq!(refused.kind(), umbel::ErrorKind::SessionBusy);
-    let config =
-        umbel::RunConfig { wait_for_session: Duration::from_secs(30), ..umbel::RunConfig::default() };
-    read(second.run_with(&key, "again", config)).await.assert_finished();
-    assert_eq!(outcomes(&log(&second, &key).await), [Outcome::Finished, Outcome::Finished]);
-    let told = told_of("pay", &stored(&second, &key).await);
-    assert!(
-        matches!(told.as_slice(), [first, second] if first.contains("unknown") && second.contains("done")),
-        "{told:?}"
-    );
-    assert_eq!(notes.all().len(), 2, "what was under way is not made again: {:?}", notes.all());
-}
-
-/// What a tool gave, in the order of the log.
-fn told_of(tool: &str, events: &[Arc<Event>]) -> Vec<String> {
-    let responses = events.iter().flat_map(|event| event.responses()).filter(|one| one.name == tool);
-    responses.map(|response| json!(response.response).to_string()).collect()
-}
-
-#[tokio::test]
-async fn of_two_messages_after_a_crash_both_are_answered_and_the_run_before_them_ends_once() {
-    let (notes, store) = (Notes::default(), Spy::default());
-    let make = || -> Arc<dyn Agent> {
-        Arc::new(steps("a", vec![vec![("c", "pay")]]).tool(notes_calls("pay", &notes)))
-    };
-    let config =
-        || umbel::RunConfig { wait_for_session: Duration::from_secs(30), ..umbel::RunConfig::default() };
-    let build =
-        || Runner::builder("app", make()).sessions(store.clone().slow()).config(config()).build().unwrap();
-    let (one, two) = (build(), build());
-    let key = one.create_session("ann").await.unwrap().key;
-    dies_unseen(&store, Death::After(3), make, &key).await;
-    let (first, second) = tokio::join!(read(one.run(&key, "one")), read(two.run(&key, "two")));
-    first.assert_finished();
-    second.assert_finished();
-    let log = log(&one, &key).await;
-    assert_eq!(outcomes(&log), vec![Outcome::Finished; 3], "{log:#?}");
-    assert_eq!(notes.all().len(), 3);
-}
-
-#[tokio::test]
-async fn a_lease_that_nobody_wrote_with_is_no_hindrance() {
-    let store = Spy::default();
-    let (runner, key) =
-        crate::support::with_session(runner(store.clone(), Arc::new(says_once("a"))).build().unwrap()).await;
-    let acquire = umbel::store::Acquire {
-        key: key.clone(),
-        owner: "dead".into(),
-        ttl: Duration::from_millis(1),
-        known: umbel::Versions::default(),
-        entries: [].into_iter().collect(),
-        claims: true,
-    };
-    store.acquire(acquire).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(3)).await;
-    read(runner.run(&key, "go")).await.assert_finished();
-    assert_eq!(outcomes(&log(&runner, &key).await), [Outcome::Finished]);
-}
-
-#[tokio::test]
-async fn what_was_cut_short_is_gone_on_with_before_it_is_continued() {
-    let (notes, store) = (Notes::default(), Spy::default());
-    let make = || -> Arc<dyn Agent> {
-        Arc::new(steps("a", vec![vec![("c", "pay")]]).tool(notes_calls("pay", &notes)))
-    };
-    let other = Runner::builder("app", make()).sessions(store.clone()).build().unwrap();
-    let key = other.create_session("ann").await.unwrap().key;
-    dies_unseen(&store, Death::After(2), make, &key).await;
-    let seen = read(other.continue_run(&key)).await;
-    assert!(seen.message().contains("nothing to go on with"), "{}", seen.message());
-    assert_eq!(outcomes(&log(&other, &key).await), [Outcome::Finished]);
-}
-
-#[tokio::test]
-async fn who_waits_for_a_run_that_was_cut_short_can_be_cancelled_and_the_run_ends_all_the_same() {
-    let (notes, store) = (Notes::default(), Spy::default());
-    let make = || -> Arc<dyn Agent> {
-        Arc::new(steps("a", vec![vec![("c", "pay")]]).tool(notes_calls("pay", &notes)))
-    };
-    let other = Runner::builder("app", make()).sessions(store.clone().slow()).build().unwrap();
-    let key = other.create_session("ann").await.unwrap().key;
-    dies_unseen(&store, Death::After(1), make, &key).await;
-    let mut stream = other.run(&key, "again");
-    let token = stream.cancel_token();
-    let (event, ()) = tokio::join!(stream.next(), async {
-        while !log(&other, &key)
-            .await
-            .iter()
-            .any(|entry| matches!(entry, LogEntry::Record(step) if matches!(**step, RunStep::Recovered)))
-        {
-            tokio::task::yield_now().await;
-        }
-        token.cancel(umbel::CancelReason::Asked);
-    });
-    assert_eq!(event.unwrap().unwrap_err().kind(), umbel::ErrorKind::Cancelled);
-    while outcomes(&log(&other, &key).await).is_empty() {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(outcomes(&log(&other, &key).await), [Outcome::Finished]);
-    assert!(stored(&other, &key).await.iter().all(|event| event.text() != "again"));
 }

@@ -304,7 +304,11 @@ async fn a_sweep_gets_past_pages_of_protected_sessions() {
             let (owner, ttl, entries) = ("run".into(), Duration::from_secs(600), Default::default());
             runner
                 .sessions()
-                .acquire(umbel::store::Acquire { key, owner, ttl, known, entries, claims: false })
+                .acquire(umbel::store::Acquire {
+                    known,
+                    entries,
+                    ..umbel::store::Acquire::new(key, owner, ttl)
+                })
                 .await
                 .unwrap();
         }
@@ -368,8 +372,7 @@ async fn a_run_that_stopped_in_the_middle_is_protected_for_a_time() {
     let manager = SessionManager::new(&runner).max_wait(Duration::from_secs(7_200));
     let key = manager.get_or_create("ann", "s1").await.unwrap().key;
     let (owner, ttl, known) = ("run".into(), Duration::ZERO, umbel::Versions::default());
-    let acquire =
-        umbel::store::Acquire { key, owner, ttl, known, entries: Default::default(), claims: false };
+    let acquire = umbel::store::Acquire { known, ..umbel::store::Acquire::new(key, owner, ttl) };
     runner.sessions().acquire(acquire).await.unwrap();
     clock.forward(HOUR);
     assert_eq!(manager.sweep().await.unwrap(), swept(0, 1, 0));

@@ -402,3 +402,31 @@ async fn a_session_made_anew_under_the_same_key_knows_nothing_of_the_old_one() {
     read(runner.run(&key, "second")).await.assert_finished();
     assert_eq!(said(&model.requests()[1]), ["second"]);
 }
+
+#[tokio::test]
+async fn what_another_session_set_for_the_user_during_a_run_is_there_in_the_next_one() {
+    let seen = Notes::default();
+    let told = seen.clone();
+    let tool = FunctionTool::with_context("elsewhere", "", |cx: &umbel::ToolContext, _: Value| {
+        Box::pin(async move {
+            let of = cx.run().session_key();
+            let other = SessionKey::new(of.app(), of.user(), "other")?;
+            let mut event = Event::new("r".into(), Source::user());
+            event.id = "set-elsewhere".into();
+            event.actions_mut().state_delta = Some(object(json!({"user:k": 1, "app:k": 2})));
+            let entries = [LogEntry::Event(Arc::new(event))].into_iter().collect();
+            cx.run().services().sessions.commit(&other, None, entries).await?;
+            Ok(json!("done"))
+        })
+    });
+    let model = ScriptedModel::new("m").call("elsewhere", json!({})).text("one").text("two");
+    let agent = LlmAgent::new("a").model(model).tool(tool).before_model(move |cx, _| {
+        told.add(format!("{:?} {:?}", cx.state("user:k"), cx.state("app:k")));
+        Box::pin(async { Ok(None) })
+    });
+    let (runner, key) = begin(agent).await;
+    runner.create_session_with("ann", "other", Default::default()).await.unwrap();
+    read(runner.run(&key, "go")).await.assert_finished();
+    read(runner.run(&key, "again")).await.assert_finished();
+    assert_eq!(seen.all().last().unwrap(), "Some(Number(1)) Some(Number(2))");
+}

@@ -153,6 +153,11 @@ pub(crate) fn outcomes(log: &[LogEntry]) -> Vec<Outcome> {
         if let LogEntry::Event(event) = entry {
             run = Some(&event.run);
         }
+        if let LogEntry::Record(record) = entry
+            && let RunStep::Continued { continued } = &**record
+        {
+            run = Some(&continued.run);
+        }
         let run = run.expect("a record belongs to the run of the event before it");
         assert!(!ended.contains(run), "nothing comes after the outcome of a run");
         if let LogEntry::Record(record) = entry

@@ -22,7 +22,7 @@ async fn healthy(scenario: &str) -> Evidence {
     opened.store().create(NewSession::new(key.clone())).await.unwrap();
     for message in scenario.messages {
         let outcome = opened.say("b", &key, *message).await.unwrap();
-        opened.approve("b", &key, &outcome).await.unwrap();
+        opened.answer("b", &key, &outcome).await.unwrap();
     }
     let logs = opened.logs("b").await.unwrap();
     let calls = logs.iter().flat_map(call_ids);
@@ -253,6 +253,51 @@ async fn an_unknown_outcome_is_right_only_for_a_call_that_was_started_and_did_no
     assert_eq!(idempotent.audit().problems.len(), 1);
     let failed = healthy("batch").await.answered_by("pay", "the tool is out of order");
     assert_eq!(failed.audit().problems.len(), 1);
+}
+
+/// A run that asked a person about a call, as if that had been cut short.
+async fn asked_about() -> Evidence {
+    let mut evidence = healthy("approval").await.damage(|entries| {
+        for entry in entries {
+            let LogEntry::Record(record) = entry else { continue };
+            let RunStep::Asked { interrupts } = &**record else { continue };
+            let mut interrupts = interrupts.clone();
+            interrupts.iter_mut().for_each(|asked| asked.reason = UNFINISHED.into());
+            *entry = RunStep::Asked { interrupts }.into();
+        }
+    });
+    evidence.shapes = Evidence::shapes(&evidence.logs).unwrap();
+    evidence
+}
+
+fn asks(entry: &LogEntry) -> bool {
+    matches!(entry, LogEntry::Event(event) if event.calls().any(|call| call.name == "adk_request_confirmation"))
+}
+
+#[tokio::test]
+async fn a_question_about_a_call_that_was_cut_short_is_no_part_of_how_runs_go_but_counted_and_looked_at() {
+    let evidence = asked_about().await;
+    assert!(
+        evidence.shapes.values().flat_map(|shape| shape.keys()).all(|event| !event.contains("confirmation"))
+    );
+    let findings = evidence.clone().audit();
+    assert_eq!((findings.runs, findings.finished, findings.unknown), (1, 1, 1), "{findings:?}");
+    assert_eq!(findings.problems, Vec::<String>::new());
+
+    let doubled = evidence.clone().damage(|entries| {
+        let at = entries.iter().position(asks).unwrap();
+        let mut again = vec![entries[at].clone()];
+        change_events(&mut again, |event| event.id = "e-other".into());
+        entries.insert(at, again.remove(0));
+    });
+    let problems = doubled.audit().problems;
+    assert!(problems.len() == 1 && problems[0].contains("was made 2 times"), "{problems:?}");
+
+    let needless = evidence.damage(|entries| {
+        entries.remove(record(entries, |step| matches!(step, RunStep::CallsStarted { .. })));
+    });
+    let problems = needless.audit().problems;
+    assert!(problems.len() == 1 && problems[0].contains("was asked about"), "{problems:?}");
 }
 
 #[tokio::test]
