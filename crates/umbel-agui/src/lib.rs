@@ -27,10 +27,12 @@ pub mod guard;
 pub mod inbound;
 pub mod input;
 mod mark;
+mod media;
 pub mod message;
 pub mod messages;
 mod owned;
 pub mod patch;
+mod preview;
 pub mod proto;
 mod questions;
 pub mod sse;
@@ -53,7 +55,7 @@ pub use message::{
     ActivityMessage, AssistantMessage, ContentPart, FunctionCall, InstructionMessage, MediaPart, Message,
     MessageContent, PartSource, ReasoningMessage, TextPart, ToolCall, ToolMessage, UserMessage,
 };
-pub use messages::{Conversation, event_of, messages};
+pub use messages::{Conversation, event_of, ids, messages};
 pub use patch::PatchOp;
 pub use questions::{answer_of, interrupt_on_the_wire};
 pub use translate::{Announced, Cast, Ending, Member, Open, Prediction, Shown, Translator};
