@@ -10,8 +10,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::onion::{self, Figure};
-use crate::stores;
 use crate::test::{Verdict, ensure, root};
+use crate::{http, stores};
 
 pub(crate) fn check() -> Verdict {
     match measure_and_compare() {
@@ -56,6 +56,7 @@ fn measure_and_compare() -> Result<Vec<String>, Trouble> {
     measured.insert("heap_bytes_per_session".to_owned(), heap.unwrap_or(u64::MAX));
     let stores = stores::Bench::new(&bench)?;
     measured.extend(stores::instructions_of_turns(&stores)?);
+    measured.extend(http::short(&http::Bench::new(&bench)?)?);
     let mut problems = compare(&budgets, &measured);
     let figures = onion::figures(&plain, &counting)?.into_iter().chain(stores::figures(&stores)?);
     for Figure { name, value, wanted } in figures {

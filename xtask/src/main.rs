@@ -5,7 +5,9 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 mod budgets;
+mod conformance;
 mod crash;
+mod http;
 mod onion;
 mod postgres;
 mod stores;
@@ -18,6 +20,11 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
 
 commands:
+  conformance [--events | --only NAME,...] [--list] [--verbose]
+      holds the AG-UI server and the events of all tests against the official packages of the protocol
+      --events          only the events of the tests
+      --only NAME,...   only the checks of the server whose name contains one of these; --list names them
+      --verbose         shows what the official client complains about
   crash [--short] [--target NAME] [--scenario NAME] [--random N] [--stops N] [--server-kills N] [--seed N]
       kills processes that run agents, and the database server, and shows that nothing is lost
       --short           what `cargo xtask test crash` does
@@ -29,7 +36,9 @@ commands:
       --seed N          the random moments of an earlier run
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, lints, tests, vectors, postgres, crash, docs, example, budgets
+      format, style, lints, tests, vectors, postgres, crash, conformance, docs, example, budgets
+  bench http
+      what serving agents costs, beside a raw handler that writes the same bytes
   bench onion
       what handlers and tool layers cost, in instructions and allocations
   bench stores
@@ -45,10 +54,12 @@ commands:
 /// The tables that are not part of the side-by-side benchmark.
 fn bench(name: Option<&str>) -> ExitCode {
     let result = match name {
+        Some("http") => http::main(),
         Some("onion") => onion::main(),
         Some("stores") => stores::main(),
         _ => {
-            Err("there are `bench onion` and `bench stores`; `bench/run.sh` measures beside peers".to_owned())
+            let message = "there are `bench http`, `bench onion` and `bench stores`; `bench/run.sh` measures beside peers";
+            Err(message.to_owned())
         }
     };
     match result {
@@ -63,6 +74,7 @@ fn bench(name: Option<&str>) -> ExitCode {
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
+        Some("conformance") => conformance::main(args),
         Some("crash") => crash::main(args),
         Some(crash::CHILD) => crash::child_main(args),
         Some("test") => test::main(args),

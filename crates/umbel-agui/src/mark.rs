@@ -17,6 +17,10 @@ pub struct InputMark {
     pub parent: Option<SmolStr>,
     /// Whether it goes on with the same request as the run before: a client may answer questions and say something.
     pub follows: bool,
+    /// Tells the request apart from others under the same name.
+    pub digest: u64,
+    /// The client knows nothing of interrupts, and gets them as calls.
+    pub is_plain: bool,
     /// The messages, each with how many parts of the event it became.
     pub messages: Vec<(SmolStr, usize)>,
 }
@@ -33,6 +37,10 @@ impl InputMark {
         if self.follows {
             mark.insert("follows".to_owned(), Value::Bool(true));
         }
+        mark.insert("digest".to_owned(), Value::String(format!("{:x}", self.digest)));
+        if self.is_plain {
+            mark.insert("plain".to_owned(), Value::Bool(true));
+        }
         mark.insert("messages".to_owned(), Value::Array(messages));
         Object::from_iter([(KEY.to_owned(), Value::Object(mark))])
     }
@@ -45,10 +53,15 @@ impl InputMark {
             Some((SmolStr::new(id), usize::try_from(parts).ok()?))
         };
         let messages = mark.get("messages").and_then(Value::as_array);
+        let is_set = |key: &str| mark.get(key).is_some_and(|set| *set == Value::Bool(true));
+        let digest = mark.get("digest").and_then(Value::as_str);
+        let digest = digest.and_then(|digest| u64::from_str_radix(digest, 16).ok());
         Some(Self {
             run: mark.get("run")?.as_str()?.into(),
             parent: mark.get("parent").and_then(Value::as_str).map(SmolStr::new),
-            follows: mark.get("follows").is_some_and(|follows| *follows == Value::Bool(true)),
+            follows: is_set("follows"),
+            digest: digest.unwrap_or_default(),
+            is_plain: is_set("plain"),
             messages: messages.into_iter().flatten().filter_map(message).collect(),
         })
     }
@@ -65,6 +78,8 @@ mod tests {
             run: "r1".into(),
             parent: Some("r0".into()),
             follows: true,
+            digest: u64::MAX,
+            is_plain: true,
             messages: vec![("m1".into(), 1), ("m2".into(), 3)],
         };
         let mut event = Event::new(RunId::default(), Source::user());

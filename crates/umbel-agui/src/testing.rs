@@ -29,6 +29,11 @@ pub fn record_frame(event: &impl Serialize, frame: &str) -> io::Result<()> {
     add_line("proto.jsonl", &Line { event, frame })
 }
 
+/// Writes down a stream that was cut and taken up again, beside the same uncut: clients have to make the same of both.
+pub fn record_fold(fold: &impl Serialize) -> io::Result<()> {
+    add_line("folds", fold)
+}
+
 /// A file per process and thread: no two writers share one.
 fn add_line(ending: &str, line: &impl Serialize) -> io::Result<()> {
     let Some(folder) = std::env::var_os(VARIABLE) else { return Ok(()) };

@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use umbel_core::{
-    CallId, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Payload, Source,
-    StateScope, Usage,
+    CallId, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Payload, RunId, Source,
+    StateScope,
 };
 
 use crate::arguments::ArgumentText;
@@ -20,9 +20,10 @@ use crate::event::{
     AguiEvent, AguiInterrupt, EncryptedSubtype, EventKind, ReasoningRole, RunOutcome, SubagentOutcome,
     TokenUsage, ToolResultContent,
 };
-use crate::message::Message;
+use crate::message::{AssistantMessage, Message};
 use crate::messages::{reasoning_id, result_content, result_id};
 use crate::patch::{PatchOp, diff};
+use crate::preview::{Preview, unsaid};
 use crate::questions::interrupt_on_the_wire;
 
 /// The call by which a model gives a structured answer: of no interest to a front end.
@@ -33,6 +34,8 @@ const SET_MODEL_RESPONSE: &str = "set_model_response";
 pub struct Cast {
     /// The agent at the top, whose words are nobody else's.
     pub root: SmolStr,
+    /// The answer of the agent at the top is structured: it is told as the result of the run, and not as text.
+    pub is_silent: bool,
     /// The others.
     pub others: Vec<Member>,
     /// Tools whose arguments foretell the state.
@@ -65,19 +68,30 @@ pub struct Prediction {
     pub argument: SmolStr,
 }
 
+impl Shown {
+    /// Whether thoughts were shown, or that some begin.
+    fn has_thoughts(&self) -> bool {
+        self.thoughts > 0 || self.open == Open::Thought
+    }
+}
+
 impl Cast {
     fn member(&self, name: &str) -> Option<&Member> {
         self.others.iter().find(|member| member.name == name)
     }
 
     fn is_silent(&self, name: &str) -> bool {
-        self.member(name).is_some_and(|member| member.is_silent)
+        if name == self.root {
+            self.is_silent
+        } else {
+            self.member(name).is_some_and(|member| member.is_silent)
+        }
     }
 
     /// Whether a front end may see a key of the state, and write it.
     pub fn shows(&self, key: &str) -> bool {
         match StateScope::split(key).0 {
-            StateScope::Session => true,
+            StateScope::Session => !StateScope::is_internal(key),
             StateScope::User | StateScope::App => self.scoped_state,
             StateScope::Temp => false,
         }
@@ -115,8 +129,19 @@ pub struct Shown {
     pub open: Open,
     /// Calls whose arguments come piece by piece, in order, with how many bytes of them.
     pub calls: SmallVec<[(CallId, usize); 1]>,
-    /// Who speaks, if it is a sub-agent that was told of with it, and in how many events it was.
-    pub announced: Option<(SmolStr, u32)>,
+    /// What was told with it of agents that begin or end.
+    pub announced: Option<Announced>,
+}
+
+/// How far it was told that another agent speaks now: which ones are done by that, and that it begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announced {
+    /// Who speaks.
+    pub author: SmolStr,
+    /// In which branch.
+    pub branch: Option<SmolStr>,
+    /// In how many events that was told so far.
+    pub events: u32,
 }
 
 /// What is being said.
@@ -140,6 +165,8 @@ struct Draft {
     source: Arc<Source>,
     owner: Option<SmolStr>,
     calls: SmallVec<[DraftCall; 1]>,
+    /// What was previewed here, to be held against the whole.
+    preview: Preview,
 }
 
 /// A call whose arguments come piece by piece.
@@ -153,6 +180,7 @@ struct DraftCall {
 #[derive(Debug)]
 struct Speaker {
     id: SmolStr,
+    run: RunId,
     source: Arc<Source>,
     is_step: bool,
 }
@@ -166,7 +194,10 @@ pub struct Translator {
     /// The front end knows of interrupts; one that does not gets them as calls.
     knows_interrupts: bool,
     drafts: SmallVec<[Draft; 1]>,
+    /// In the order of their ids: then those that are done are told of in the same order, whoever of them spoke first.
     speakers: Vec<Speaker>,
+    /// The ids that sub-agents had.
+    spoke: Vec<SmolStr>,
     /// The state as the front end has it.
     state: Object,
     state_changed: bool,
@@ -174,6 +205,11 @@ pub struct Translator {
     usage: Vec<TokenUsage>,
     /// Something was shown that the log does not have.
     is_void: bool,
+    /// Thoughts of that kind, by the ids of their messages.
+    void_thoughts: Vec<SmolStr>,
+    told: Option<EventId>,
+    /// The structured answer of the agent at the top.
+    result: Option<Value>,
 }
 
 impl Translator {
@@ -186,11 +222,15 @@ impl Translator {
             knows_interrupts,
             drafts: SmallVec::new(),
             speakers: Vec::new(),
+            spoke: Vec::new(),
             state: Object::new(),
             state_changed: false,
             pending: Vec::new(),
             usage: Vec::new(),
             is_void: false,
+            void_thoughts: Vec::new(),
+            told: None,
+            result: None,
         }
     }
 
@@ -248,14 +288,34 @@ impl Translator {
         }
     }
 
-    /// Whether something was shown that the log does not have. Then [`messages`](Self::messages) is due.
-    pub fn is_void(&self) -> bool {
-        self.is_void
+    /// Ends what the event shows to be void: its agent had begun to say something else, and did not say it.
+    pub fn make_void(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        if self.drafts.iter().any(|draft| draft.shown.event != event.id) {
+            self.bury(event, sink);
+        }
+    }
+
+    /// Whether [`messages`](Self::messages) is due: something was shown that the log does not have, and nothing is being
+    /// said that the log will have.
+    pub fn owes_messages(&self) -> bool {
+        self.is_void && self.drafts.is_empty()
+    }
+
+    /// The last event of the log that was told as a whole. What the front end is told of the conversation ends there.
+    pub fn told(&self) -> Option<&EventId> {
+        self.told.as_ref()
     }
 
     /// Tells the front end the whole conversation.
     pub fn messages(&mut self, messages: &[Message], sink: &mut impl FnMut(AguiEvent<'_>)) {
         self.is_void = false;
+        let void = std::mem::take(&mut self.void_thoughts);
+        if !void.is_empty() && !messages.iter().any(|message| matches!(message, Message::Reasoning(_))) {
+            // Clients keep thoughts that a conversation without any does not have. So these are made something else first.
+            let blank = |id| Message::Assistant(AssistantMessage { id, ..AssistantMessage::default() });
+            let blanks = messages.iter().cloned().chain(void.into_iter().map(blank)).collect();
+            sink(EventKind::MessagesSnapshot { messages: Cow::Owned(blanks) }.into());
+        }
         sink(EventKind::MessagesSnapshot { messages: Cow::Borrowed(messages) }.into());
     }
 
@@ -277,14 +337,14 @@ impl Translator {
         }
     }
 
-    /// The same for an event that never came. What a front end has of it is void.
-    pub fn take_up_void(&mut self, shown: Shown, sink: &mut impl FnMut(AguiEvent<'_>)) {
-        if let Some((name, _)) = &shown.announced {
-            let mut event = Event::new(umbel_core::RunId::default(), Arc::new(Source::new(name.clone())));
-            event.id = shown.event.clone();
-            self.speaker(&event, sink);
+    /// The same for an event of a run that never came. What a front end has of it is void.
+    pub fn take_up_void(&mut self, run: &RunId, shown: Shown, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        let mut owner = None;
+        if let Some(Announced { author, branch, .. }) = &shown.announced {
+            let source = Source { branch: branch.clone(), ..Source::new(author.clone()) };
+            owner = self.speaker(&Event::new(run.clone(), Arc::new(source)), sink);
         }
-        let mut draft = new_draft(&shown.event, &Arc::default(), None);
+        let mut draft = new_draft(&shown.event, &Arc::default(), owner);
         reopen(&mut draft, shown, sink);
         self.drafts.push(draft);
     }
@@ -293,7 +353,7 @@ impl Translator {
     pub fn wind_up(&mut self, ending: &Ending<'_>, sink: &mut impl FnMut(AguiEvent<'_>)) {
         for mut draft in std::mem::take(&mut self.drafts) {
             // What was begun and never came whole.
-            self.is_void = true;
+            self.note_void(&draft.shown);
             close(&mut draft, sink);
             end_calls(&draft, sink);
         }
@@ -333,7 +393,7 @@ impl Translator {
         let finished = EventKind::RunFinished {
             thread_id: Cow::Borrowed(&self.thread),
             run_id: Cow::Borrowed(&self.run),
-            result: None,
+            result: self.result.take().map(Cow::Owned),
             outcome: Some(outcome),
             usage,
         };
@@ -354,20 +414,22 @@ impl Translator {
             Some(at) => at,
             None => self.begin_draft(event, sink),
         };
-        let silent = self.cast.is_silent(event.author());
-        let predictions = self.cast.clone();
-        let Some(draft) = self.drafts.get_mut(at) else { return };
+        let Self { cast, drafts, knows_interrupts, .. } = self;
+        let silent = cast.is_silent(event.author());
+        let Some(draft) = drafts.get_mut(at) else { return };
         for part in &content.parts {
             match &part.payload {
                 Payload::Text(text) if !text.is_empty() => {
                     if part.is_thought() {
+                        draft.preview.thoughts.push_str(text);
                         say_thought(draft, text, sink);
                     } else if !silent {
+                        draft.preview.text.push_str(text);
                         say_text(draft, text, sink);
                     }
                 }
                 Payload::Call(call) if streams(call) => {
-                    stream_call(draft, call, &predictions, self.knows_interrupts, sink);
+                    stream_call(draft, call, cast, *knows_interrupts, sink);
                 }
                 _ => {}
             }
@@ -376,24 +438,31 @@ impl Translator {
 
     /// An event is in the making. One of the same agent that never came whole has died.
     fn begin_draft(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) -> usize {
-        self.bury(&event.source, sink);
+        self.bury(event, sink);
         let owner = self.speaker(event, sink);
         self.drafts.push(new_draft(&event.id, &event.source, owner));
         self.drafts.len() - 1
     }
 
     /// Closes what an agent had begun to say and did not say.
-    fn bury(&mut self, source: &Source, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    fn bury(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) {
         let mut at = 0;
         while let Some(draft) = self.drafts.get_mut(at) {
-            if *draft.source != *source {
+            if draft.source != event.source || draft.shown.event == event.id {
                 at += 1;
                 continue;
             }
             close(draft, sink);
             end_calls(draft, sink);
-            self.is_void = true;
-            self.drafts.remove(at);
+            let draft = self.drafts.remove(at);
+            self.note_void(&draft.shown);
+        }
+    }
+
+    fn note_void(&mut self, shown: &Shown) {
+        self.is_void = true;
+        if shown.has_thoughts() {
+            self.void_thoughts.push(reasoning_id(&shown.event));
         }
     }
 
@@ -403,19 +472,29 @@ impl Translator {
         let mut draft = match place {
             Some(place) => self.drafts.remove(place),
             None => {
-                self.bury(&event.source, sink);
+                self.bury(event, sink);
                 let said = event.content.as_ref().is_some_and(|content| !content.parts.is_empty());
                 let owner = if said { self.speaker(event, sink) } else { None };
                 new_draft(&event.id, &event.source, owner)
             }
         };
-        if let Some(content) = &event.content {
-            self.say(event, &mut draft, &content.parts, sink);
+        let parts = event.content.as_ref().map_or(&[][..], |content| &content.parts);
+        if !is_preview_of(&draft, parts) {
+            // It cannot be taken back piece by piece: the conversation is told anew.
+            self.is_void = true;
+            (draft.shown.text, draft.shown.thoughts) = (usize::MAX, usize::MAX);
         }
+        self.say(event, &mut draft, parts, sink);
         close(&mut draft, sink);
+        draft.calls.retain(|streamed| event.calls().all(|call| call.id.as_ref() != Some(&streamed.id)));
+        end_calls(&draft, sink);
         if let Some(delta) = event.state_delta() {
             self.change_state(delta, sink);
         }
+        if self.cast.is_silent && event.author() == self.cast.root && event.is_final() {
+            self.result = serde_json::from_str(&event.text()).ok();
+        }
+        self.told = Some(event.id.clone());
     }
 
     /// Says what was not previewed of an event.
@@ -427,7 +506,7 @@ impl Translator {
         sink: &mut impl FnMut(AguiEvent<'_>),
     ) {
         let silent = self.cast.is_silent(event.author());
-        let Shown { mut text, mut thoughts, .. } = draft.shown.clone();
+        let (mut text, mut thoughts) = (draft.shown.text, draft.shown.thoughts);
         for (index, part) in parts.iter().enumerate() {
             match &part.payload {
                 Payload::Text(words) if part.is_thought() => {
@@ -507,13 +586,15 @@ impl Translator {
 
     /// The sub-agent that speaks; none is the one at the top. Whoever is done by that is told of.
     fn speaker(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) -> Option<SmolStr> {
-        if let Some(speaker) = self.speakers.iter().find(|speaker| speaker.source == event.source) {
+        let is_it = |speaker: &&Speaker| speaker.source == event.source && speaker.run == event.run;
+        if let Some(speaker) = self.speakers.iter().find(is_it) {
             return Some(speaker.id.clone());
         }
         let branch = event.branch().unwrap_or_default();
         let mut at = 0;
         while let Some(speaker) = self.speakers.get(at) {
-            if is_within(speaker.source.branch.as_deref().unwrap_or_default(), branch) {
+            let is_within = is_within(speaker.source.branch.as_deref().unwrap_or_default(), branch);
+            if is_within || speaker.run != event.run {
                 finish_speaker(&self.speakers.remove(at), None, sink);
             } else {
                 at += 1;
@@ -522,13 +603,13 @@ impl Translator {
         if event.author() == self.cast.root {
             return None;
         }
+        let id = self.speaker_id(event);
         let member = self.cast.member(event.author());
         let is_step = member.is_some_and(|member| member.is_step);
         let description = member.map(|member| &*member.description).filter(|text| !text.is_empty());
         if is_step {
             sink(EventKind::StepStarted { step_name: Cow::Borrowed(event.author()) }.into());
         }
-        let id = format_smolstr!("sub-{}", event.id);
         let started = EventKind::SubagentStarted {
             subagent_run_id: Cow::Borrowed(&id),
             name: Cow::Borrowed(event.author()),
@@ -538,8 +619,19 @@ impl Translator {
             parent_message_id: None,
         };
         sink(started.into());
-        self.speakers.push(Speaker { id: id.clone(), source: event.source.clone(), is_step });
+        let at = self.speakers.partition_point(|speaker| speaker.id < id);
+        let (run, source) = (event.run.clone(), event.source.clone());
+        self.speakers.insert(at, Speaker { id: id.clone(), run, source, is_step });
         Some(id)
+    }
+
+    /// A name for a turn of a sub-agent. It does not come from the event that begins the turn: that may be a preview of
+    /// what the log will never have, and the log alone has to give the same name.
+    fn speaker_id(&mut self, event: &Event) -> SmolStr {
+        let name = format_smolstr!("{}-{}", event.run, event.author());
+        let before = self.spoke.iter().filter(|spoke| **spoke == name).count();
+        self.spoke.push(name.clone());
+        if before == 0 { name } else { format_smolstr!("{name}-{}", before + 1) }
     }
 
     fn change_state(&mut self, delta: &Object, sink: &mut impl FnMut(AguiEvent<'_>)) {
@@ -568,22 +660,9 @@ impl Translator {
             self.usage.len() - 1
         });
         if let Some(usage) = self.usage.get_mut(place) {
-            add_usage(usage, used);
+            usage.add(used);
         }
     }
-}
-
-fn add_usage(usage: &mut TokenUsage, used: &Usage) {
-    let add = |sum: &mut Option<u64>, more: Option<u64>| {
-        if let Some(more) = more {
-            *sum = Some(sum.unwrap_or(0).saturating_add(more));
-        }
-    };
-    add(&mut usage.input_tokens, used.prompt_token_count);
-    add(&mut usage.output_tokens, used.candidates_token_count);
-    add(&mut usage.total_tokens, used.total_token_count);
-    add(&mut usage.reasoning_tokens, used.thoughts_token_count);
-    add(&mut usage.cached_input_tokens, used.cached_content_token_count);
 }
 
 /// Whether a branch is another one or part of it.
@@ -601,11 +680,14 @@ fn finish_speaker(speaker: &Speaker, outcome: Option<SubagentOutcome>, sink: &mu
     }
 }
 
-/// What is left of a text of which so many bytes were said.
-fn unsaid<'a>(words: &'a str, said: &mut usize) -> Option<&'a str> {
-    let before = (*said).min(words.len());
-    *said -= before;
-    words.get(before..).filter(|rest| !rest.is_empty())
+/// Whether all that was previewed of an event is in it. A model may take back what it said, and so may a handler.
+fn is_preview_of(draft: &Draft, parts: &[Part]) -> bool {
+    let fits = |streamed: &DraftCall| {
+        let mut calls = parts.iter().filter_map(Part::as_call);
+        let call = calls.find(|call| call.id.as_ref() == Some(&streamed.id));
+        call.is_some_and(|call| streamed.text.begins(call.args.as_deref()))
+    };
+    draft.preview.begins(parts) && draft.calls.iter().all(fits)
 }
 
 /// Whether more of a call's arguments is to come.
@@ -619,7 +701,7 @@ fn owned_by<'a>(draft: &'a Draft, kind: EventKind<'a>) -> AguiEvent<'a> {
 
 fn new_draft(event: &EventId, source: &Arc<Source>, owner: Option<SmolStr>) -> Draft {
     let shown = Shown { event: event.clone(), ..Shown::default() };
-    Draft { shown, source: source.clone(), owner, calls: SmallVec::new() }
+    Draft { shown, source: source.clone(), owner, calls: SmallVec::new(), preview: Preview::default() }
 }
 
 /// Brings a draft to where a front end stopped reading. Says how what is open began.

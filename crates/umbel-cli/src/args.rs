@@ -2,12 +2,16 @@
 
 use std::ffi::OsString;
 
+use crate::serve::options::{self, Asked, Options};
+
 /// What `--help` says.
 pub const USAGE: &str = "\
 Talks with a demo agent in the terminal. Its model is a script, so it works offline and needs no key.
 
 Usage: umbel [--user NAME] [--store ADDRESS] [--session ID] [MESSAGE]...
+       umbel serve [FLAG]...
 
+  serve            Offer the demo to AG-UI front ends; `umbel serve --help` tells how.
   MESSAGE          Answer this message and leave. Without it a conversation begins.
   --user NAME      Who is talking; `local` if left out.
   --store ADDRESS  Where conversations are kept: sqlite:FILE or postgres://...; nowhere if left out.
@@ -21,6 +25,7 @@ Examples:
   umbel weather in Paris and Rome
   echo \"convert 100 EUR to JPY\" | umbel
   umbel --store sqlite:trips.db --session lisbon
+  umbel serve --port 8123
 
 NO_COLOR=1 turns colours off.
 ";
@@ -28,7 +33,7 @@ NO_COLOR=1 turns colours off.
 /// Who talks if nobody says so.
 const LOCAL: &str = "local";
 /// The store that keeps nothing.
-const NOWHERE: &str = "memory:";
+pub const NOWHERE: &str = "memory:";
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +44,10 @@ pub enum Command {
     Version,
     /// Show what the agents are made of.
     Explain,
+    /// Offer the agents to front ends.
+    Serve(Options),
+    /// Show how that is done.
+    ServeHelp,
     /// Talk.
     Chat {
         /// With whom.
@@ -66,7 +75,14 @@ pub struct BadArgs(pub String);
 /// assert_eq!(command, Command::Chat { user: "ann".to_owned(), store, session: None, message });
 /// ```
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, BadArgs> {
-    let mut args = args.into_iter().map(|arg| arg.to_string_lossy().into_owned());
+    let mut args = args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).peekable();
+    if args.next_if(|first| first == "serve").is_some() {
+        return options::parse(args).map(|asked| match asked {
+            Asked::Help => Command::ServeHelp,
+            Asked::Version => Command::Version,
+            Asked::Serve(options) => Command::Serve(options),
+        });
+    }
     let (mut user, mut store, mut session, mut words) =
         (LOCAL.to_owned(), NOWHERE.to_owned(), None, Vec::new());
     while let Some(arg) = args.next() {
@@ -97,7 +113,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, BadArg
     Ok(Command::Chat { user, store, session, message })
 }
 
-fn value(given: Option<String>, flag: &str, what: &str, such: &str) -> Result<String, BadArgs> {
+pub(crate) fn value(given: Option<String>, flag: &str, what: &str, such: &str) -> Result<String, BadArgs> {
     match given.filter(|given| !given.trim().is_empty()) {
         Some(given) => Ok(given),
         None => Err(BadArgs(format!("`{flag}` needs {what}, such as `{flag} {such}`."))),
@@ -135,6 +151,10 @@ mod tests {
         assert_eq!(parsed(&["hi", "--version"]), Ok(Command::Version));
         assert_eq!(parsed(&["--explain"]), Ok(Command::Explain));
         assert_eq!(parsed(&["1=2"]), chat("local", Some("1=2")));
+        assert_eq!(parsed(&["--", "serve"]), chat("local", Some("serve")));
+        assert_eq!(parsed(&["please", "serve", "tea"]), chat("local", Some("please serve tea")));
+        assert!(matches!(parsed(&["serve"]), Ok(Command::Serve(_))));
+        assert_eq!(parsed(&["serve", "--help"]), Ok(Command::ServeHelp));
         let kept = Command::Chat {
             user: "local".to_owned(),
             store: "sqlite:a.db".to_owned(),

@@ -4,9 +4,10 @@
 //! - [`args`]: what stands on the command line
 //! - [`chat`]: a conversation: lines in, answers out
 //! - [`screen`]: how events look; [`style`]: colours
+//! - [`serve`]: the agents offered to front ends
 //! - [`demo`]: the agents one talks with, and the script that is their model
 //!
-//! It makes no requests. Conversations are gone when it ends, unless it is told where to keep them.
+//! It makes no requests, and listens only if it is told to serve. Conversations are gone when it ends, unless it is told where to keep them.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -14,6 +15,7 @@ pub mod args;
 pub mod chat;
 pub mod demo;
 pub mod screen;
+pub mod serve;
 pub mod style;
 
 use std::ffi::OsString;
@@ -41,6 +43,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(Command::Help) => say(USAGE),
         Ok(Command::Version) => say(concat!("umbel ", env!("CARGO_PKG_VERSION"), "\n")),
         Ok(Command::Explain) => explain(),
+        Ok(Command::ServeHelp) => say(serve::options::USAGE),
+        Ok(Command::Serve(options)) => serve::main(&options),
         Ok(Command::Chat { user, store, session, message }) => talk(&Who { user, store, session }, message),
         Err(bad) => {
             complain(&bad.0);
@@ -51,6 +55,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(code) => code,
         // Who reads has seen enough, as in `umbel … | head`.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            complain(&error.to_string());
+            ExitCode::from(BAD_USAGE)
+        }
         Err(error) => {
             complain(&error.to_string());
             ExitCode::FAILURE
@@ -58,7 +66,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn say(text: &str) -> io::Result<ExitCode> {
+pub(crate) fn say(text: &str) -> io::Result<ExitCode> {
     io::stdout().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -104,7 +112,7 @@ async fn converse(who: &Who, message: Option<String>) -> io::Result<ExitCode> {
     let input = BufReader::new(tokio::io::stdin());
     let begun = Chat::begin(runner, &who.user, who.session.as_deref(), input, screen, interrupts).await;
     let mut chat = begun.map_err(io::Error::other)?;
-    if who.store != "memory:" {
+    if who.store != args::NOWHERE {
         chat.go_on().await?;
     }
     let Some(message) = message else {

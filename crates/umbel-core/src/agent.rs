@@ -9,7 +9,7 @@ use crate::callbacks::Callbacks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Source, USER};
 use crate::handler::Handler;
-use crate::model::Model;
+use crate::model::{Model, ModelRequest};
 use crate::plan::AgentPlan;
 use crate::run::Run;
 use crate::tool::Toolset;
@@ -85,6 +85,11 @@ pub trait Agent: Send + Sync {
         Ok(())
     }
 
+    /// What it would ask its model next, as the log stands; `None` if it has no model. Nothing is done for it.
+    fn request<'a>(&'a self, _run: &'a Run) -> BoxFuture<'a, Result<Option<ModelRequest>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     /// A digest of what makes it what it is: a run that began under another one may not fit.
     fn fingerprint(&self) -> u64 {
         0
@@ -129,6 +134,10 @@ impl<A: Agent + ?Sized> Agent for Arc<A> {
 
     fn global_instruction<'a>(&'a self, run: &'a Run) -> Work<'a, Result<Option<Arc<str>>>> {
         (**self).global_instruction(run)
+    }
+
+    fn request<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Option<ModelRequest>>> {
+        (**self).request(run)
     }
 
     fn transfer(&self) -> TransferPolicy {

@@ -8,7 +8,9 @@ use crate::auth::Auth;
 use crate::endpoint::AgentEndpoint;
 use crate::gate::Gate;
 use crate::metrics::Metrics;
+use crate::resolve::Choice;
 use crate::runs::Runs;
+use crate::sweep::Sweep;
 
 /// What all routes share.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(crate) struct App {
     pub(crate) auth: Option<Arc<dyn Auth>>,
     pub(crate) metrics: Metrics,
     pub(crate) agents: Vec<Arc<AgentEndpoint>>,
+    /// When idle sessions are deleted, if somebody said so.
+    pub(crate) sweep: Option<Option<Sweep>>,
 }
 
 /// What the routes of one agent share.
@@ -25,6 +29,8 @@ pub(crate) struct App {
 pub(crate) struct Offered {
     pub(crate) app: Arc<App>,
     pub(crate) endpoint: Arc<AgentEndpoint>,
+    /// Other agents that the same path may stand for.
+    pub(crate) choice: Option<Arc<Choice>>,
     /// Its path, as clients see it.
     pub(crate) path: SmolStr,
 }

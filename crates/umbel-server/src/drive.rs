@@ -2,25 +2,27 @@
 
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
-use std::task::Poll;
+use std::sync::Arc;
 
-use futures::{FutureExt, Stream};
-use umbel_agui::{Ending, EventKind, Message, PROTOCOL_VERSION, Translator, messages};
-use umbel_core::{Error, Event, Outcome, SessionKey};
+use futures::{FutureExt, StreamExt};
+use umbel_agui::{Ending, EventKind, InputMark, Message, PROTOCOL_VERSION, Translator, messages};
+use umbel_core::{Error, Event, Outcome};
 use umbel_runtime::RunStream;
 
 use crate::app::Offered;
 use crate::emitter::Emitter;
 use crate::endpoint::AgentEndpoint;
+use crate::live::LiveRun;
 use crate::metrics::Counted;
-use crate::plan::Plan;
+use crate::place::{Of, Part};
+use crate::plan::{Plan, create};
 use crate::problem::Problem;
 use crate::runs::Ticket;
 
 /// Does what was planned, whatever comes. Its last frame is a terminal event.
 pub(crate) async fn drive(offered: &Offered, ticket: Ticket, plan: Plan) {
     let metrics = &offered.app.metrics;
+    metrics.count(Counted::Started);
     let mut emitter = Emitter::new(ticket.live.clone());
     let work = AssertUnwindSafe(run(&offered.endpoint, &ticket, plan, &mut emitter)).catch_unwind();
     let ended = work.await;
@@ -43,8 +45,7 @@ pub(crate) async fn drive(offered: &Offered, ticket: Ticket, plan: Plan) {
 }
 
 /// Tells that a run cannot begin, in a stream that has.
-pub(crate) fn refuse(ticket: &Ticket, problem: &Problem) {
-    let live = &ticket.live;
+pub(crate) fn refuse(live: &Arc<LiveRun>, problem: &Problem) {
     let mut emitter = Emitter::new(live.clone());
     let started = EventKind::RunStarted {
         thread_id: Cow::Borrowed(live.key.id()),
@@ -61,7 +62,8 @@ pub(crate) fn refuse(ticket: &Ticket, problem: &Problem) {
 
 async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mut Emitter) -> Outcome {
     let live = &ticket.live;
-    let Plan { turns, theirs, ours, pending, open, parent, knows_interrupts } = plan;
+    let Plan { mut turns, history, theirs, ours, pending, open, parent, knows_interrupts, round } = plan;
+    emitter.round(round);
     let mut translator = Translator::new(endpoint.cast.clone(), live.key.id(), &live.run, knows_interrupts);
     translator.begin(parent.as_deref(), theirs.as_ref(), ours, pending, &mut |event| emitter.say(&event));
     emitter.told();
@@ -70,10 +72,17 @@ async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mu
         false => Outcome::Interrupted { interrupts: Box::new(open) },
     };
     let mut failure = None;
+    if let Some(history) = &history
+        && let Err(error) = handing_on(create(endpoint, &live.key, history), emitter).await
+    {
+        outcome = Outcome::from_error(&error);
+        failure = Some(error);
+        turns.clear();
+    }
     for (content, config) in turns {
         let mut stream = endpoint.runner.run_with(&live.key, content, config);
         live.hold(&stream.cancel_token());
-        failure = follow(endpoint, &live.key, &mut stream, &mut translator, emitter).await;
+        failure = follow(endpoint, live, &mut stream, &mut translator, emitter).await;
         outcome = stream.outcome().cloned().unwrap_or(Outcome::Finished);
         if failure.is_some() || outcome != Outcome::Finished {
             break;
@@ -84,72 +93,78 @@ async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mu
     if let Outcome::Interrupted { .. } = outcome {
         live.asks();
     }
-    end(endpoint, &live.key, outcome.clone(), problem, &mut translator, emitter).await;
+    end(endpoint, live, outcome.clone(), problem, &mut translator, emitter).await;
     outcome
 }
 
-/// What polling a run gives.
-enum Step {
-    Over(Option<Error>),
-    /// Something was shown that the log does not have.
-    Void,
+/// Waits for something. What is ready is handed on when there is nothing more at the moment.
+async fn handing_on<T>(work: impl Future<Output = T>, emitter: &mut Emitter) -> T {
+    let mut work = std::pin::pin!(work);
+    let next = std::future::poll_fn(|cx| {
+        let next = work.as_mut().poll(cx);
+        if next.is_pending() {
+            emitter.flush();
+        }
+        next
+    });
+    next.await
 }
 
 /// Tells all that a run says. Gives the error it ended with.
 async fn follow(
     endpoint: &AgentEndpoint,
-    key: &SessionKey,
+    live: &LiveRun,
     stream: &mut RunStream,
     translator: &mut Translator,
     emitter: &mut Emitter,
 ) -> Option<Error> {
     let mut failure = None;
     loop {
-        let step = std::future::poll_fn(|cx| {
-            loop {
-                match Pin::new(&mut *stream).poll_next(cx) {
-                    Poll::Ready(Some(Ok(event))) => {
-                        tell(&event, translator, emitter);
-                        if translator.is_void() {
-                            return Poll::Ready(Step::Void);
-                        }
-                    }
-                    Poll::Ready(Some(Err(error))) => failure = Some(error),
-                    Poll::Ready(None) => return Poll::Ready(Step::Over(failure.take())),
-                    Poll::Pending => {
-                        emitter.flush();
-                        return Poll::Pending;
-                    }
+        match handing_on(stream.next(), emitter).await {
+            None => return failure,
+            Some(Err(error)) => failure = Some(error),
+            Some(Ok(event)) => {
+                emitter.begin(None, Part::Preview);
+                translator.make_void(&event, &mut |event| emitter.say(&event));
+                if translator.owes_messages() {
+                    correct(endpoint, live, translator, emitter).await;
+                }
+                tell(&event, translator, emitter);
+                if translator.owes_messages() {
+                    correct(endpoint, live, translator, emitter).await;
+                }
+                if emitter.was_full() {
+                    // Viewers have their turn, even if the run never waits.
+                    tokio::task::yield_now().await;
                 }
             }
-        });
-        match step.await {
-            Step::Over(failure) => return failure,
-            Step::Void => correct(endpoint, key, translator, emitter).await,
         }
     }
 }
 
 /// Tells an event.
 pub(crate) fn tell(event: &Event, translator: &mut Translator, emitter: &mut Emitter) {
-    let whole = !event.is_partial();
-    emitter.begin(Some(&event.id), whole);
+    let part = if event.is_partial() { Part::Preview } else { Part::Whole };
+    emitter.begin(Some(Of::from(event)), part);
     translator.event(event, &mut |event| emitter.say(&event));
-    if whole {
+    if part == Part::Whole {
         emitter.told();
     }
 }
 
-/// Tells the conversation as the log has it. If it cannot be read, the client keeps what it has.
+/// Tells the conversation as the log has it, as far as it was told. If it cannot be read, the client keeps what it has.
 async fn correct(
     endpoint: &AgentEndpoint,
-    key: &SessionKey,
+    live: &LiveRun,
     translator: &mut Translator,
     emitter: &mut Emitter,
 ) {
-    emitter.begin(None, true);
-    match conversation(endpoint, key, translator.knows_interrupts()).await {
-        Ok(messages) => translator.messages(&messages, &mut |event| emitter.say(&event)),
+    emitter.begin(None, Part::Aside);
+    match conversation(endpoint, live, translator).await {
+        Ok(messages) => {
+            translator.messages(&messages, &mut |event| emitter.say(&event));
+            emitter.corrected();
+        }
         Err(problem) => {
             tracing::warn!(code = %problem.code, "the conversation could not be told anew");
             translator.messages_unknown();
@@ -157,21 +172,28 @@ async fn correct(
     }
 }
 
-/// The conversation of a thread as its client sees it.
-pub(crate) async fn conversation(
+async fn conversation(
     endpoint: &AgentEndpoint,
-    key: &SessionKey,
-    knows_interrupts: bool,
+    live: &LiveRun,
+    translator: &Translator,
 ) -> Result<Vec<Message>, Problem> {
-    let view = endpoint.runner.session(key).await?.ok_or_else(|| Problem::not_found("thread"))?;
-    let seen = endpoint.runner.as_seen(key, &view.events).await?;
-    Ok(messages(&endpoint.cast, seen.iter(), knows_interrupts))
+    let view = endpoint.runner.session(&live.key).await?.ok_or_else(|| Problem::not_found("thread"))?;
+    // The run may be ahead of what was told of it.
+    let is_last = |event: &Event| match translator.told() {
+        Some(told) => event.id == *told,
+        None => event.is_user() && InputMark::of(event).is_some_and(|mark| mark.run == live.run),
+    };
+    let mut told = view.events.clone();
+    let last = told.iter().rev().position(|event| is_last(event));
+    told.truncate(told.len() - last.unwrap_or(0));
+    let seen = endpoint.runner.as_seen(&live.key, &told).await?;
+    Ok(messages(&endpoint.cast, seen.iter(), translator.knows_interrupts()))
 }
 
 /// Tells how a run ended.
 pub(crate) async fn end(
     endpoint: &AgentEndpoint,
-    key: &SessionKey,
+    live: &LiveRun,
     outcome: Outcome,
     problem: Option<Problem>,
     translator: &mut Translator,
@@ -185,10 +207,11 @@ pub(crate) async fn end(
         }
         _ => Ending::Finished,
     };
-    emitter.begin(None, true);
+    emitter.begin(None, Part::Whole);
     translator.wind_up(&ending, &mut |event| emitter.say(&event));
-    if translator.is_void() || matches!(ending, Ending::Interrupted(_)) {
-        correct(endpoint, key, translator, emitter).await;
+    if translator.owes_messages() || matches!(ending, Ending::Interrupted(_)) {
+        correct(endpoint, live, translator, emitter).await;
     }
+    emitter.begin(None, Part::Whole);
     translator.end(&ending, &mut |event| emitter.finish(&event));
 }

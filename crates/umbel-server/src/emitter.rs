@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use umbel_agui::{AguiEvent, Guard, sse};
-use umbel_core::EventId;
+use umbel_agui::{AguiEvent, Guard, Shown, sse};
 
 use crate::live::LiveRun;
-use crate::place::Place;
+use crate::place::{Of, Part, Place, announces, counts};
 
 /// Frames that are ready are handed on when there are so many bytes of them, even if more follows at once.
 const ENOUGH: usize = 16 * 1024;
@@ -20,6 +19,7 @@ pub(crate) struct Emitter {
     frames: Frames,
     /// Frames that are handed on already.
     flushed: u64,
+    handed_on: bool,
 }
 
 /// Frames in the making.
@@ -27,39 +27,72 @@ pub(crate) struct Emitter {
 struct Frames {
     out: Vec<u8>,
     place: Place,
-    /// The event of the log that is told of, and whether it is there as a whole.
-    of: Option<EventId>,
-    whole: bool,
+    /// The event of the log that is told of, and what is told of it.
+    of: Option<Of>,
+    part: Part,
     /// What the client has seen is not written again.
     seen: Option<Place>,
+    /// How often that event told of agents that begin or end.
+    announced: u32,
 }
 
 impl Emitter {
     pub(crate) fn new(live: Arc<LiveRun>) -> Self {
         let place = Place { stream: live.stream, ..Place::default() };
-        let frames = Frames { out: Vec::with_capacity(1024), place, of: None, whole: true, seen: None };
-        Self { live, guard: Guard::new(), frames, flushed: 0 }
+        let frames = Frames {
+            out: Vec::with_capacity(1024),
+            place,
+            of: None,
+            part: Part::Whole,
+            seen: None,
+            announced: 0,
+        };
+        Self { live, guard: Guard::new(), frames, flushed: 0, handed_on: false }
     }
 
     /// One for a client that has seen the frames up to that place.
     pub(crate) fn behind(live: Arc<LiveRun>, seen: Option<Place>) -> Self {
         let mut emitter = Self::new(live);
+        if let Some(seen) = &seen {
+            // What was previewed stays so until it is there, also for who stops reading before.
+            emitter.frames.place.shown.clone_from(&seen.shown);
+        }
         emitter.frames.seen = seen;
         emitter
     }
 
-    /// What is said from now on is part of an event of the log, or a preview of it; without one, of the run itself.
-    pub(crate) fn begin(&mut self, of: Option<&EventId>, whole: bool) {
-        if self.frames.of.as_ref() != of {
-            self.frames.of = of.cloned();
+    /// How many runs of that name came before.
+    pub(crate) fn round(&mut self, round: u32) {
+        self.frames.place.round = round;
+    }
+
+    /// What is said from now on is of that event of the log; without one, of the run itself.
+    pub(crate) fn begin(&mut self, of: Option<Of>, part: Part) {
+        let frames = &mut self.frames;
+        frames.part = part;
+        if frames.of == of {
+            return;
         }
-        self.frames.whole = whole;
+        if let Some(of) = &of {
+            let Frames { place, seen, .. } = frames;
+            place.comes(of);
+            if let Some(seen) = seen.as_mut().filter(|seen| place.events >= seen.events) {
+                seen.comes(of);
+            }
+        }
+        frames.of = of;
+        frames.announced = 0;
     }
 
     /// What was begun as a whole was told to its end.
     pub(crate) fn told(&mut self) {
         let Frames { place, of, .. } = &mut self.frames;
-        place.told(of.as_ref());
+        place.told(of.as_ref().map(|of| &of.event));
+    }
+
+    /// The client has the conversation as the log has it.
+    pub(crate) fn corrected(&mut self) {
+        self.frames.place.corrected();
     }
 
     pub(crate) fn say(&mut self, event: &AguiEvent<'_>) {
@@ -69,7 +102,24 @@ impl Emitter {
         }
         if self.frames.out.len() > ENOUGH {
             self.flush();
+            self.handed_on = true;
         }
+    }
+
+    /// Whether frames were handed on since this was last asked, since there were many.
+    pub(crate) fn was_full(&mut self) -> bool {
+        std::mem::take(&mut self.handed_on)
+    }
+
+    /// What is left void of an event that never came: who speaks may have gone on with another one.
+    pub(crate) fn left_of(&self, shown: Shown) -> Shown {
+        let known = self.frames.place.shown.iter().find(|known| known.event == shown.event);
+        Shown { announced: known.and_then(|known| known.announced.clone()), ..shown }
+    }
+
+    /// Waits until there is room for more.
+    pub(crate) async fn room(&self) {
+        self.live.room().await;
     }
 
     /// Says the one terminal event. What is open is closed before it.
@@ -104,19 +154,39 @@ impl Emitter {
 
 impl Frames {
     fn write(&mut self, event: &AguiEvent<'_>) {
-        self.place.pass(event, self.of.as_ref(), self.whole);
-        // Previews are not in the log: where they are said again, they were seen.
-        let is_before =
-            |seen: &Place| !self.whole || self.place.is_before(seen, &event.kind, self.of.as_ref());
-        if self.seen.as_ref().is_some_and(is_before) {
-            self.place.frame -= 1;
+        if self.was_seen(event) {
             return;
         }
+        self.place.pass(event, self.of.as_ref(), self.part);
         let before = self.out.len();
-        if let Err(error) = sse::write_frame(&mut self.out, &self.place, event) {
+        if let Err(error) = sse::write_frame(&mut self.out, |out| self.place.write(out), event) {
             // Nothing of ours cannot be written; whatever it is, half a frame must not go out.
             tracing::error!("an event cannot be written: {error}");
             self.out.truncate(before);
+        }
+    }
+
+    /// Whether the client has that frame already.
+    fn was_seen(&mut self, event: &AguiEvent<'_>) -> bool {
+        let Self { place, of, part, seen: Some(seen), announced, .. } = self else { return false };
+        if event.kind.is_terminal() || seen.is_over {
+            return seen.is_over;
+        }
+        if let (Some(of), true) = (of, announces(&event.kind)) {
+            *announced += 1;
+            return place.events < seen.events || *announced <= seen.announced(&of.event);
+        }
+        match part {
+            Part::Aside => false,
+            // Previews are not in the log: where they are said again, they were seen.
+            Part::Preview => true,
+            Part::Whole if !counts(&event.kind) => place.events < seen.events,
+            Part::Whole => {
+                let was_seen =
+                    place.events < seen.events || (place.events == seen.events && place.frames < seen.frames);
+                place.frames += u32::from(was_seen);
+                was_seen
+            }
         }
     }
 }

@@ -1,12 +1,14 @@
 //! An agent as the server offers it.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::request::Parts;
+use smol_str::SmolStr;
 use umbel_agui::{AgentCapabilities, Cast, ContextItem, Member, Prediction, RunAgentInput};
-use umbel_core::{AgentTree, Object, RunConfig};
+use umbel_core::{AgentTree, Object, RunConfig, SessionKey};
 use umbel_runtime::Runner;
 
 use crate::auth::Principal;
@@ -29,7 +31,8 @@ pub enum SameThread {
     Steer,
 }
 
-/// What a client sent along for one run. Tools and handlers find it with `run.extension::<ClientInput>()`.
+/// What a client sent along for one run. Tools and handlers find it with `run.extension::<ClientInput>()`; instructions
+/// find the same in the state of the run, as `temp:agui_context` and `temp:agui_forwarded_props`.
 #[derive(Clone, Debug, Default)]
 pub struct ClientInput {
     /// What the agent should know besides the conversation.
@@ -37,6 +40,9 @@ pub struct ClientInput {
     /// Whatever the application handed through.
     pub forwarded_props: Option<serde_json::Value>,
 }
+
+/// How many apps an extractor may name. More are served, and not seen to after a crash until somebody comes back.
+const APPS: usize = 10_000;
 
 type ToConfig = dyn Fn(&RunAgentInput<'_>, &Principal, RunConfig) -> Result<RunConfig, Problem> + Send + Sync;
 type ToState = dyn Fn(&Parts, &Principal) -> Result<Object, Problem> + Send + Sync;
@@ -56,6 +62,9 @@ pub struct AgentEndpoint {
     pub(crate) config: Option<Arc<ToConfig>>,
     pub(crate) state: Option<Arc<ToState>>,
     pub(crate) user: Option<Arc<ToName>>,
+    app: Option<Arc<ToName>>,
+    /// The apps that requests were about, besides the runner's.
+    apps: Arc<Mutex<BTreeSet<SmolStr>>>,
 }
 
 impl AgentEndpoint {
@@ -74,6 +83,8 @@ impl AgentEndpoint {
             config: None,
             state: None,
             user: None,
+            app: None,
+            apps: Arc::default(),
         }
     }
 
@@ -159,6 +170,43 @@ impl AgentEndpoint {
         self.user = Some(Arc::new(make));
         self
     }
+
+    /// The app whose sessions a request is about, such as a tenant's; the runner's unless said otherwise. Nothing of one
+    /// app can be reached from another, so what this makes of a request must be known to be true.
+    pub fn app(
+        mut self,
+        make: impl Fn(&Parts, &Principal) -> Result<String, Problem> + Send + Sync + 'static,
+    ) -> Self {
+        self.app = Some(Arc::new(make));
+        self
+    }
+
+    /// The session of a thread, which is the caller's by construction.
+    pub(crate) fn key(
+        &self,
+        head: &Parts,
+        principal: &Principal,
+        thread: &str,
+    ) -> Result<SessionKey, Problem> {
+        let user = match &self.user {
+            Some(make) => SmolStr::from(make(head, principal)?),
+            None => principal.id.clone(),
+        };
+        let Some(make) = &self.app else { return Ok(SessionKey::new(self.runner.app(), user, thread)?) };
+        let key = SessionKey::new(make(head, principal)?, user, thread)?;
+        let mut apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner);
+        if apps.len() < APPS && !apps.contains(key.app()) {
+            apps.insert(key.app().into());
+        }
+        Ok(key)
+    }
+
+    /// The apps whose sessions are to be seen to.
+    pub(crate) fn apps(&self) -> BTreeSet<SmolStr> {
+        let mut apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        apps.insert(self.runner.app().into());
+        apps
+    }
 }
 
 /// Who takes part, as front ends are told.
@@ -168,6 +216,7 @@ fn cast_of(tree: &AgentTree) -> Cast {
         let Ok(node) = tree.node(id) else { continue };
         if id == tree.root() {
             cast.root = node.source.author.clone();
+            cast.is_silent = node.agent.output_schema().is_some();
             continue;
         }
         let parent = node.parent.and_then(|parent| tree.node(parent).ok());

@@ -5,7 +5,9 @@
 //!
 //! # Layout
 //! - [`Server`]: agents at paths, put together; [`AgentEndpoint`]: an agent as it is offered
-//! - [`Auth`]: who asks; [`Problem`]: what a client is told when something is wrong
+//! - [`Auth`]: who asks, by [`BearerTokens`], by [`Jwt`], or by a closure ([`auth_fn`])
+//! - [`Problem`]: what a client is told when something is wrong
+//! - [`Sweep`]: when sessions that nobody comes back to are deleted
 //! - in `post.rs` what a request comes to, in `plan.rs` what is to be done, in `drive.rs` how it is done, in `replay.rs`
 //!   how it is told again from the log; `live.rs` and `runs.rs` are the runs at hand
 
@@ -19,6 +21,10 @@ mod drive;
 mod emitter;
 mod endpoint;
 mod gate;
+mod jwks;
+#[cfg(feature = "jwks-url")]
+mod jwks_url;
+mod jwt;
 mod live;
 mod metrics;
 mod place;
@@ -26,13 +32,22 @@ mod plan;
 mod post;
 mod problem;
 mod replay;
+mod resolve;
 mod routes;
 mod runs;
 mod server;
+mod steps;
+mod sweep;
+mod tokens;
+mod watched;
 
-pub use auth::{Auth, Principal};
+pub use auth::{Auth, Principal, auth_fn, bearer_token};
 pub use endpoint::{AgentEndpoint, ClientInput, SameThread};
+pub use jwt::Jwt;
 pub use live::Disconnect;
 pub use problem::Problem;
+pub use resolve::Asking;
 pub use runs::ServerLimits;
 pub use server::{Server, Service};
+pub use sweep::Sweep;
+pub use tokens::BearerTokens;

@@ -44,8 +44,11 @@ pub(crate) struct LiveRun {
     disconnect: Disconnect,
     /// How many bytes of frames are kept.
     limit: usize,
+    /// It is told to one viewer alone, at the pace of that one: what was read is not kept, and what was not is.
+    is_for_one: bool,
     state: Mutex<State>,
     over: Notify,
+    read: Notify,
 }
 
 /// The frames of a run, as many as there is room for, and who waits for more.
@@ -71,6 +74,17 @@ struct State {
     asks: bool,
 }
 
+impl State {
+    /// Lets go of frames before that one.
+    fn forget_before(&mut self, next: u64) {
+        while self.segments.front().is_some_and(|segment| segment.first < next) {
+            let Some(oldest) = self.segments.pop_front() else { return };
+            self.bytes -= oldest.bytes.len();
+        }
+        self.first = next;
+    }
+}
+
 /// Frames that were ready at the same time.
 #[derive(Debug)]
 struct Segment {
@@ -87,6 +101,22 @@ impl LiveRun {
         disconnect: Disconnect,
         limit: usize,
     ) -> Arc<Self> {
+        Self::make(key, run, digest, disconnect, limit, false)
+    }
+
+    /// A run that is told again, to one viewer alone.
+    pub(crate) fn for_one(key: SessionKey, run: SmolStr, limit: usize) -> Arc<Self> {
+        Self::make(key, run, 0, Disconnect::Continue, limit, true)
+    }
+
+    fn make(
+        key: SessionKey,
+        run: SmolStr,
+        digest: u64,
+        disconnect: Disconnect,
+        limit: usize,
+        is_for_one: bool,
+    ) -> Arc<Self> {
         let state = State {
             first: 1,
             end: 1,
@@ -101,8 +131,9 @@ impl LiveRun {
             token: None,
             asks: false,
         };
-        let (stream, state, over) = (stream_tag(), Mutex::new(state), Notify::new());
-        Arc::new(Self { key, run, stream, digest, disconnect, limit, state, over })
+        let (stream, state) = (stream_tag(), Mutex::new(state));
+        let (over, read) = (Notify::new(), Notify::new());
+        Arc::new(Self { key, run, stream, digest, disconnect, limit, is_for_one, state, over, read })
     }
 
     /// Adds frames that are ready together, and wakes whoever waits for them.
@@ -110,15 +141,16 @@ impl LiveRun {
         let woken = {
             let mut state = self.lock();
             if count > 0 {
-                state.bytes += bytes.len();
-                let first = state.end;
-                state.segments.push_back(Segment { first, bytes });
-                state.end += count;
-                while state.bytes > self.limit && state.segments.len() > 1 {
+                // Measured before this: one large frame must not drive out what nobody had a chance to read.
+                while !self.is_for_one && state.bytes > self.limit {
                     let Some(oldest) = state.segments.pop_front() else { break };
                     state.bytes -= oldest.bytes.len();
                     state.first = state.segments.front().map_or(state.end, |segment| segment.first);
                 }
+                state.bytes += bytes.len();
+                let first = state.end;
+                state.segments.push_back(Segment { first, bytes });
+                state.end += count;
             }
             if is_over {
                 state.over = Some(Instant::now());
@@ -129,6 +161,22 @@ impl LiveRun {
         woken.into_iter().for_each(|(_, waker)| waker.wake());
         if is_over {
             self.over.notify_waiters();
+        }
+    }
+
+    /// Done once its one viewer has read enough, or is gone.
+    pub(crate) async fn room(&self) {
+        loop {
+            let mut read = std::pin::pin!(self.read.notified());
+            read.as_mut().enable();
+            let is_full = {
+                let state = self.lock();
+                self.is_for_one && state.bytes > self.limit && state.viewers > 0
+            };
+            if !is_full {
+                return;
+            }
+            read.await;
         }
     }
 
@@ -184,6 +232,11 @@ impl LiveRun {
         if let Some(stop) = stop {
             tell(token, stop);
         }
+    }
+
+    /// Whether it has said anything.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.lock().end > 1
     }
 
     /// Whether it was told to stop.
@@ -278,6 +331,10 @@ impl View {
             if let Some(segment) = at.checked_sub(1).and_then(|at| state.segments.get(at)) {
                 let bytes = without(&segment.bytes, self.next - segment.first);
                 self.next = state.segments.get(at).map_or(state.end, |next| next.first);
+                if self.run.is_for_one {
+                    state.forget_before(self.next);
+                    self.run.read.notify_waiters();
+                }
                 return Poll::Ready(Seen::Frames(bytes));
             }
         }
@@ -313,6 +370,7 @@ impl Drop for View {
             }
             state.viewers == 0 && state.over.is_none()
         };
+        self.run.read.notify_waiters();
         if is_alone && self.run.disconnect == Disconnect::CancelAfter(Duration::ZERO) {
             self.run.stop(Stop::Now);
         }

@@ -17,6 +17,7 @@ pub(crate) struct Metrics {
     streams: AtomicU64,
     replays: AtomicU64,
     recovered: AtomicU64,
+    swept: AtomicU64,
 }
 
 /// How a run ended, for counting.
@@ -31,11 +32,16 @@ pub(crate) enum Counted {
     Stream,
     Replay,
     Recovered,
+    Swept,
 }
 
 impl Metrics {
     pub(crate) fn count(&self, what: Counted) {
         self.counter(what).fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, what: Counted, count: u64) {
+        self.counter(what).fetch_add(count, Ordering::Relaxed);
     }
 
     fn counter(&self, what: Counted) -> &AtomicU64 {
@@ -49,6 +55,7 @@ impl Metrics {
             Counted::Stream => &self.streams,
             Counted::Replay => &self.replays,
             Counted::Recovered => &self.recovered,
+            Counted::Swept => &self.swept,
         }
     }
 
@@ -65,6 +72,8 @@ impl Metrics {
         };
         let active = u64::try_from(runs.active()).unwrap_or(u64::MAX);
         write("umbel_runs_active", "gauge", "Runs under way.", &[("", active)]);
+        let kept = u64::try_from(runs.frame_bytes()).unwrap_or(u64::MAX);
+        write("umbel_frames_kept_bytes", "gauge", "Bytes of frames kept for viewers.", &[("", kept)]);
         write("umbel_runs_started_total", "counter", "Runs begun.", &[("", value(Counted::Started))]);
         let ended = [
             ("{outcome=\"finished\"}", value(Counted::Finished)),
@@ -91,6 +100,12 @@ impl Metrics {
             "counter",
             "Runs of other processes that were gone on with.",
             &[("", value(Counted::Recovered))],
+        );
+        write(
+            "umbel_sessions_swept_total",
+            "counter",
+            "Idle sessions deleted.",
+            &[("", value(Counted::Swept))],
         );
         text
     }

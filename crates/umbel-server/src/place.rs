@@ -3,38 +3,81 @@
 //! An id says which frame it is, and what of the log was told when it was sent. While a run's frames are at hand, the first
 //! is enough to go on; later the second is, since what was told can be made from the log again.
 
-use std::fmt::{self, Write};
+use std::io::Write;
 use std::str::FromStr;
 
 use smallvec::SmallVec;
-use umbel_agui::{AguiEvent, EventKind, Open, Shown, event_of};
-use umbel_core::EventId;
+use smol_str::SmolStr;
+use umbel_agui::{AguiEvent, Announced, EventKind, Open, Shown, event_of};
+use umbel_core::{Event, EventId};
+
+/// What a frame tells of an event of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A part of it as it is there.
+    Whole,
+    /// A part of it before it is there.
+    Preview,
+    /// Nothing: it stands for itself, and may come again.
+    Aside,
+}
+
+/// The event of the log that frames tell of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Of {
+    pub(crate) event: EventId,
+    pub(crate) author: SmolStr,
+    pub(crate) branch: Option<SmolStr>,
+}
+
+impl From<&Event> for Of {
+    fn from(event: &Event) -> Self {
+        let branch = event.branch().map(SmolStr::new);
+        Self { event: event.id.clone(), author: event.author().into(), branch }
+    }
+}
+
+impl From<&Shown> for Of {
+    fn from(shown: &Shown) -> Self {
+        let Announced { author, branch, .. } = shown.announced.clone().unwrap_or_default();
+        Self { event: shown.event.clone(), author, branch }
+    }
+}
 
 /// A place in a run's stream, behind one of its frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Tells the streams of one run id apart.
     pub(crate) stream: u32,
+    /// How many runs of that id came before in the thread: one that was interrupted goes on under its id.
+    pub(crate) round: u32,
     /// The frame's number.
     pub(crate) frame: u64,
     /// Whole events that were told to their end; the beginning of the run counts as one.
     pub(crate) events: u32,
     /// Frames of the next one.
     pub(crate) frames: u32,
+    /// The terminal event was told.
+    pub(crate) is_over: bool,
     /// How much was previewed of events that are still to come.
     pub(crate) shown: SmallVec<[Shown; 1]>,
 }
 
 impl Place {
-    /// Takes in that a frame follows. `of` is the event of the log that it tells of, `whole` whether that is there as a
-    /// whole, or previewed.
-    pub(crate) fn pass(&mut self, event: &AguiEvent<'_>, of: Option<&EventId>, whole: bool) {
+    /// Takes in that a frame follows. `of` is the event of the log that it tells of.
+    pub(crate) fn pass(&mut self, event: &AguiEvent<'_>, of: Option<&Of>, part: Part) {
         self.frame += 1;
-        if let (Some(of), true) = (of, announces(&event.kind)) {
-            return self.announce(of, &event.kind);
+        if event.kind.is_terminal() {
+            self.is_over = true;
         }
-        if whole {
-            self.frames += 1;
+        if part == Part::Aside {
+            return;
+        }
+        if let (Some(of), true) = (of, announces(&event.kind)) {
+            return self.announce(of);
+        }
+        if part == Part::Whole {
+            self.frames += u32::from(counts(&event.kind));
             return;
         }
         let open = |shown: &mut Shown, open: Open| shown.open = open;
@@ -60,6 +103,11 @@ impl Place {
             EventKind::ToolCallStart { tool_call_id, parent_message_id: Some(parent), .. } => {
                 self.shown_of(parent, |shown| shown.calls.push(((&**tool_call_id).into(), 0)));
             }
+            EventKind::ToolCallEnd { tool_call_id } => {
+                // It will never be there.
+                let shown = self.shown.iter_mut();
+                shown.for_each(|shown| shown.calls.retain(|(id, _)| *id != **tool_call_id));
+            }
             EventKind::ToolCallArgs { tool_call_id, delta } => {
                 let mut calls = self.shown.iter_mut().rev().flat_map(|shown| shown.calls.iter_mut().rev());
                 if let Some((_, bytes)) = calls.find(|(id, _)| *id == **tool_call_id) {
@@ -70,37 +118,45 @@ impl Place {
         }
     }
 
-    /// Whether a client that has come to `seen` has seen the frame that was passed last.
-    pub(crate) fn is_before(&self, seen: &Self, event: &EventKind<'_>, of: Option<&EventId>) -> bool {
-        if self.events != seen.events {
-            return self.events < seen.events;
-        }
-        match of.filter(|_| announces(event)) {
-            Some(of) => {
-                let count = |place: &Self| place.find(of).and_then(|shown| Some(shown.announced.as_ref()?.1));
-                count(self) <= count(seen)
-            }
-            None => self.frames <= seen.frames,
-        }
-    }
-
-    fn announce(&mut self, of: &EventId, event: &EventKind<'_>) {
-        let name = match event {
-            EventKind::SubagentStarted { name, .. } => Some(&**name),
-            EventKind::StepStarted { step_name } => Some(&**step_name),
-            _ => None,
-        };
-        self.shown_of(of.as_str(), |shown| {
-            let (known, count) = shown.announced.get_or_insert_default();
-            *count += 1;
-            if let Some(name) = name {
-                *known = name.into();
-            }
+    fn announce(&mut self, of: &Of) {
+        self.shown_of(of.event.as_str(), |shown| {
+            let new = || Announced { author: of.author.clone(), branch: of.branch.clone(), events: 0 };
+            shown.announced.get_or_insert_with(new).events += 1;
         });
     }
 
     fn find(&self, event: &EventId) -> Option<&Shown> {
         self.shown.iter().find(|shown| shown.event == *event)
+    }
+
+    /// How many frames told with that event of agents that begin or end.
+    pub(crate) fn announced(&self, event: &EventId) -> u32 {
+        self.find(event).and_then(|shown| shown.announced.as_ref()).map_or(0, |announced| announced.events)
+    }
+
+    /// An event comes, or a preview of it. If the preview of another one told that its agent speaks, that one will never
+    /// come: what it told is told.
+    pub(crate) fn comes(&mut self, of: &Of) {
+        if self.find(&of.event).is_some() {
+            return;
+        }
+        let is_by_it =
+            |announced: &mut Announced| announced.author == of.author && announced.branch == of.branch;
+        let mut void = self.shown.iter_mut();
+        let announced = void.find_map(|shown| shown.announced.take_if(is_by_it));
+        if announced.is_some() {
+            self.shown.push(Shown { event: of.event.clone(), announced, ..Shown::default() });
+        }
+    }
+
+    /// Takes in that the client has the conversation as the log has it: nothing of what was previewed is left, but that it
+    /// was told who speaks.
+    pub(crate) fn corrected(&mut self) {
+        self.shown.retain(|shown| shown.announced.is_some());
+        for shown in &mut self.shown {
+            let announced = shown.announced.take();
+            *shown = Shown { event: std::mem::take(&mut shown.event), announced, ..Shown::default() };
+        }
     }
 
     /// Takes in that a whole event was told to its end.
@@ -113,11 +169,14 @@ impl Place {
     }
 
     fn shown_of(&mut self, message: &str, change: impl FnOnce(&mut Shown)) {
-        let event = event_of(message);
-        if let Some(shown) = self.shown.iter_mut().find(|shown| shown.event == *event) {
+        let is_of = |shown: &&mut Shown| {
+            let rest = message.strip_prefix(shown.event.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        };
+        if let Some(shown) = self.shown.iter_mut().find(is_of) {
             return change(shown);
         }
-        let mut shown = Shown { event: event.into(), ..Shown::default() };
+        let mut shown = Shown { event: event_of(message).into(), ..Shown::default() };
         change(&mut shown);
         self.shown.push(shown);
     }
@@ -125,7 +184,7 @@ impl Place {
 
 /// Whether an event tells that a sub-agent or a step begins or ends: these come with whatever comes next, a preview or
 /// a whole event.
-fn announces(event: &EventKind<'_>) -> bool {
+pub(crate) fn announces(event: &EventKind<'_>) -> bool {
     matches!(
         event,
         EventKind::SubagentStarted { .. }
@@ -135,49 +194,86 @@ fn announces(event: &EventKind<'_>) -> bool {
     )
 }
 
-fn letter(open: Open) -> char {
+/// Whether an event is counted. What may be told twice is not, since it is not always told.
+pub(crate) fn counts(event: &EventKind<'_>) -> bool {
+    !matches!(event, EventKind::StateSnapshot { .. } | EventKind::MessagesSnapshot { .. })
+}
+
+fn letter(open: Open) -> u8 {
     match open {
-        Open::Nothing => 'n',
-        Open::Text => 't',
-        Open::Span => 's',
-        Open::Thought => 'r',
+        Open::Nothing => b'n',
+        Open::Text => b't',
+        Open::Span => b's',
+        Open::Thought => b'r',
     }
 }
 
 fn from_letter(letter: &str) -> Option<Open> {
-    [Open::Nothing, Open::Text, Open::Span, Open::Thought].into_iter().find(|open| {
-        let mut one = [0; 4];
-        *self::letter(*open).encode_utf8(&mut one) == *letter
-    })
+    let all = [Open::Nothing, Open::Text, Open::Span, Open::Thought];
+    all.into_iter().find(|open| [self::letter(*open)] == letter.as_bytes())
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}.{}.{}.{}", self.stream, self.frame, self.events, self.frames)?;
+impl Place {
+    /// Adds it as text. Every frame has one, so it does without the machinery of formatting.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        write_number(out, u64::from(self.stream));
+        if self.round > 0 {
+            out.push(b'-');
+            write_number(out, u64::from(self.round));
+        }
+        for number in [self.frame, u64::from(self.events)] {
+            out.push(b'.');
+            write_number(out, number);
+        }
+        out.push(b'.');
+        if self.is_over {
+            return out.extend_from_slice(b"end");
+        }
+        write_number(out, u64::from(self.frames));
         for shown in &self.shown {
-            write!(f, ".{}~{}~{}~{}", shown.event, shown.text, shown.thoughts, letter(shown.open))?;
-            if let Some((name, count)) = &shown.announced {
-                write!(f, "~{count}@")?;
-                write_plain(f, name)?;
+            out.push(b'.');
+            out.extend_from_slice(shown.event.as_str().as_bytes());
+            for bytes in [shown.text, shown.thoughts] {
+                out.push(b'~');
+                write_number(out, bytes as u64);
+            }
+            out.extend_from_slice(&[b'~', letter(shown.open)]);
+            if let Some(Announced { author, branch, events }) = &shown.announced {
+                out.push(b'~');
+                write_number(out, u64::from(*events));
+                out.push(b'@');
+                write_plain(out, author);
+                if let Some(branch) = branch {
+                    out.push(b'@');
+                    write_plain(out, branch);
+                }
             }
             for (id, bytes) in &shown.calls {
-                write!(f, "~{bytes}:")?;
-                write_plain(f, id.as_str())?;
+                out.push(b'~');
+                write_number(out, *bytes as u64);
+                out.push(b':');
+                write_plain(out, id.as_str());
             }
         }
-        Ok(())
+    }
+}
+
+fn write_number(out: &mut Vec<u8>, number: u64) {
+    match u8::try_from(number) {
+        Ok(digit @ 0..=9) => out.push(b'0' + digit),
+        _ => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
     }
 }
 
 /// An id of anybody's, in characters that can stand in an id of ours and in a header.
-fn write_plain(f: &mut fmt::Formatter<'_>, id: &str) -> fmt::Result {
+fn write_plain(out: &mut Vec<u8>, id: &str) {
     for byte in id.bytes() {
         match byte {
-            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' => f.write_char(char::from(byte))?,
-            other => write!(f, "%{other:02x}")?,
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' => out.push(byte),
+            // Writing to memory cannot fail.
+            other => drop(write!(out, "%{other:02x}")),
         }
     }
-    Ok(())
 }
 
 fn read_plain(text: &str) -> Option<String> {
@@ -200,12 +296,19 @@ impl FromStr for Place {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut groups = text.split('.');
         let mut next = || groups.next().ok_or(());
-        let stream = u32::from_str_radix(next()?, 16).map_err(drop)?;
+        let (stream, round) = match next()? {
+            group if group.contains('-') => group.split_once('-').ok_or(())?,
+            group => (group, "0"),
+        };
+        let stream = stream.parse().map_err(drop)?;
+        let round = round.parse().map_err(drop)?;
         let frame = next()?.parse().map_err(drop)?;
         let events = next()?.parse().map_err(drop)?;
-        let frames = next()?.parse().map_err(drop)?;
+        let frames = next()?;
+        let is_over = frames == "end";
+        let frames = if is_over { 0 } else { frames.parse().map_err(drop)? };
         let shown = groups.map(parse_shown).collect::<Option<_>>().ok_or(())?;
-        Ok(Self { stream, frame, events, frames, shown })
+        Ok(Self { stream, round, frame, events, frames, is_over, shown })
     }
 }
 
@@ -216,8 +319,13 @@ fn parse_shown(group: &str) -> Option<Shown> {
     let open = from_letter(fields.next()?)?;
     let mut shown = Shown { event, text, thoughts, open, ..Shown::default() };
     for field in fields {
-        if let Some((count, name)) = field.split_once('@') {
-            shown.announced = Some((read_plain(name)?.into(), count.parse().ok()?));
+        if let Some((events, who)) = field.split_once('@') {
+            let (author, branch) = match who.split_once('@') {
+                Some((author, branch)) => (author, Some(read_plain(branch)?.into())),
+                None => (who, None),
+            };
+            let (author, events) = (read_plain(author)?.into(), events.parse().ok()?);
+            shown.announced = Some(Announced { author, branch, events });
         } else {
             let (bytes, id) = field.split_once(':')?;
             shown.calls.push((read_plain(id)?.into(), bytes.parse().ok()?));
@@ -230,18 +338,28 @@ fn parse_shown(group: &str) -> Option<Shown> {
 mod tests {
     use super::*;
 
+    fn written(place: &Place) -> String {
+        let mut out = Vec::new();
+        place.write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
     #[test]
     fn a_place_is_read_as_it_was_written_and_nonsense_is_refused() {
         let mut place = Place { stream: 31, frame: 7, events: 2, frames: 3, ..Place::default() };
-        assert_eq!(place.to_string(), "1f.7.2.3");
-        assert_eq!("1f.7.2.3".parse(), Ok(place.clone()));
+        assert_eq!(written(&place), "31.7.2.3");
+        assert_eq!("31.7.2.3".parse(), Ok(place.clone()));
         place.shown.push(Shown { event: "e-1_x".into(), text: 12, thoughts: 3, ..Shown::default() });
-        assert_eq!(place.to_string().parse(), Ok(place.clone()));
+        assert_eq!(written(&place).parse(), Ok(place.clone()));
         place.shown[0].open = Open::Thought;
-        place.shown[0].announced = Some(("left".into(), 2));
+        let branch = Some("both.left".into());
+        place.shown[0].announced = Some(Announced { author: "left".into(), branch, events: 2 });
         place.shown[0].calls.push(("f.x:0".into(), 9));
-        assert_eq!(place.to_string(), "1f.7.2.3.e-1_x~12~3~r~2@left~9:f%2ex%3a0");
-        assert_eq!(place.to_string().parse(), Ok(place));
+        assert_eq!(written(&place), "31.7.2.3.e-1_x~12~3~r~2@left@both%2eleft~9:f%2ex%3a0");
+        assert_eq!(written(&place).parse(), Ok(place));
+        let over = Place { stream: 31, round: 2, frame: 9, events: 4, is_over: true, ..Place::default() };
+        assert_eq!(written(&over), "31-2.9.4.end");
+        assert_eq!("31-2.9.4.end".parse(), Ok(over));
         for nonsense in [
             "",
             "1",
@@ -253,6 +371,8 @@ mod tests {
             "1.-1.1.1",
             "1.1.1.1.e~1~1~x",
             "1.1.1.1.e~1~1~t~1:%",
+            "1-.1.1.1",
+            "1.1.1.ends",
         ] {
             assert_eq!(nonsense.parse::<Place>(), Err(()), "{nonsense}");
         }
@@ -264,11 +384,11 @@ mod tests {
         let text = |delta: &'static str| {
             AguiEvent::from(EventKind::TextMessageContent { message_id: "e1".into(), delta: delta.into() })
         };
-        let event = EventId::from("e1");
-        place.pass(&text("ab"), Some(&event), false);
-        place.pass(&text("c"), Some(&event), false);
+        let event = Of { event: "e1".into(), author: "a".into(), branch: None };
+        place.pass(&text("ab"), Some(&event), Part::Preview);
+        place.pass(&text("c"), Some(&event), Part::Preview);
         assert_eq!((place.frame, place.shown[0].text), (2, 3));
-        place.pass(&text("d"), Some(&event), true);
+        place.pass(&text("d"), Some(&event), Part::Whole);
         assert_eq!(
             (place.frames, place.shown[0].text),
             (1, 3),

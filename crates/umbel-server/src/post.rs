@@ -1,13 +1,17 @@
 //! `POST {agent}`: a run begins, or goes on, and its client looks at it.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::future::poll_fn;
+use std::hash::Hasher;
+use std::task::Poll;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use siphasher::sip::SipHasher13;
 use smol_str::SmolStr;
 use umbel_agui::{InputLimits, RunAgentInput, proto};
 use umbel_core::{Object, SessionKey};
@@ -15,13 +19,17 @@ use umbel_core::{Object, SessionKey};
 use crate::app::Offered;
 use crate::auth::Principal;
 use crate::body::{Recode, StreamBody};
-use crate::drive::{drive, refuse};
+use crate::drive::drive;
 use crate::live::{LiveRun, View};
 use crate::metrics::Counted;
 use crate::plan::{Asked, plan};
 use crate::problem::Problem;
 use crate::replay;
+use crate::resolve::Asking;
 use crate::runs::{Admission, Ticket};
+
+/// How many bytes of each end of a request tell it from others.
+const DIGESTED: usize = 2048;
 
 /// Begins a run, or attaches to it if it is there.
 pub(crate) async fn run(State(offered): State<Offered>, request: Request) -> Response {
@@ -41,6 +49,9 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     check_type(&head.headers)?;
     let body = read(offered, body).await?;
     let input = RunAgentInput::parse_within(&body, &InputLimits::default())?;
+    let asking = Asking { head: &head, principal: &principal, input: Some(&input) };
+    let chosen = offered.choose(&asking, Some(&input.thread_id)).await?;
+    let offered = chosen.as_ref().unwrap_or(offered);
     let endpoint = &offered.endpoint;
     let key = offered.key(&head, &principal, &input.thread_id)?;
     let state = match &endpoint.state {
@@ -64,12 +75,12 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     let live = ticket.live.clone();
     let view = live.view(0).ok_or_else(|| Problem::not_found("run"))?;
     let response = offered.stream(&live, view, encoding);
-    app.metrics.count(Counted::Started);
     match after {
         None => {
-            let asked = Asked { key: &live.key, input: &input, principal: &principal, state: &state };
+            let (key, digest) = (&live.key, live.digest);
+            let asked = Asked { key, input: &input, digest, principal: &principal, state: &state };
             let planned = plan(endpoint, &asked).await;
-            start(offered.clone(), ticket, planned)?;
+            start(offered.clone(), ticket, planned).await?;
         }
         Some(first) => {
             let offered = offered.clone();
@@ -84,14 +95,14 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
 
 /// Begins with what was planned. What is wrong with a request is told before the stream begins, but for what concerns
 /// interrupts: the protocol has that as the end of a run.
-fn start(
+async fn start(
     offered: Offered,
     ticket: Ticket,
     planned: Result<Option<crate::plan::Plan>, Problem>,
 ) -> Result<(), Problem> {
     match planned {
         Ok(Some(plan)) => {
-            tokio::spawn(async move { drive(&offered, ticket, plan).await });
+            step_off(async move { drive(&offered, ticket, plan).await }).await;
             Ok(())
         }
         Ok(None) => {
@@ -100,23 +111,28 @@ fn start(
             Ok(())
         }
         Err(problem) if problem.is_of_run() => {
-            refuse(&ticket, &problem);
+            ticket.refuse(&problem);
             Ok(())
         }
         Err(problem) => Err(problem),
     }
 }
 
+/// Lets a run take its first steps at once, and go on by itself if it has to wait. What it says until then leaves together
+/// with the head of the response, and a run that never waits needs no task.
+async fn step_off(run: impl Future<Output = ()> + Send + 'static) {
+    let mut run = Box::pin(run);
+    if poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await.is_pending() {
+        tokio::spawn(run);
+    }
+}
+
 async fn tell_again(offered: &Offered, ticket: Ticket) {
     let live = ticket.live.clone();
-    let log = replay::read(&offered.endpoint, &live.key, &live.run).await;
-    let told = match log {
-        Ok(Some(log)) => replay::replay(&offered.endpoint, &live, log, None, true).await,
-        Ok(None) => Err(Problem::not_found("run")),
-        Err(problem) => Err(problem),
-    };
-    if let Err(problem) = told {
-        refuse(&ticket, &problem);
+    match replay::read(&offered.endpoint, &live.key, &live.run, None).await {
+        Ok(Some(log)) => replay::replay(&offered.endpoint, &live, log, None).await,
+        Ok(None) => ticket.refuse(&Problem::not_found("run")),
+        Err(problem) => ticket.refuse(&problem),
     }
 }
 
@@ -125,7 +141,8 @@ async fn wait_turn(offered: &Offered, ticket: Ticket, body: &Bytes, principal: &
     let live = ticket.live.clone();
     let planned = match RunAgentInput::parse_within(body, &InputLimits::default()) {
         Ok(input) => {
-            let asked = Asked { key: &live.key, input: &input, principal, state };
+            let (key, digest) = (&live.key, live.digest);
+            let asked = Asked { key, input: &input, digest, principal, state };
             plan(&offered.endpoint, &asked).await
         }
         Err(error) => Err(error.into()),
@@ -133,7 +150,7 @@ async fn wait_turn(offered: &Offered, ticket: Ticket, body: &Bytes, principal: &
     match planned {
         Ok(Some(plan)) => drive(offered, ticket, plan).await,
         Ok(None) => tell_again(offered, ticket).await,
-        Err(problem) => refuse(&ticket, &problem),
+        Err(problem) => ticket.refuse(&problem),
     }
 }
 
@@ -145,19 +162,16 @@ pub(crate) async fn from_log(
     seen: Option<crate::place::Place>,
     encoding: Encoding,
 ) -> Result<Response, Problem> {
-    let log = replay::read(&offered.endpoint, &key, run).await?.ok_or_else(|| Problem::not_found("run"))?;
+    let round = seen.as_ref().map(|place| place.round);
+    let log = replay::read(&offered.endpoint, &key, run, round).await?;
+    let log = log.ok_or_else(|| Problem::not_found("run"))?;
     let limits = offered.app.runs.limits();
-    let live = LiveRun::new(key, run.clone(), 0, crate::live::Disconnect::Continue, limits.run_bytes);
+    let live = LiveRun::for_one(key, run.clone(), limits.run_bytes);
     let view = live.view(0).ok_or_else(|| Problem::not_found("run"))?;
     let response = offered.stream(&live, view, encoding);
     offered.app.metrics.count(Counted::Replay);
     let endpoint = offered.endpoint.clone();
-    tokio::spawn(async move {
-        if let Err(problem) = replay::replay(&endpoint, &live, log, seen, true).await {
-            tracing::warn!(code = %problem.code, "a run could not be told from the log");
-            live.publish(Bytes::new(), 0, true);
-        }
-    });
+    tokio::spawn(async move { replay::replay(&endpoint, &live, log, seen).await });
     Ok(response)
 }
 
@@ -169,11 +183,7 @@ impl Offered {
         principal: &Principal,
         thread: &str,
     ) -> Result<SessionKey, Problem> {
-        let user = match &self.endpoint.user {
-            Some(make) => SmolStr::from(make(head, principal)?),
-            None => principal.id.clone(),
-        };
-        Ok(SessionKey::new(self.endpoint.runner.app(), user, thread)?)
+        self.endpoint.key(head, principal, thread)
     }
 
     pub(crate) fn stream(&self, live: &LiveRun, view: View, encoding: Encoding) -> Response {
@@ -281,6 +291,10 @@ pub(crate) async fn read(offered: &Offered, body: axum::body::Body) -> Result<By
         let message = format!("the request has more than {} bytes", limits.body_bytes);
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", message)
     };
+    // Whoever says how much there is need not send it first.
+    if body.size_hint().lower() > u64::try_from(limits.body_bytes).unwrap_or(u64::MAX) {
+        return Err(too_large());
+    }
     let collected = Limited::new(body, limits.body_bytes).collect();
     let collected = tokio::time::timeout(limits.request_time, collected).await.map_err(|_| {
         Problem::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TOO_SLOW", "the request took too long to arrive")
@@ -292,9 +306,13 @@ pub(crate) async fn read(offered: &Offered, body: axum::body::Body) -> Result<By
     }
 }
 
-/// Tells requests apart.
-fn digest(body: &Bytes) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    body.hash(&mut hasher);
+/// Tells requests apart: by their length and both of their ends, where threads, runs and new messages stand. All of a long
+/// conversation would cost as much as reading it. It is kept in the log, so it is the same in every process.
+fn digest(body: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(&(body.len() as u64).to_le_bytes());
+    let end = body.len().min(DIGESTED);
+    hasher.write(body.get(..end).unwrap_or_default());
+    hasher.write(body.get(body.len() - end..).unwrap_or_default());
     hasher.finish()
 }

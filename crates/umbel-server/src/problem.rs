@@ -33,6 +33,12 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", format!("there is no such {what}"))
     }
 
+    /// A name is given twice.
+    pub(crate) fn run_exists(run: &str) -> Self {
+        let message = format!("run `{run}` was begun with another request: choose another id");
+        Self::new(StatusCode::CONFLICT, "RUN_EXISTS", message)
+    }
+
     /// Too much is going on.
     pub(crate) fn busy(message: impl Into<String>) -> Self {
         let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_RUNS", message);
@@ -106,11 +112,16 @@ fn told(code: &str) -> Option<(StatusCode, &'static str)> {
     Some(known.unwrap_or((StatusCode::INTERNAL_SERVER_ERROR, other)))
 }
 
+/// The code that clients know. An answer that does not fit is the same to them, whoever noticed.
+fn public(code: &str) -> &str {
+    if code == ErrorKind::InvalidConfirmation.code() { "INVALID_ANSWER" } else { code }
+}
+
 impl Problem {
     /// What is told of a failure that the log has.
     pub(crate) fn of_failure(failure: &Failure) -> Self {
         match told(&failure.code) {
-            None => Self::new(StatusCode::BAD_REQUEST, &failure.code, failure.message.clone()),
+            None => Self::new(StatusCode::BAD_REQUEST, public(&failure.code), failure.message.clone()),
             Some((status, words)) => Self::new(status, &failure.code, words),
         }
     }
@@ -120,7 +131,7 @@ impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         let code = error.kind().code();
         match told(code) {
-            None => Self::new(StatusCode::BAD_REQUEST, code, error.message()),
+            None => Self::new(StatusCode::BAD_REQUEST, public(code), error.message()),
             Some((status, words)) if status.is_server_error() => {
                 Self { status, ..Self::internal(code, words, error) }
             }
@@ -179,6 +190,14 @@ impl IntoResponse for Problem {
         let mut response = (self.status, body.to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            // What a client is to do about it, as RFC 6750 has it.
+            let how = match self.code.as_str() {
+                "INVALID_TOKEN" => "Bearer error=\"invalid_token\"",
+                _ => "Bearer",
+            };
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(how));
+        }
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -1,10 +1,12 @@
 //! The stream of a run, made from the log: after its frames are gone, after a restart, on another server.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use smol_str::SmolStr;
-use umbel_agui::{InputMark, Translator, Waiting};
+use umbel_agui::{EventKind, InputMark, Translator, Waiting};
 use umbel_core::json::empty_object;
 use umbel_core::{Event, List, LogEntry, Outcome, RunStep, SessionKey, State, Versions};
 
@@ -12,7 +14,7 @@ use crate::drive::{end, tell};
 use crate::emitter::Emitter;
 use crate::endpoint::AgentEndpoint;
 use crate::live::LiveRun;
-use crate::place::Place;
+use crate::place::{Of, Part, Place};
 use crate::plan::{last_turn, visible};
 use crate::problem::Problem;
 
@@ -23,28 +25,44 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(crate) struct Log {
     versions: Versions,
     state: State,
+    /// How many runs of that name came before.
+    round: u32,
     /// What the session knew when the run began, and what it waited for.
     before: List<Arc<Event>>,
     entries: Vec<LogEntry>,
 }
 
-/// Tells a run from the log, from behind that place on, and follows it until it ends or nobody looks any more.
-pub(crate) async fn replay(
+/// Tells a run from the log, from behind that place on, and follows it until it ends or nobody looks any more. Its last
+/// frame is a terminal event.
+pub(crate) async fn replay(endpoint: &AgentEndpoint, live: &Arc<LiveRun>, log: Log, seen: Option<Place>) {
+    let mut emitter = Emitter::behind(live.clone(), seen.clone());
+    if let Err(problem) = follow(endpoint, live, log, seen, &mut emitter).await {
+        tracing::warn!(code = %problem.code, "a run could not be told from the log");
+        let (message, code) = (Cow::Owned(problem.text()), Some(Cow::Borrowed(problem.code.as_str())));
+        emitter.finish(&EventKind::RunError { message, code, usage: Vec::new() }.into());
+    }
+    emitter.close();
+}
+
+async fn follow(
     endpoint: &AgentEndpoint,
     live: &Arc<LiveRun>,
     mut log: Log,
     seen: Option<Place>,
-    knows_interrupts: bool,
+    emitter: &mut Emitter,
 ) -> Result<(), Problem> {
     let (key, run) = (&live.key, &live.run);
-    let mut emitter = Emitter::behind(live.clone(), seen.clone());
-    let mut translator = Translator::new(endpoint.cast.clone(), key.id(), run, knows_interrupts);
-    let first = log.entries.first().and_then(event_of_entry).and_then(|event| InputMark::of(event));
-    let parent = first.and_then(|mark| mark.parent);
+    let first = log.entries.first().and_then(event_of_entry);
+    let mut internal = first.map(|event| event.run.clone()).unwrap_or_default();
+    let mark = first.and_then(|event| InputMark::of(event)).unwrap_or_default();
+    let mut translator = Translator::new(endpoint.cast.clone(), key.id(), run, !mark.is_plain);
     let waiting = Waiting::of(last_turn(&log.before), Vec::new());
     let pending = waiting.calls.into_iter().map(|(id, _)| id).collect();
     let ours = visible(&endpoint.cast, &log.state);
-    translator.begin(parent.as_deref(), None, ours, pending, &mut |event| emitter.say(&event));
+    emitter.round(log.round);
+    // What state the client had is not known any more.
+    let theirs = Some(&Value::Null);
+    translator.begin(mark.parent.as_deref(), theirs, ours, pending, &mut |event| emitter.say(&event));
     emitter.told();
     let mut shown = seen.map(|place| place.shown).unwrap_or_default();
     loop {
@@ -56,16 +74,18 @@ pub(crate) async fn replay(
                         break;
                     }
                     outcome = None;
+                    internal.clone_from(&event.run);
                     if event.is_user() {
                         translator.event(&event, &mut |event| emitter.say(&event));
                         continue;
                     }
                     if let Some(at) = shown.iter().position(|shown| shown.event == event.id) {
-                        emitter.begin(Some(&event.id), false);
+                        emitter.begin(Some(Of::from(&*event)), Part::Preview);
                         translator.take_up(&event, shown.remove(at), &mut |event| emitter.say(&event));
                     }
                     let seen = endpoint.runner.as_seen(key, &List::from_iter([event])).await?;
-                    seen.iter().for_each(|event| tell(event, &mut translator, &mut emitter));
+                    seen.iter().for_each(|event| tell(event, &mut translator, emitter));
+                    emitter.room().await;
                 }
                 LogEntry::Record(step) => {
                     if let RunStep::Ended { outcome: ended } = &*step {
@@ -75,13 +95,13 @@ pub(crate) async fn replay(
             }
         }
         if let Some(outcome) = outcome {
-            for shown in std::mem::take(&mut shown) {
-                emitter.begin(Some(&shown.event), false);
-                translator.take_up_void(shown.clone(), &mut |event| emitter.say(&event));
+            for shown in shown {
+                let shown = emitter.left_of(shown);
+                emitter.begin(Some(Of::from(&shown)), Part::Preview);
+                translator.take_up_void(&internal, shown, &mut |event| emitter.say(&event));
             }
             let (outcome, problem) = still_true(endpoint, key, outcome).await?;
-            end(endpoint, key, outcome, problem, &mut translator, &mut emitter).await;
-            emitter.close();
+            end(endpoint, live, outcome, problem, &mut translator, emitter).await;
             return Ok(());
         }
         emitter.flush();
@@ -89,7 +109,8 @@ pub(crate) async fn replay(
         if live.is_unseen() {
             return Ok(());
         }
-        let Some(news) = endpoint.runner.sessions().news(key, log.versions).await? else { return Ok(()) };
+        let news = endpoint.runner.sessions().news(key, log.versions).await?;
+        let news = news.ok_or_else(|| Problem::not_found("thread"))?;
         log.versions = news.versions;
         log.entries = news.entries;
     }
@@ -107,11 +128,12 @@ fn goes_on(event: &Event, run: &str) -> bool {
     InputMark::of(event).is_some_and(|mark| mark.follows && mark.run == run)
 }
 
-/// The log from where the run of that name began; `None` if there is none.
+/// The log from where a run of that name began, the last one unless said otherwise; `None` if there is none.
 pub(crate) async fn read(
     endpoint: &AgentEndpoint,
     key: &SessionKey,
     run: &SmolStr,
+    round: Option<u32>,
 ) -> Result<Option<Log>, Problem> {
     let Some(news) = endpoint.runner.sessions().news(key, Versions::default()).await? else {
         return Ok(None);
@@ -121,7 +143,10 @@ pub(crate) async fn read(
             event_of_entry(entry).filter(|event| event.is_user()).and_then(|event| InputMark::of(event));
         mark.is_some_and(|mark| mark.run == *run && !mark.follows)
     };
-    let Some(from) = news.entries.iter().rposition(begins) else { return Ok(None) };
+    let begins = news.entries.iter().enumerate().filter(|(_, entry)| begins(entry));
+    let rounds = (0_u32..).zip(begins.map(|(at, _)| at));
+    let rounds = rounds.take_while(|(number, _)| round.is_none_or(|round| *number <= round));
+    let Some((round, from)) = rounds.last() else { return Ok(None) };
     let session = news.session_state.unwrap_or_else(empty_object);
     let user = news.user_state.unwrap_or_else(empty_object);
     let app = news.app_state.unwrap_or_else(empty_object);
@@ -138,7 +163,7 @@ pub(crate) async fn read(
     if let Some(delta) = rest.first().and_then(event_of_entry).and_then(|event| event.state_delta()) {
         state.apply(delta);
     }
-    Ok(Some(Log { versions: news.versions, state, before, entries: rest }))
+    Ok(Some(Log { versions: news.versions, state, round, before, entries: rest }))
 }
 
 /// How a run ended, as far as that still is so: questions that were answered since are not asked again.

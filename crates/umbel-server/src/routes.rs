@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
-use umbel_agui::{InputMark, event_of, interrupt_on_the_wire, messages};
+use umbel_agui::{InputLimits, InputMark, event_of, interrupt_on_the_wire, messages};
 use umbel_core::store::Entries;
-use umbel_core::{Event, LogEntry, NewSession, Outcome, RunStep, SafePoint, SessionKey, Versions};
+use umbel_core::{Event, List, LogEntry, NewSession, Outcome, RunStep, SafePoint, SessionKey, Versions};
 use umbel_runtime::SessionView;
 
 use crate::app::Offered;
@@ -20,19 +20,35 @@ use crate::place::Place;
 use crate::plan::visible;
 use crate::post::{encoding, from_log, principal, read};
 use crate::problem::Problem;
+use crate::resolve::Asking;
 
 /// How many of a user's threads are searched for a run whose thread is not named.
 const SEARCHED: usize = 200;
 
+/// A name in an address.
+pub(crate) struct Named(SmolStr);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let named = Path::<SmolStr>::from_request_parts(head, state).await;
+        named.map(|Path(name)| Self(name)).map_err(|_| {
+            let message = "the address cannot be read: write it in UTF-8";
+            Problem::new(StatusCode::BAD_REQUEST, "INVALID_INPUT", message)
+        })
+    }
+}
+
 /// JSON with a status.
-fn answer(status: StatusCode, body: &Value) -> Response {
+pub(crate) fn answer(status: StatusCode, body: &Value) -> Response {
     let mut response = (status, body.to_string()).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
 /// A value of the query.
-fn query(head: &Parts, name: &str) -> Option<String> {
+pub(crate) fn query(head: &Parts, name: &str) -> Option<String> {
     let pairs = head.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.into_iter().find(|(key, _)| *key == name)?.1;
     let (mut bytes, mut rest) = (Vec::new(), value.bytes());
@@ -50,15 +66,21 @@ fn query(head: &Parts, name: &str) -> Option<String> {
 }
 
 /// `GET {agent}/capabilities`.
-pub(crate) async fn capabilities(State(offered): State<Offered>) -> Response {
-    let capabilities = capabilities::of(&offered.endpoint);
-    answer(StatusCode::OK, &serde_json::to_value(&*capabilities).unwrap_or_default())
+pub(crate) async fn capabilities(
+    State(offered): State<Offered>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (head, _) = request.into_parts();
+    let asking = Asking { head: &head, principal: &principal(&head)?, input: None };
+    let chosen = offered.choose(&asking, None).await?;
+    let capabilities = capabilities::of(&chosen.as_ref().unwrap_or(&offered).endpoint);
+    Ok(answer(StatusCode::OK, &serde_json::to_value(&*capabilities).unwrap_or_default()))
 }
 
 /// `GET {agent}/runs/{run}/events`.
 pub(crate) async fn events(
     State(offered): State<Offered>,
-    Path(run): Path<SmolStr>,
+    Named(run): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
@@ -66,9 +88,10 @@ pub(crate) async fn events(
     let seen = seen(&head)?;
     let encoding = encoding(&head.headers);
     let thread = query(&head, "thread");
-    let any = offered.key(&head, &principal, thread.as_deref().unwrap_or("-"))?;
-    let live = offered.app.runs.find(any.app(), any.user(), &run);
-    if let Some(live) = live.filter(|live| thread.is_none() || live.key == any) {
+    let asking = Asking { head: &head, principal: &principal, input: None };
+    let (offered, key) = find_run(&offered, &asking, &run, thread.as_deref()).await?;
+    let live = offered.app.runs.find(key.app(), key.user(), &run);
+    if let Some(live) = live.filter(|live| live.key == key) {
         let after = match &seen {
             None => Some(0),
             Some(place) if place.stream == live.stream => Some(place.frame),
@@ -79,11 +102,47 @@ pub(crate) async fn events(
         }
         return from_log(&offered, live.key.clone(), &run, seen, encoding).await;
     }
-    let key = match thread {
-        Some(_) => any,
-        None => find_thread(&offered, &any, &run).await?.ok_or_else(|| Problem::not_found("run"))?,
-    };
     from_log(&offered, key, &run, seen, encoding).await
+}
+
+/// The agent and the thread of a run.
+pub(crate) async fn find_run(
+    offered: &Offered,
+    asking: &Asking<'_>,
+    run: &str,
+    thread: Option<&str>,
+) -> Result<(Offered, SessionKey), Problem> {
+    let (head, principal) = (asking.head, asking.principal);
+    let name = thread.unwrap_or("-");
+    if let (Some(_), None) = (thread, &offered.choice) {
+        return Ok((offered.clone(), offered.key(head, principal, name)?));
+    }
+    let candidates = offered.candidates(asking)?;
+    let mut found = None;
+    for candidate in &candidates {
+        let any = candidate.key(head, principal, name)?;
+        let live = offered.app.runs.find(any.app(), any.user(), run);
+        let live = live.filter(|live| thread.is_none() || live.key == any);
+        found = found.or_else(|| Some((candidate, live?.key.clone())));
+    }
+    for candidate in &candidates {
+        if found.is_none() {
+            let any = candidate.key(head, principal, name)?;
+            let key = match thread {
+                Some(_) => has_run(candidate, &any, run).await?.then_some(any),
+                None => find_thread(candidate, &any, run).await?,
+            };
+            found = key.map(|key| (candidate, key));
+        }
+    }
+    let (candidate, key) = found.ok_or_else(|| Problem::not_found("run"))?;
+    // Among agents that share the thread, it is the one that spoke in it.
+    let chosen = offered.choose(asking, Some(key.id())).await?;
+    let chosen = match chosen {
+        Some(chosen) if chosen.key(head, principal, key.id())? == key => chosen,
+        _ => candidate.clone(),
+    };
+    Ok((chosen, key))
 }
 
 /// The place that a client has come to.
@@ -104,24 +163,34 @@ fn seen(head: &Parts) -> Result<Option<Place>, Problem> {
 async fn find_thread(offered: &Offered, any: &SessionKey, run: &str) -> Result<Option<SessionKey>, Problem> {
     let store = offered.endpoint.runner.sessions();
     for session in store.list(any.app(), any.user()).await?.into_iter().rev().take(SEARCHED) {
-        let Some(view) = offered.endpoint.runner.session(&session.key).await? else { continue };
-        let mut said = view.events.iter().filter(|event| event.is_user());
-        if said.any(|event| InputMark::of(event).is_some_and(|mark| mark.run == run)) {
+        if has_run(offered, &session.key, run).await? {
             return Ok(Some(session.key));
         }
     }
     Ok(None)
 }
 
+/// Whether a thread has a run of that name.
+async fn has_run(offered: &Offered, key: &SessionKey, run: &str) -> Result<bool, Problem> {
+    let view = offered.endpoint.runner.session(key).await?;
+    let mut said = view.iter().flat_map(|view| view.events.iter()).filter(|event| event.is_user());
+    Ok(said.any(|event| InputMark::of(event).is_some_and(|mark| mark.run == run)))
+}
+
 /// `POST {agent}/runs/{run}/cancel`.
 pub(crate) async fn cancel(
     State(offered): State<Offered>,
-    Path(run): Path<SmolStr>,
+    Named(run): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let any = offered.key(&head, &principal(&head)?, "-")?;
-    let live = offered.app.runs.find(any.app(), any.user(), &run).ok_or_else(|| Problem::not_found("run"))?;
+    let principal = principal(&head)?;
+    let mut live = None;
+    for candidate in offered.candidates(&Asking { head: &head, principal: &principal, input: None })? {
+        let any = candidate.key(&head, &principal, "-")?;
+        live = live.or_else(|| offered.app.runs.find(any.app(), any.user(), &run));
+    }
+    let live = live.ok_or_else(|| Problem::not_found("run"))?;
     let stop = match query(&head, "at").as_deref() {
         None | Some("now") => Stop::Now,
         Some("step") => Stop::At(SafePoint::Next),
@@ -140,8 +209,18 @@ pub(crate) async fn cancel(
 /// `GET {agent}/threads`.
 pub(crate) async fn threads(State(offered): State<Offered>, request: Request) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let any = offered.key(&head, &principal(&head)?, "-")?;
-    let sessions = offered.endpoint.runner.sessions().list(any.app(), any.user()).await?;
+    let principal = principal(&head)?;
+    let mut sessions = Vec::new();
+    for candidate in offered.candidates(&Asking { head: &head, principal: &principal, input: None })? {
+        let any = candidate.key(&head, &principal, "-")?;
+        sessions.extend(candidate.endpoint.runner.sessions().list(any.app(), any.user()).await?);
+    }
+    if offered.choice.is_some() {
+        // Agents may share their sessions.
+        sessions.sort_by(|a, b| a.updated_at.total_cmp(&b.updated_at));
+        let mut seen = std::collections::HashSet::new();
+        sessions.retain(|session| seen.insert(session.key.clone()));
+    }
     let threads: Vec<Value> = sessions
         .iter()
         .rev()
@@ -150,23 +229,43 @@ pub(crate) async fn threads(State(offered): State<Offered>, request: Request) ->
     Ok(answer(StatusCode::OK, &json!({"threads": threads})))
 }
 
-/// A thread that is the caller's.
-async fn thread(offered: &Offered, head: &Parts, thread: &str) -> Result<(SessionKey, SessionView), Problem> {
-    let key = offered.key(head, &principal(head)?, thread)?;
+/// A thread that is the caller's, and the agent that has it.
+async fn thread(
+    offered: Offered,
+    head: &Parts,
+    thread: &str,
+) -> Result<(Offered, SessionKey, SessionView), Problem> {
+    let principal = principal(head)?;
+    let asking = Asking { head, principal: &principal, input: None };
+    let offered = offered.choose(&asking, Some(thread)).await?.unwrap_or(offered);
+    let key = offered.key(head, &principal, thread)?;
     let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("thread"))?;
-    Ok((key, view))
+    Ok((offered, key, view))
 }
 
-/// `GET {agent}/threads/{thread}`: its messages and its state.
+/// The events that a session had when a run began, with those that began it.
+fn until_run(events: &List<Arc<Event>>, run: &str) -> List<Arc<Event>> {
+    let begins =
+        |event: &Arc<Event>| event.is_user() && InputMark::of(event).is_some_and(|mark| mark.run == run);
+    let count = events.iter().position(begins).map_or(events.len(), |at| at + 1);
+    events.iter().take(count).cloned().collect()
+}
+
+/// `GET {agent}/threads/{thread}`: its messages and its state. With `before`, the messages are those there were when that
+/// run began: whoever reads the run's stream from its beginning has all then.
 pub(crate) async fn read_thread(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let (key, view) = thread(&offered, &head, &id).await?;
+    let (offered, key, view) = thread(offered, &head, &id).await?;
     let endpoint = &offered.endpoint;
-    let seen = endpoint.runner.as_seen(&key, &view.events).await?;
+    let events = match query(&head, "before") {
+        Some(run) => until_run(&view.events, &run),
+        None => view.events.clone(),
+    };
+    let seen = endpoint.runner.as_seen(&key, &events).await?;
     let messages = messages(&endpoint.cast, seen.iter(), true);
     let interrupts: Vec<_> = view.open.iter().map(interrupt_on_the_wire).collect();
     let running = offered.app.runs.of_thread(&key).map(|live| live.run.clone());
@@ -180,16 +279,17 @@ pub(crate) async fn read_thread(
     Ok(answer(StatusCode::OK, &body))
 }
 
-/// `DELETE {agent}/threads/{thread}`. A run that it has is stopped first.
+/// `DELETE {agent}/threads/{thread}`. Runs that it has are stopped first.
 pub(crate) async fn delete_thread(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let (key, _) = thread(&offered, &head, &id).await?;
-    if let Some(live) = offered.app.runs.of_thread(&key) {
-        live.stop(Stop::Now);
+    let (offered, key, _) = thread(offered, &head, &id).await?;
+    let under_way = offered.app.runs.all_of_thread(&key);
+    under_way.iter().for_each(|live| live.stop(Stop::Now));
+    for live in under_way {
         live.ended().await;
     }
     offered.endpoint.runner.delete_session(&key).await?;
@@ -200,11 +300,11 @@ pub(crate) async fn delete_thread(
 /// `GET {agent}/threads/{thread}/runs`.
 pub(crate) async fn thread_runs(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let (key, _) = thread(&offered, &head, &id).await?;
+    let (offered, key, _) = thread(offered, &head, &id).await?;
     let news = offered.endpoint.runner.sessions().news(&key, Versions::default()).await?;
     let mut runs: Vec<Value> = Vec::new();
     for entry in news.map(|news| news.entries).unwrap_or_default() {
@@ -234,11 +334,11 @@ pub(crate) async fn thread_runs(
 /// `POST {agent}/threads/{thread}/fork`: a thread of its own that begins like this one, up to a message.
 pub(crate) async fn fork_thread(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
-    let (key, _) = thread(&offered, &head, &id).await?;
+    let (offered, key, _) = thread(offered, &head, &id).await?;
     let body = read(&offered, body).await?;
     let invalid = |message: &str| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "INVALID_INPUT", message);
     let body: Value = match body.is_empty() {
@@ -268,7 +368,10 @@ pub(crate) async fn fork_thread(
         }
     };
     let new = match body.get("threadId").and_then(Value::as_str) {
-        Some(id) => SmolStr::new(id),
+        Some(id) => {
+            InputLimits::default().check_id(|| "threadId".to_owned(), id)?;
+            SmolStr::new(id)
+        }
         None => runner.services().ids.mint(umbel_core::IdKind::Session),
     };
     let forked = SessionKey::new(key.app(), key.user(), &new)?;

@@ -26,8 +26,10 @@ use crate::gate::{self, Gate};
 use crate::live::Stop;
 use crate::metrics::{Counted, Metrics};
 use crate::problem::Problem;
+use crate::resolve::{Asking, Choice};
 use crate::runs::{Runs, ServerLimits};
-use crate::{post, routes};
+use crate::sweep::{Sweep, sweep_on};
+use crate::{post, routes, steps};
 
 /// How often runs that nobody looks at, and those that are over, are seen to.
 const TIDY: Duration = Duration::from_millis(500);
@@ -36,6 +38,8 @@ const TIDY: Duration = Duration::from_millis(500);
 #[derive(Default)]
 pub struct Server {
     agents: Vec<(SmolStr, AgentEndpoint)>,
+    choices: Vec<(SmolStr, Choice)>,
+    sweep: Option<Option<Sweep>>,
     auth: Option<Arc<dyn Auth>>,
     limits: ServerLimits,
     base: SmolStr,
@@ -52,6 +56,29 @@ impl Server {
     /// Offers an agent at a path, such as `/chat`.
     pub fn agent(mut self, path: impl Into<SmolStr>, agent: AgentEndpoint) -> Self {
         self.agents.push((path.into(), agent));
+        self
+    }
+
+    /// Offers one of several agents at a path. `choose` names the one that a request is for; the agents are given by name,
+    /// so that their runs are seen to after a crash. Where it says `None`, the agent is the one that spoke last in the
+    /// thread, or the first for a new one.
+    ///
+    /// Agents that share an app and a store share their threads.
+    pub fn resolver<N: Into<SmolStr>>(
+        mut self,
+        path: impl Into<SmolStr>,
+        agents: impl IntoIterator<Item = (N, AgentEndpoint)>,
+        choose: impl Fn(&Asking<'_>) -> Result<Option<SmolStr>, Problem> + Send + Sync + 'static,
+    ) -> Self {
+        let agents = agents.into_iter().map(|(name, agent)| (name.into(), Arc::new(agent))).collect();
+        self.choices.push((path.into(), Choice { agents, choose: Arc::new(choose) }));
+        self
+    }
+
+    /// When sessions that nobody comes back to are deleted; `None` is never. Unless told, sessions in memory are deleted
+    /// after 20 minutes, and sessions of any other store are kept.
+    pub fn sweep(mut self, sweep: impl Into<Option<Sweep>>) -> Self {
+        self.sweep = Some(sweep.into());
         self
     }
 
@@ -89,8 +116,18 @@ impl Server {
     /// Checks everything and makes the service.
     pub fn build(self) -> Result<Service> {
         let refuse = |message: String| Err(Error::new(ErrorKind::Build, message));
-        let Self { agents, auth, limits, base, mut hosts, origins } = self;
-        if agents.is_empty() {
+        let Self { agents, choices, sweep, auth, limits, base, mut hosts, origins } = self;
+        let mut offers = Vec::new();
+        for (path, agent) in agents {
+            offers.push((path, Arc::new(agent), None));
+        }
+        for (path, choice) in choices {
+            let Some((_, first)) = choice.agents.first() else {
+                return refuse(format!("there is no agent to choose from at `{path}`: name some"));
+            };
+            offers.push((path, first.clone(), Some(Arc::new(choice))));
+        }
+        if offers.is_empty() {
             return refuse("a server without agents has nothing to offer: add one with `agent`".to_owned());
         }
         if auth.is_none() || !hosts.is_empty() {
@@ -104,25 +141,38 @@ impl Server {
             gate: Gate { hosts, origins, open },
             auth,
             metrics: Metrics::default(),
-            agents: agents.iter().map(|(_, agent)| Arc::new(agent.clone())).collect(),
+            agents: offers.iter().flat_map(|(_, agent, choice)| all_of(agent, choice.as_deref())).collect(),
+            sweep,
         });
         let mut router = Router::new()
             .route(&format!("{base}/health"), get(health))
             .route(&format!("{base}/ready"), get(ready))
             .route(&format!("{base}/metrics"), get(metrics))
             .with_state(app.clone());
-        for ((path, _), endpoint) in agents.iter().zip(&app.agents) {
+        for (path, endpoint, choice) in offers {
             let path = smol_str::format_smolstr!("{base}/{}", path.trim_matches('/'));
             if taken.iter().any(|known| *known == *path) {
                 return refuse(format!("the path `{path}` is taken: choose another"));
             }
             taken.push(path.to_string());
-            let offered = Offered { app: app.clone(), endpoint: endpoint.clone(), path };
+            let offered = Offered { app: app.clone(), endpoint, choice, path };
             router = router.merge(agent_routes(offered));
         }
         let router = router.fallback(async || Problem::not_found("page"));
+        let router = router.method_not_allowed_fallback(async || {
+            let message = "that cannot be done here: see which methods the guide lists for this path";
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message)
+        });
         let router = router.layer(axum::middleware::from_fn_with_state(app.clone(), gate::pass));
         Ok(Service { app, router })
+    }
+}
+
+/// The agents of a path.
+fn all_of(agent: &Arc<AgentEndpoint>, choice: Option<&Choice>) -> Vec<Arc<AgentEndpoint>> {
+    match choice {
+        Some(choice) => choice.agents.iter().map(|(_, agent)| agent.clone()).collect(),
+        None => vec![agent.clone()],
     }
 }
 
@@ -135,6 +185,8 @@ fn agent_routes(offered: Offered) -> Router {
         .route(&format!("{path}/capabilities"), get(routes::capabilities))
         .route(&format!("{path}/runs/{{run}}/events"), get(routes::events))
         .route(&format!("{path}/runs/{{run}}/cancel"), post(routes::cancel))
+        .route(&format!("{path}/runs/{{run}}/steps"), get(steps::steps))
+        .route(&format!("{path}/runs/{{run}}/steps/{{step}}/request"), get(steps::request))
         .route(&format!("{path}/threads"), get(routes::threads))
         .route(&format!("{path}/threads/{{thread}}"), get(routes::read_thread).delete(routes::delete_thread))
         .route(&format!("{path}/threads/{{thread}}/runs"), get(routes::thread_runs))
@@ -185,16 +237,19 @@ impl Service {
         self.router.clone()
     }
 
-    /// Sees to runs that nobody looks at, to those of processes that died, and to what is kept; as long as it is polled.
+    /// Sees to runs that nobody looks at, to those of processes that died, to idle sessions, and to what is kept; as long
+    /// as it is polled.
     pub async fn tend(&self) {
         let recover = async {
             loop {
                 for endpoint in &self.app.agents {
-                    match endpoint.runner.recover().await {
-                        Ok(recovered) => {
-                            recovered.iter().for_each(|_| self.app.metrics.count(Counted::Recovered));
+                    for app in endpoint.apps() {
+                        match endpoint.runner.recover_app(&app).await {
+                            Ok(recovered) => {
+                                recovered.iter().for_each(|_| self.app.metrics.count(Counted::Recovered));
+                            }
+                            Err(error) => tracing::warn!("runs could not be gone on with: {error}"),
                         }
-                        Err(error) => tracing::warn!("runs could not be gone on with: {error}"),
                     }
                 }
                 let lease = self.app.agents.iter().map(|agent| agent.runner.config().limits.lease).min();
@@ -207,7 +262,7 @@ impl Service {
                 self.app.runs.tidy();
             }
         };
-        futures::join!(recover, tidy);
+        futures::join!(recover, tidy, sweep_on(&self.app));
     }
 
     /// Serves until `stop` is done. Then no run begins any more; those under way may go on for a while, and each stream

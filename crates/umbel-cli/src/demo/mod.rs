@@ -10,7 +10,7 @@ mod words;
 
 use std::time::Duration;
 
-use umbel::{Chunk, LlmAgent, ModelRequest, Parallel, Result, Runner, Sequential};
+use umbel::{Agent, Chunk, LlmAgent, ModelRequest, Parallel, Result, Runner, Sequential};
 use umbel_stores::Stores;
 
 use self::pace::Paced;
@@ -49,7 +49,18 @@ pub fn runner(pace: Option<Duration>, stores: Stores) -> Result<Runner> {
         .tool(tools::my_trips)
         .sub_agent(foodie(model(script::foodie)))
         .sub_agent(day_plan(model(script::sights), model(script::evening), model(script::writer)));
-    Runner::builder("demo", guide)
+    kept("demo", guide, stores)
+}
+
+/// The part of the team that plans a day, by itself.
+pub fn day_plan_runner(pace: Option<Duration>, stores: Stores) -> Result<Runner> {
+    let model = |answer: fn(&ModelRequest) -> Vec<Result<Chunk>>| Paced::new(answer, pace);
+    let plan = day_plan(model(script::sights), model(script::evening), model(script::writer));
+    kept("demo-day-plan", plan, stores)
+}
+
+fn kept(app: &str, agent: impl Agent + 'static, stores: Stores) -> Result<Runner> {
+    Runner::builder(app, agent)
         .sessions(stores.sessions)
         .artifacts(stores.artifacts)
         .memory(stores.memory)

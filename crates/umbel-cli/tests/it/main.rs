@@ -4,3 +4,4 @@
 
 mod binary;
 mod conversation;
+mod serve;

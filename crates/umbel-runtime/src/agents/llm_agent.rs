@@ -553,6 +553,10 @@ impl Agent for LlmAgent {
         digest.finish()
     }
 
+    fn request<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Option<ModelRequest>>> {
+        Box::pin(async move { flow::rebuild(self, run).await.map(Some) })
+    }
+
     fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<()>> {
         Box::pin(flow::run(self, run))
     }

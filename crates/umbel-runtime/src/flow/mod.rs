@@ -11,7 +11,7 @@ mod resume;
 
 use std::sync::Arc;
 
-use umbel_core::{Agent, Event, Result, Run, SafePoint, Transcript};
+use umbel_core::{Agent, Event, ModelRequest, Result, Run, SafePoint, Transcript};
 
 pub use self::draft::Draft;
 pub(crate) use self::draft::add_given;
@@ -139,6 +139,25 @@ pub async fn merge_calls(agent: &LlmAgent, run: &Run, batch: Batch) -> Result<Op
 fn layers_of(agent: &LlmAgent, team: &Team) -> HookList {
     let stage = AdkStage::of(&team.extras.plugins, &agent.callbacks);
     Onion::new(&team.extras.handlers, agent.handlers(), stage.as_ref()).wrap_tool
+}
+
+/// The request that an agent would make as the log stands. Processors that do something are passed over.
+pub(crate) async fn rebuild(agent: &LlmAgent, run: &Run) -> Result<ModelRequest> {
+    let mut draft = Draft::new(agent, run, Team::of(run)?)?;
+    draft.ask_toolsets().await?;
+    for processor in agent.processors.request() {
+        if processor.applies(agent) && !processor.acts() {
+            processor.process(&mut draft).await?;
+        }
+    }
+    draft.finish_tools().await?;
+    if let (None, edits) = run.values().take_transcript(run.source())
+        && !edits.is_empty()
+    {
+        draft.request.contents = Transcript::replay(&draft.request.contents, &edits).history().clone();
+    }
+    draft.place_turn();
+    Ok(draft.request)
 }
 
 /// One request with all that follows from its answer.

@@ -75,12 +75,14 @@ fn check_again(events: &List<Arc<Event>>, id: &CallId, response: &FunctionRespon
 
 fn check_one(team: &Team, asked: &Interrupt, response: &FunctionResponse, now: f64) -> Result<()> {
     let id = &asked.id;
-    if asked.expires_at.is_some_and(|until| now > until) {
-        return Err(refused(format!("question `{id}` has expired: ask the agent again")));
-    }
     let given = response.response.clone().unwrap_or_default();
     let answer = Answer::from_response(&asked.reason, &given)
         .map_err(|e| refused(format!("the answer to `{id}` is no confirmation: {e}")))?;
+    // It is never too late to say no: otherwise nobody could go on.
+    let is_late = asked.expires_at.is_some_and(|until| now > until);
+    if is_late && answer.decision() != DecisionKind::Reject {
+        return Err(refused(format!("question `{id}` has expired: reject it, and ask the agent again")));
+    }
     if answer.digest.is_some() && answer.digest != asked.digest {
         return Err(refused(format!(
             "the answer to `{id}` is about another call than the one that waits: look at the question again"

@@ -216,6 +216,11 @@ pub(super) fn prepare(task: Task) -> Result<(RunParts, Begins)> {
     // Cancelled before it began, or never read: then it never was.
     task.cancel.check()?;
     task.recorder.look_at(&task.key);
+    Ok(parts_of(task))
+}
+
+/// What a run is made of.
+pub(super) fn parts_of(task: Task) -> (RunParts, Begins) {
     let shared = &task.recorder.shared;
     let parts = RunParts {
         key: task.key,
@@ -229,7 +234,7 @@ pub(super) fn prepare(task: Task) -> Result<(RunParts, Begins)> {
         extensions: shared.extensions.clone(),
         journal: task.recorder,
     };
-    Ok((parts, task.begins))
+    (parts, task.begins)
 }
 
 /// The message, and what the session must be at.

@@ -80,6 +80,8 @@ impl Inner {
         if event.long_running().is_empty() {
             return;
         }
+        // Its answer goes on with this run, be it in this process or in another one, which reads the records.
+        self.hot().trail();
         self.hot().note_questions(event);
         for step in steps {
             if let RunStep::Asked { interrupts } = step {
@@ -192,7 +194,7 @@ impl Recorder {
     }
 
     /// Takes in what a handler left in the run that this one goes on with.
-    fn restore(&self, step: &RunStep) {
+    pub(super) fn restore(&self, step: &RunStep) {
         match step {
             RunStep::Edited { edited } => {
                 self.values.restore_edits(Arc::new(edited.source()), edited.edits.clone());

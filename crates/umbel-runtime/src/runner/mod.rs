@@ -6,6 +6,7 @@ mod hot;
 mod journal;
 mod outlet;
 mod pick;
+mod rebuild;
 mod recovery;
 mod rewind;
 mod stream;

@@ -38,7 +38,13 @@ impl Runner {
     /// Each is claimed by taking its lease, so that one process goes on with it and no other. What is done is not done
     /// again; see [`UnfinishedCalls`](umbel_core::UnfinishedCalls) for calls that were under way.
     pub async fn recover(&self) -> Result<Vec<Recovered>> {
-        let abandoned = self.sessions().abandoned(self.app()).await?;
+        self.recover_app(self.app()).await
+    }
+
+    /// The same for another app, whose sessions this runner runs too: an app that serves several customers may give each
+    /// a name of its own.
+    pub async fn recover_app(&self, app: &str) -> Result<Vec<Recovered>> {
+        let abandoned = self.sessions().abandoned(app).await?;
         let keys: HashSet<SessionKey> = abandoned.iter().map(|one| one.key.clone()).collect();
         // Whoever goes on with a session sees to those that work for it.
         let left =
@@ -59,7 +65,7 @@ impl Runner {
 
     /// Goes on with the run that was cut short in a session, if there still is one.
     pub(super) async fn recover_session(&self, key: &SessionKey) -> Result<()> {
-        let abandoned = self.sessions().abandoned(self.app()).await?;
+        let abandoned = self.sessions().abandoned(key.app()).await?;
         if let Some(one) = abandoned.into_iter().find(|one| one.key == *key) {
             self.recover_abandoned(one).await?;
         }

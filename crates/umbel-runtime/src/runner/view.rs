@@ -6,7 +6,7 @@ use umbel_core::{
     CancelToken, Event, Interrupt, List, NodeId, Result, Run, RunId, RunParts, SessionKey, State, Versions,
 };
 
-use super::drive::{Begins, Task, prepare};
+use super::drive::{Begins, Task, parts_of};
 use super::journal::Recorder;
 use super::{Runner, recovery};
 use crate::onion;
@@ -67,7 +67,7 @@ impl Runner {
             cancel: CancelToken::new(),
             depth: 0,
         };
-        let (parts, _) = prepare(task)?;
+        let (parts, _) = parts_of(task);
         let mut seen = List::new();
         for event in events.iter() {
             let Some(node) = team.tree.find(event.author()) else {

@@ -689,3 +689,24 @@ async fn an_agent_that_was_handed_the_conversation_asks_and_keeps_it() {
         assert_eq!([boss.requests().len(), clerk.requests().len()], [1, 3], "{way:?}");
     }
 }
+
+#[tokio::test]
+async fn it_is_never_too_late_to_say_no() {
+    let hands = Hands::default();
+    let ask = FunctionTool::with_context("ask", "", |cx, _: Value| {
+        Box::pin(async move {
+            let answer = cx.interrupt(Question::confirm("Sure?").expires_in(Duration::from_secs(10)))?;
+            Ok(answer.confirmed)
+        })
+    });
+    let model = ScriptedModel::new("m").call("ask", json!({})).text("done");
+    let (agent, clock) = (LlmAgent::new("a").model(model).tool(ask), hands.clone());
+    let make = move || Runner::builder("app", agent.clone()).clock(clock.clone());
+    let desk = Desk::new(Way::Cold, make).await;
+    desk.say("hi").await;
+    let asked = desk.only().await;
+    hands.0.store(1_000, Ordering::SeqCst);
+    let message = desk.refused([(&asked, Answer::approve())]).await;
+    assert!(message.contains("has expired"), "{message}");
+    desk.answer([(&asked, Answer::reject())]).await.assert_finished();
+}

@@ -27,6 +27,7 @@ mod options;
 mod outcome;
 mod pii;
 mod pii_vectors;
+mod rebuild;
 mod recovery;
 mod repair;
 mod safe_points;

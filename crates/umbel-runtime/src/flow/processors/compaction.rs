@@ -12,6 +12,10 @@ impl RequestProcessor for Compaction {
         "compaction"
     }
 
+    fn acts(&self) -> bool {
+        true
+    }
+
     fn process<'a>(&'a self, draft: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
         let Some(compactor) = draft.team.extras.compaction.clone() else { return Work::done(Ok(())) };
         if !compactor.watches_tokens() {

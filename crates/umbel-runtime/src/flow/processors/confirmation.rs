@@ -20,6 +20,10 @@ impl RequestProcessor for Confirmations {
         "confirmation"
     }
 
+    fn acts(&self) -> bool {
+        true
+    }
+
     fn process<'a>(&'a self, draft: &'a mut Draft<'_>) -> Work<'a, Result<()>> {
         // What people say comes as the message of a run.
         if !draft.run.input().is_some_and(|input| input.has_responses()) {

@@ -27,6 +27,12 @@ pub trait RequestProcessor: Send + Sync {
         true
     }
 
+    /// Whether it does something besides working on the request: makes calls, asks people, sums up. Who only wants to
+    /// know what the request was passes it over.
+    fn acts(&self) -> bool {
+        false
+    }
+
     /// Has a say in how the log is seen, before it is turned into messages.
     fn see(&self, _step: &Draft<'_>, _view: &mut ContentsView) {}
 
