@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use futures::{FutureExt, StreamExt};
 use umbel_agui::{Ending, EventKind, InputMark, Message, PROTOCOL_VERSION, Translator, messages};
@@ -44,8 +45,7 @@ pub(crate) async fn drive(offered: &Offered, ticket: Ticket, plan: Plan) {
 }
 
 /// Tells that a run cannot begin, in a stream that has.
-pub(crate) fn refuse(ticket: &Ticket, problem: &Problem) {
-    let live = &ticket.live;
+pub(crate) fn refuse(live: &Arc<LiveRun>, problem: &Problem) {
     let mut emitter = Emitter::new(live.clone());
     let started = EventKind::RunStarted {
         thread_id: Cow::Borrowed(live.key.id()),
@@ -132,6 +132,10 @@ async fn follow(
                 tell(&event, translator, emitter);
                 if translator.owes_messages() {
                     correct(endpoint, live, translator, emitter).await;
+                }
+                if emitter.was_full() {
+                    // Viewers have their turn, even if the run never waits.
+                    tokio::task::yield_now().await;
                 }
             }
         }

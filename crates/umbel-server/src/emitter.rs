@@ -19,6 +19,7 @@ pub(crate) struct Emitter {
     frames: Frames,
     /// Frames that are handed on already.
     flushed: u64,
+    handed_on: bool,
 }
 
 /// Frames in the making.
@@ -46,7 +47,7 @@ impl Emitter {
             seen: None,
             announced: 0,
         };
-        Self { live, guard: Guard::new(), frames, flushed: 0 }
+        Self { live, guard: Guard::new(), frames, flushed: 0, handed_on: false }
     }
 
     /// One for a client that has seen the frames up to that place.
@@ -101,7 +102,13 @@ impl Emitter {
         }
         if self.frames.out.len() > ENOUGH {
             self.flush();
+            self.handed_on = true;
         }
+    }
+
+    /// Whether frames were handed on since this was last asked, since there were many.
+    pub(crate) fn was_full(&mut self) -> bool {
+        std::mem::take(&mut self.handed_on)
     }
 
     /// What is left void of an event that never came: who speaks may have gone on with another one.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
-use umbel_agui::{InputMark, event_of, interrupt_on_the_wire, messages};
+use umbel_agui::{InputLimits, InputMark, event_of, interrupt_on_the_wire, messages};
 use umbel_core::store::Entries;
 use umbel_core::{Event, List, LogEntry, NewSession, Outcome, RunStep, SafePoint, SessionKey, Versions};
 use umbel_runtime::SessionView;
@@ -24,6 +24,21 @@ use crate::resolve::Asking;
 
 /// How many of a user's threads are searched for a run whose thread is not named.
 const SEARCHED: usize = 200;
+
+/// A name in an address.
+pub(crate) struct Named(SmolStr);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let named = Path::<SmolStr>::from_request_parts(head, state).await;
+        named.map(|Path(name)| Self(name)).map_err(|_| {
+            let message = "the address cannot be read: write it in UTF-8";
+            Problem::new(StatusCode::BAD_REQUEST, "INVALID_INPUT", message)
+        })
+    }
+}
 
 /// JSON with a status.
 pub(crate) fn answer(status: StatusCode, body: &Value) -> Response {
@@ -65,7 +80,7 @@ pub(crate) async fn capabilities(
 /// `GET {agent}/runs/{run}/events`.
 pub(crate) async fn events(
     State(offered): State<Offered>,
-    Path(run): Path<SmolStr>,
+    Named(run): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
@@ -165,7 +180,7 @@ async fn has_run(offered: &Offered, key: &SessionKey, run: &str) -> Result<bool,
 /// `POST {agent}/runs/{run}/cancel`.
 pub(crate) async fn cancel(
     State(offered): State<Offered>,
-    Path(run): Path<SmolStr>,
+    Named(run): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
@@ -240,7 +255,7 @@ fn until_run(events: &List<Arc<Event>>, run: &str) -> List<Arc<Event>> {
 /// run began: whoever reads the run's stream from its beginning has all then.
 pub(crate) async fn read_thread(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
@@ -264,16 +279,17 @@ pub(crate) async fn read_thread(
     Ok(answer(StatusCode::OK, &body))
 }
 
-/// `DELETE {agent}/threads/{thread}`. A run that it has is stopped first.
+/// `DELETE {agent}/threads/{thread}`. Runs that it has are stopped first.
 pub(crate) async fn delete_thread(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
     let (offered, key, _) = thread(offered, &head, &id).await?;
-    if let Some(live) = offered.app.runs.of_thread(&key) {
-        live.stop(Stop::Now);
+    let under_way = offered.app.runs.all_of_thread(&key);
+    under_way.iter().for_each(|live| live.stop(Stop::Now));
+    for live in under_way {
         live.ended().await;
     }
     offered.endpoint.runner.delete_session(&key).await?;
@@ -284,7 +300,7 @@ pub(crate) async fn delete_thread(
 /// `GET {agent}/threads/{thread}/runs`.
 pub(crate) async fn thread_runs(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
@@ -318,7 +334,7 @@ pub(crate) async fn thread_runs(
 /// `POST {agent}/threads/{thread}/fork`: a thread of its own that begins like this one, up to a message.
 pub(crate) async fn fork_thread(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
@@ -352,7 +368,10 @@ pub(crate) async fn fork_thread(
         }
     };
     let new = match body.get("threadId").and_then(Value::as_str) {
-        Some(id) => SmolStr::new(id),
+        Some(id) => {
+            InputLimits::default().check_id(|| "threadId".to_owned(), id)?;
+            SmolStr::new(id)
+        }
         None => runner.services().ids.mint(umbel_core::IdKind::Session),
     };
     let forked = SessionKey::new(key.app(), key.user(), &new)?;

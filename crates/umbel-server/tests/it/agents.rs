@@ -24,14 +24,21 @@ type Answer = dyn Fn(&ModelRequest) -> Chunks + Send + Sync;
 pub(crate) struct Script {
     answer: Arc<Answer>,
     pause: Duration,
+    /// Whether it never comes to the end of what it says.
+    hangs: bool,
 }
 
 impl Script {
+    /// A model that says what it is told to, and nothing more, for ever.
+    fn hanging(answer: impl Fn(&ModelRequest) -> Chunks + Send + Sync + 'static) -> Self {
+        Self { hangs: true, ..Self::new(Duration::ZERO, answer) }
+    }
+
     pub(crate) fn new(
         pause: Duration,
         answer: impl Fn(&ModelRequest) -> Chunks + Send + Sync + 'static,
     ) -> Self {
-        Self { answer: Arc::new(answer), pause }
+        Self { answer: Arc::new(answer), pause, hangs: false }
     }
 }
 
@@ -42,6 +49,9 @@ impl Model for Script {
 
     fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {
         let (chunks, pause) = (stream::iter((self.answer)(request)), self.pause);
+        if self.hangs {
+            return Box::pin(chunks.chain(stream::pending()));
+        }
         if pause.is_zero() {
             return Box::pin(chunks);
         }
@@ -324,6 +334,64 @@ fn team(name: &'static str, pause: Duration) -> Arc<dyn umbel::Agent> {
             Arc::new(llm(name, pause, passes).sub_agent(helper.tool(weather())))
         }
         other => panic!("there is no agent {other}"),
+    }
+}
+
+/// Agents that are cut short when they have said `ghost`.
+pub(crate) const DYING: [&str; 5] = ["text", "reasoning", "one_tool", "predict", "busy_team"];
+
+/// The agent of that name in a process that dies: it comes to where it says `ghost`, and no further.
+pub(crate) fn dying(name: &'static str) -> RunnerBuilder {
+    let llm = |answer: Box<Answer>| LlmAgent::new(name).model(Script::hanging(answer));
+    let agent = match name {
+        "text" => llm(Box::new(|_| then(say("Half a "), say("ghost")))),
+        "reasoning" => llm(Box::new(|_| then(think("This is a "), think("ghost")))),
+        "one_tool" => {
+            let calls = Script::new(Duration::ZERO, |_| call(&[("weather", json!({"city": "Paris"}))]));
+            let model = OneThenOther {
+                first: calls,
+                other: Script::hanging(|_| then(say("It is a "), say("ghost"))),
+            };
+            LlmAgent::new(name).model(model).tool(weather())
+        }
+        "predict" => llm(Box::new(|_| {
+            let pieces = [("$.title", json!("A tale")), ("$.text", json!("A ghost"))];
+            let mut chunks = then(say("I write."), written("write_document", "doc-1", &pieces));
+            chunks.pop();
+            chunks
+        }))
+        .tool(write_document()),
+        "busy_team" => {
+            let says = |_: &ModelRequest| then(think("Let me think."), say("Done."));
+            let both = Parallel::new("both")
+                .agent(LlmAgent::new("left").model(Script::new(Duration::ZERO, says)))
+                .agent(LlmAgent::new("right").model(Script::hanging(|_| then(say("I am a "), say("ghost")))));
+            return Runner::builder(
+                name,
+                Sequential::new(name)
+                    .agent(both)
+                    .agent(LlmAgent::new("editor").model(Script::hanging(|_| Vec::new()))),
+            );
+        }
+        other => panic!("{other} does not die"),
+    };
+    Runner::builder(name, agent)
+}
+
+/// One model for the first call of a turn, another one once there are results.
+#[derive(Debug)]
+struct OneThenOther {
+    first: Script,
+    other: Script,
+}
+
+impl Model for OneThenOther {
+    fn name(&self) -> &str {
+        "script"
+    }
+
+    fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {
+        if results(request).is_empty() { self.first.generate(request) } else { self.other.generate(request) }
     }
 }
 

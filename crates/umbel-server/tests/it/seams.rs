@@ -6,7 +6,8 @@ use std::time::Duration;
 use http::{Method, Request};
 use serde::Serialize;
 use serde_json::Value;
-use umbel_server::{Server, Service};
+use umbel::RunnerBuilder;
+use umbel_server::{Server, ServerLimits, Service};
 
 use crate::agents;
 use crate::fold::{Client, Folded};
@@ -14,9 +15,19 @@ use crate::support::{Host, Reply, SseFrame, within};
 
 /// The service with one agent, at `/a`, on a store.
 pub(crate) async fn service(name: &'static str, pause: Duration, store: &str) -> Service {
+    offer(name, agents::agent(name, pause), store, ServerLimits::default()).await
+}
+
+/// The same with any agent. Leases are short, so that runs of others that died are gone on with soon.
+pub(crate) async fn offer(
+    name: &'static str,
+    runner: RunnerBuilder,
+    store: &str,
+    limits: ServerLimits,
+) -> Service {
     let sessions = umbel_stores::open(store).await.unwrap().sessions;
-    let runner = agents::agent(name, pause).sessions(sessions).build().unwrap();
-    Server::new().agent("/a", agents::endpoint(name, runner)).build().unwrap()
+    let runner = runner.sessions(sessions).lease(Duration::from_millis(100)).build().unwrap();
+    Server::new().agent("/a", agents::endpoint(name, runner)).limits(limits).build().unwrap()
 }
 
 pub(crate) fn file(folder: &Path) -> String {
@@ -39,7 +50,7 @@ pub(crate) fn events(frames: &[SseFrame]) -> impl Iterator<Item = &Value> {
     frames.iter().map(|frame| &frame.event)
 }
 
-fn texts(frames: &[SseFrame]) -> Vec<&str> {
+pub(crate) fn texts(frames: &[SseFrame]) -> Vec<&str> {
     frames.iter().map(|frame| frame.text.as_str()).collect()
 }
 
@@ -105,7 +116,7 @@ pub(crate) fn shape(frames: &[SseFrame]) -> String {
 }
 
 /// Every place at which a stream can be cut: before the first frame, behind each.
-fn cuts(frames: &[SseFrame]) -> impl Iterator<Item = (usize, Option<&SseFrame>)> {
+pub(crate) fn cuts(frames: &[SseFrame]) -> impl Iterator<Item = (usize, Option<&SseFrame>)> {
     (0..=frames.len()).map(|cut| (cut, cut.checked_sub(1).map(|last| &frames[last])))
 }
 

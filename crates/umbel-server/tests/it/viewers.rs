@@ -1,0 +1,184 @@
+//! Several who look at one run: at once, too slowly, from elsewhere.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use umbel::{LlmAgent, Runner};
+use umbel_server::ServerLimits;
+
+use crate::agents::{self, Script};
+use crate::fold::Client;
+use crate::seams::{Seams, behind, cut_twice, cuts, events, file, offer, service, shape, texts};
+use crate::support::{Host, SseFrame, input, read_until, within};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_viewers_see_the_same_bytes() {
+    let host = Host::start(service("busy_team", Duration::from_millis(3), "memory:").await).await;
+    let input = agents::request("busy_team", "t", "r");
+    let first = host.post("/a", &input).await;
+    let second = behind(&host, "r", None, false).await;
+    let third = host.post("/a", &input).await;
+    let (first, second, third) = futures::join!(first.frames(), second.frames(), third.frames());
+    assert_eq!(texts(&first), texts(&second));
+    assert_eq!(texts(&first), texts(&third));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_viewer_that_is_too_slow_is_cut_off_and_goes_on_from_the_log() {
+    let limits = ServerLimits { run_bytes: 4 << 10, ..ServerLimits::default() };
+    let piece = "x".repeat(512 << 10);
+    // More than the sockets between them hold.
+    let model = Script::new(Duration::from_millis(1), move |_| {
+        (0..48).map(|number| Ok(umbel::Chunk::Text(format!("{number} {piece} ")))).collect()
+    });
+    let runner = Runner::builder("long", LlmAgent::new("long").model(model));
+    let host = Host::start(offer("long", runner, "memory:", limits).await).await;
+    let input = input("t", "r", "Go on");
+    let mut slow = host.post("/a", &input).await;
+    let mut seen = vec![slow.next().await.unwrap()];
+    // The run does not wait for anybody: it is over while the viewer does not read.
+    within(async {
+        while host.get("/a/threads/t").await.json().await["runningRunId"] != Value::Null {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let cut_off = loop {
+        match slow.try_next().await {
+            Ok(Some(frame)) => seen.push(frame),
+            Ok(None) => break false,
+            Err(_) => break true,
+        }
+    };
+    assert!(cut_off, "it read {} frames and was not cut off", seen.len());
+    let rest = behind(&host, "r", seen.last(), false).await.frames().await;
+    let whole = behind(&host, "r", None, false).await.frames().await;
+    let mut seams = Seams::new("long", &input, &whole);
+    seams.check("too slow", &[&seen, &rest]);
+    seams.assert();
+}
+
+/// The interrupts that a stream ends with.
+fn asked(frames: &[SseFrame]) -> usize {
+    let end = &frames.last().unwrap().event;
+    end["outcome"]["interrupts"].as_array().map_or(0, Vec::len)
+}
+
+fn resume(input: &Value, run: &str, frames: &[SseFrame]) -> Value {
+    let mut client = Client::new(input);
+    events(frames).for_each(|event| client.take(event).unwrap());
+    let answers = client.interrupts.iter().map(
+        |asked| json!({"interruptId": asked["id"], "status": "resolved", "payload": {"approved": true}}),
+    );
+    let answers: Vec<Value> = answers.collect();
+    assert!(!answers.is_empty());
+    let mut resume = input.clone();
+    resume["runId"] = json!(run);
+    resume["messages"] = json!(client.messages);
+    resume["resume"] = json!(answers);
+    resume
+}
+
+/// Takes the first run up at every frame. Gives how often it was asked what was asked before.
+async fn asked_again(host: &Host, input: &Value, uncut: &[SseFrame], what: &str) -> usize {
+    let mut again = 0;
+    for (cut, last) in cuts(uncut) {
+        let rest = behind(host, "r", last, false).await.frames().await;
+        let joined = [&uncut[..cut], &rest].concat();
+        let told = Client::new(input).read(events(&joined));
+        told.unwrap_or_else(|why| panic!("{what}, cut at {cut}: {why}\n{}", shape(&joined)));
+        again += usize::from(!rest.is_empty() && asked(&rest) > 0);
+    }
+    again
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_answered_is_not_asked_again_by_a_stream_that_is_taken_up() {
+    for resumed in ["r", "r2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = file(folder.path());
+        let host = Host::start(service("hitl", Duration::ZERO, &store).await).await;
+        let input = input("t", "r", "Mail ann");
+        let uncut = host.post("/a", &input).await.frames().await;
+        assert_eq!(asked(&uncut), 1);
+        assert_eq!(asked_again(&host, &input, &uncut, "at hand").await, uncut.len());
+        host.service.forget_frames();
+        assert_eq!(asked_again(&host, &input, &uncut, "from the log").await, uncut.len());
+
+        let resume = resume(&input, resumed, &uncut);
+        let answered = host.post("/a", &resume).await.frames().await;
+        assert_eq!(asked(&answered), 0);
+        let mut seams = Seams::new("hitl", &resume, &answered);
+        assert_eq!(asked_again(&host, &input, &uncut, "answered, at hand").await, 0);
+        for (cut, last) in cuts(&answered).skip(1) {
+            let rest = behind(&host, resumed, last, false).await.frames().await;
+            assert_eq!(texts(&rest), texts(&answered[cut..]));
+        }
+        host.service.forget_frames();
+        assert_eq!(asked_again(&host, &input, &uncut, "answered, from the log").await, 0);
+        cut_twice(&host, resumed, &mut seams, "answered").await;
+        drop(host);
+        let host = Host::start(service("hitl", Duration::ZERO, &store).await).await;
+        assert_eq!(asked_again(&host, &input, &uncut, "answered, after a restart").await, 0);
+        cut_twice(&host, resumed, &mut seams, "answered, after a restart").await;
+        seams.assert();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_knows_no_interrupts_gets_none_from_the_log_either() {
+    let host = Host::start(service("hitl", Duration::ZERO, "memory:").await).await;
+    let mut input = input("t", "r", "Mail ann");
+    input.as_object_mut().unwrap().shift_remove("protocolVersion");
+    let uncut = host.post("/a", &input).await.frames().await;
+    assert_eq!(asked(&uncut), 0);
+    host.service.forget_frames();
+    let mut seams = Seams::new("hitl", &input, &uncut);
+    cut_twice(&host, "r", &mut seams, "plain").await;
+    seams.assert();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_under_way_elsewhere_is_followed_to_its_end() {
+    for name in ["busy_team", "predict", "retry", "hitl"] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = file(folder.path());
+        let pause = Duration::from_millis(15);
+        let first = Host::start(service(name, pause, &store).await).await;
+        let second = std::sync::Arc::new(Host::start(service(name, pause, &store).await).await);
+        let input = agents::request(name, "t", "r");
+        let mut reply = first.post("/a", &input).await;
+        let (mut uncut, mut others) = (Vec::new(), Vec::new());
+        while let Some(frame) = reply.next().await {
+            uncut.push(frame.clone());
+            // That a run begins is told before the log knows of it.
+            if frame.kind() != "RUN_STARTED" {
+                let second = second.clone();
+                let rest = async move { behind(&second, "r", Some(&frame), false).await.frames().await };
+                others.push((uncut.len(), tokio::spawn(rest)));
+            }
+        }
+        let mut seams = Seams::new(name, &input, &uncut);
+        for (cut, other) in others {
+            let rest = within(other).await.unwrap();
+            seams.check(&format!("elsewhere, cut at {cut}"), &[&uncut[..cut], &rest]);
+        }
+        seams.assert();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_of_a_thread_that_is_deleted_elsewhere_has_an_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = file(folder.path());
+    let runner = agents::dying("text");
+    let first = Host::start(offer("text", runner, &store, ServerLimits::default()).await).await;
+    let second = Host::start(service("text", Duration::ZERO, &store).await).await;
+    let mut reply = first.post("/a", &input("t", "r", "Go on")).await;
+    let frame = read_until(&mut reply, "ghost").await.pop().unwrap();
+    let other = behind(&second, "r", Some(&frame), false).await;
+    let delete = http::Request::builder().method("DELETE").uri("/a/threads/t");
+    assert_eq!(first.send(delete, "").await.status(), 204);
+    let rest = other.frames().await;
+    assert!(["RUN_ERROR", "RUN_FINISHED"].contains(&rest.last().unwrap().kind()), "{}", shape(&rest));
+}
