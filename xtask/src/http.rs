@@ -102,9 +102,9 @@ pub(crate) fn short(bench: &Bench) -> Result<Vec<(String, u64)>, Trouble> {
     let costs = [
         ("http_bytes_at_start", bench.bytes("start", "0")?),
         ("http_bytes_per_stream", bench.bytes("streams", "300")?),
-        ("http_bytes_per_thread", bench.bytes("threads", "2000")?),
+        ("http_bytes_per_thread", bench.bytes("threads", "10000")?),
         ("http_cpu_chat_percent_of_raw", percent(load.times("cpu_us"))),
-        ("http_growth_percent", bench.growth(100)?),
+        ("http_growth_percent", bench.growth(60)?),
         ("http_instructions_chat", bench.instructions("umbel", "chat", "memory")?),
         ("http_instructions_sqlite_chat", bench.instructions("umbel", "chat", "sqlite")?),
         ("http_instructions_tool", bench.instructions("umbel", "tool", "memory")?),
