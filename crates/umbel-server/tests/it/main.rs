@@ -13,6 +13,7 @@ mod docs;
 mod faults;
 mod fold;
 mod jwt;
+mod middleware_bugs;
 mod odd_names;
 mod policies;
 mod seams;
