@@ -16,6 +16,7 @@ mod first_steps;
 mod fold;
 mod ghosts;
 mod jwt;
+mod middleware_bugs;
 mod odd_names;
 mod policies;
 mod seams;
