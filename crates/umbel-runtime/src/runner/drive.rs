@@ -189,7 +189,8 @@ async fn take_session(
                 recorder.begin(acquired, event);
                 return Run::new(parts, shared.team.tree.root());
             }
-            Err(error) if error.kind() == ErrorKind::StaleSession && decided_at.is_none() => {}
+            Err(error)
+                if error.kind() == ErrorKind::StaleSession && depends_on_log && decided_at.is_none() => {}
             Err(error) => patience.wait(&recorder, &parts, error).await?,
         }
         if depends_on_log {

@@ -268,7 +268,7 @@ async fn a_tool_that_panics_does_no_harm_in_any_place_of_a_batch() {
             match n == place {
                 // It is the tool that is blamed, and not the layer around it.
                 true => {
-                    assert_eq!(response["error"], "The tool `broken` is broken: this call of it panicked.")
+                    assert_eq!(response["error"], "The tool `broken` is broken: this call of it panicked.");
                 }
                 false => assert_eq!(*response, json!({"n": n})),
             }
