@@ -290,9 +290,14 @@ impl Translator {
 
     /// Ends what the event shows to be void: its agent had begun to say something else, and did not say it.
     pub fn make_void(&mut self, event: &Event, sink: &mut impl FnMut(AguiEvent<'_>)) {
-        if self.drafts.iter().any(|draft| draft.shown.event != event.id) {
+        if self.may_void(event) {
             self.bury(event, sink);
         }
+    }
+
+    /// Whether something else is being said, which the event may show to be void.
+    pub fn may_void(&self, event: &Event) -> bool {
+        self.drafts.iter().any(|draft| draft.shown.event != event.id)
     }
 
     /// Whether [`messages`](Self::messages) is due: something was shown that the log does not have, and nothing is being

@@ -124,8 +124,10 @@ async fn follow(
             None => return failure,
             Some(Err(error)) => failure = Some(error),
             Some(Ok(event)) => {
-                emitter.begin(None, Part::Preview);
-                translator.make_void(&event, &mut |event| emitter.say(&event));
+                if translator.may_void(&event) {
+                    emitter.begin(None, Part::Preview);
+                    translator.make_void(&event, &mut |event| emitter.say(&event));
+                }
                 if translator.owes_messages() {
                     correct(endpoint, live, translator, emitter).await;
                 }
