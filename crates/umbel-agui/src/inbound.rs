@@ -11,7 +11,7 @@ use umbel_core::{
     RunId, Source,
 };
 
-use crate::input::{InputError, InputLimits, ResumeEntry};
+use crate::input::{InputError, InputLimits, MOST_LEVELS, ResumeEntry, is_within};
 use crate::media;
 use crate::message::{AssistantMessage, ContentPart, Message, MessageContent, ToolMessage};
 use crate::questions::{answer_from, answer_of};
@@ -290,10 +290,10 @@ fn response_of(message: &ToolMessage, call: &CallId, name: &SmolStr) -> Function
             text_of(&message.content)
         }
     };
-    let said = match serde_json::from_str(&said) {
-        Ok(Value::Object(object)) => object,
-        Ok(other) => Object::from_iter([("result".to_owned(), other)]),
-        Err(_) => Object::from_iter([("result".to_owned(), Value::String(said))]),
+    let said = match shallow(&said) {
+        Some(Value::Object(object)) => object,
+        Some(other) => Object::from_iter([("result".to_owned(), other)]),
+        None => Object::from_iter([("result".to_owned(), Value::String(said))]),
     };
     let said = match &message.error {
         Some(error) => Object::from_iter([("error".to_owned(), json!(error))]),
@@ -306,6 +306,11 @@ fn response_of(message: &ToolMessage, call: &CallId, name: &SmolStr) -> Function
         response.unknown.insert("parts".to_owned(), parts);
     }
     response
+}
+
+/// Text as the JSON that it is, unless that is nested so deep that the log could not keep it.
+fn shallow(text: &str) -> Option<Value> {
+    serde_json::from_str(text).ok().filter(|value| is_within(value, MOST_LEVELS))
 }
 
 fn text_of(content: &MessageContent) -> String {
@@ -382,7 +387,8 @@ fn assistant_parts<'a>(
     let text = message.content.as_ref().filter(|text| !text.is_empty());
     let mut parts: Parts = text.map(|text| Part::text(text.clone())).into_iter().collect();
     parts.extend(calls.map(|call| {
-        let args = serde_json::from_str(&call.function.arguments).unwrap_or_default();
+        let args = shallow(&call.function.arguments).and_then(|args| args.as_object().cloned());
+        let args = args.unwrap_or_default();
         Part::call(FunctionCall::new(call.function.name.clone(), args).with_id(call.id.clone()))
     }));
     parts

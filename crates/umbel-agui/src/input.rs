@@ -107,6 +107,19 @@ impl ResumeStatus {
     }
 }
 
+/// How deep values may be nested that are kept.
+pub(crate) const MOST_LEVELS: usize = 64;
+
+/// Whether a value has no more levels than that.
+pub(crate) fn is_within(value: &Value, levels: usize) -> bool {
+    let below = |value: &Value| levels.checked_sub(1).is_some_and(|levels| is_within(value, levels));
+    match value {
+        Value::Array(items) => items.iter().all(below),
+        Value::Object(fields) => fields.values().all(below),
+        _ => true,
+    }
+}
+
 /// How much an input may hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputLimits {
@@ -116,11 +129,14 @@ pub struct InputLimits {
     pub messages: usize,
     /// Longest id or name, in bytes; 256 by default.
     pub id_bytes: usize,
+    /// How deep values may be nested that are kept; 64 by default. What is kept stands within other things in the log, and
+    /// must be read from there again.
+    pub depth: usize,
 }
 
 impl Default for InputLimits {
     fn default() -> Self {
-        Self { tools: 128, messages: 100_000, id_bytes: 256 }
+        Self { tools: 128, messages: 100_000, id_bytes: 256, depth: MOST_LEVELS }
     }
 }
 
@@ -431,8 +447,17 @@ impl InputLimits {
         }
         for (index, entry) in input.resume.iter().enumerate() {
             self.check_id(|| format!("resume[{index}].interruptId"), &entry.interrupt_id)?;
+            self.check_depth(|| format!("resume[{index}].payload"), entry.payload.as_ref())?;
         }
-        Ok(())
+        self.check_depth(|| "state".to_owned(), input.state.as_ref())
+    }
+
+    fn check_depth(&self, path: impl Fn() -> String, value: Option<&Value>) -> Result<(), InputError> {
+        if value.is_none_or(|value| is_within(value, self.depth)) {
+            return Ok(());
+        }
+        let message = format!("has more than {} levels: send flatter values", self.depth);
+        Err(InputError::new(InputErrorKind::TooMuch, path(), message))
     }
 
     /// The ids and names of a message.

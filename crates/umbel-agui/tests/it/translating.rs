@@ -51,6 +51,7 @@ impl Page {
     }
 
     /// An event of the run, and what is due after it.
+    #[expect(clippy::needless_pass_by_value, reason = "reads better")]
     fn hear(&mut self, event: Event) {
         if !event.is_partial() {
             self.log.push(Arc::new(event.clone()));
@@ -113,10 +114,12 @@ fn partial(id: &str, part: Part) -> Event {
     Event { partial: Some(true), ..event(id, "root", [part]) }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "reads better")]
 fn call(id: &str, name: &str, args: Value) -> Part {
     Part::call(FunctionCall::new(name, args.as_object().cloned().unwrap()).with_id(id))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "reads better")]
 fn result(id: &str, name: &str, value: Value) -> Part {
     Part::response(FunctionResponse::new(Some(id.into()), name, value.as_object().cloned().unwrap()))
 }

@@ -28,12 +28,18 @@ pub(super) fn is_over(turn: &mut Turn<'_>, replay: &Replay) -> bool {
         return true;
     }
     turn.cut_short = cut_short(&events, at, &last, replay).map(Box::new);
-    turn.cut_short.is_none() && !was_answered(run, &last) && (last.is_final() || is_left(at, &last, replay))
+    turn.cut_short.is_none()
+        && !was_answered(run, &events, begin)
+        && (last.is_final() || is_left(at, &last, replay))
 }
 
 /// Whether the agent's last word were calls that are answered later, and were: it does not wait any more. Then the model
-/// has something to say to the answers.
-fn was_answered(run: &Run, last: &Event) -> bool {
+/// has something to say to the answers. What such a tool did at once, such as to state, is no word.
+fn was_answered(run: &Run, events: &List<Arc<Event>>, begin: usize) -> bool {
+    let says = |event: &&Arc<Event>| {
+        event.source == *run.source() && event.content.as_ref().is_some_and(|said| !said.parts.is_empty())
+    };
+    let Some(last) = events.iter_from(begin).rev().find(says) else { return false };
     let later = |call: &FunctionCall| call.id.as_ref().is_some_and(|id| last.long_running().contains(id));
     let asks = |call: &FunctionCall| {
         [REQUEST_CONFIRMATION, REQUEST_INPUT, REQUEST_CREDENTIAL].contains(&call.name.as_str())

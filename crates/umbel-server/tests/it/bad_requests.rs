@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use umbel_server::{Server, ServerLimits};
 
-use crate::desk::{ask, desk, end, kinds, offered, serve, talker, text, user, with};
+use crate::desk::{ask, desk, offered, serve, talker, text, user, with};
 use crate::support::{Host, input, within};
 
 /// A request and what it is answered.
@@ -169,6 +169,13 @@ fn bodies() -> Vec<Case> {
             400,
             "NOT_JSON",
             "`state` of the input: cannot be read as JSON: recursion limit exceeded",
+        ),
+        posted(
+            "state of 65 levels",
+            deep(with(base(), "state", json!("DEEP")), 65),
+            413,
+            "TOO_MUCH",
+            "`state` of the input: has more than 64 levels: send flatter values",
         ),
         posted(
             "deep properties",
@@ -586,19 +593,4 @@ async fn without_allowed_origins_no_page_is_told_that_it_may_ask() {
         .header("access-control-request-method", "POST");
     let reply = host.send(preflight, "").await;
     assert_eq!((reply.status().as_u16(), reply.head.headers.get("access-control-allow-origin")), (403, None));
-}
-
-#[tokio::test]
-async fn deep_json_within_the_limit_is_kept_and_read_again() {
-    let host = desk(talker("Deep.")).await;
-    let nested = deep(with(input("t", "r", "hello"), "state", json!({"deep": "DEEP"})), 60);
-    let request =
-        http::Request::builder().method("POST").uri("/agent").header("content-type", "application/json");
-    let frames = host.send(request, nested).await.frames().await;
-    assert_eq!(
-        (kinds(&frames).last(), end(&frames)["type"].as_str()),
-        (Some(&"RUN_FINISHED"), Some("RUN_FINISHED"))
-    );
-    let thread = host.get("/agent/threads/t").await.json().await;
-    assert!(thread["state"]["deep"].is_array());
 }

@@ -297,3 +297,29 @@ async fn parts_of_a_message_reach_the_model_and_come_back_as_they_were() {
     let empty = host.run(&ask("t", "r2", &[json!({"id": "m2", "role": "user", "content": []})])).await;
     assert_eq!(end(&empty)["type"], "RUN_FINISHED", "a message may say nothing");
 }
+
+#[tokio::test]
+async fn what_is_nested_as_deep_as_it_may_be_is_kept_and_read_again_by_another_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("sqlite:{}", folder.path().join("a.db").display());
+    let nested = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+    let state: Value = serde_json::from_str(&nested(63)).unwrap();
+    let (agent, _) = picker();
+    let host = on_store(&address, agent).await;
+    let tools = json!([{"name": "pick", "description": ""}, {"name": "choose", "description": ""}]);
+    let body = with(with(input("t", "r1", "go"), "tools", tools), "state", json!({"deep": state}));
+    let frames = host.run(&body).await;
+    let pending: Vec<String> =
+        serde_json::from_value(end(&frames)["outcome"]["pendingToolCallIds"].clone()).unwrap();
+    let results = [tool("a1", &pending[0], nested(100)), tool("a2", &pending[1], nested(60))];
+    assert_eq!(end(&host.run(&ask("t", "r2", &results)).await)["type"], "RUN_FINISHED");
+    let (agent, _) = picker();
+    let other = on_store(&address, agent).await;
+    let thread = other.get("/agent/threads/t").await;
+    assert_eq!(thread.status(), StatusCode::OK);
+    let thread = thread.json().await;
+    assert_eq!(thread["state"]["deep"], state);
+    let told = thread["messages"].as_array().unwrap().iter().filter(|one| one["role"] == "tool");
+    let told: Vec<&str> = told.map(|one| one["content"].as_str().unwrap()).collect();
+    assert_eq!(told, [nested(100), nested(60)]);
+}
