@@ -94,6 +94,11 @@ fn told(code: &str) -> Option<(StatusCode, &'static str)> {
             StatusCode::CONFLICT,
             "another run has this thread: try again when it is done",
         ),
+        (
+            ErrorKind::SessionAbandoned,
+            StatusCode::CONFLICT,
+            "another run has this thread: try again when it is done",
+        ),
         (ErrorKind::Fenced, StatusCode::CONFLICT, "another server has taken over this run"),
         (ErrorKind::Cancelled, StatusCode::OK, "the run was cancelled"),
         (ErrorKind::Tool, StatusCode::INTERNAL_SERVER_ERROR, "a tool failed"),
