@@ -52,7 +52,7 @@ fn field(name: &str, value: Value) -> String {
 }
 
 /// An input with JSON of so many levels in the place of `"DEEP"`.
-fn deep(form: Value, levels: usize) -> String {
+fn deep(form: &Value, levels: usize) -> String {
     let nested = format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
     form.to_string().replace("\"DEEP\"", &nested)
 }
@@ -61,15 +61,20 @@ fn tools(count: usize) -> Value {
     (0..count).map(|at| json!({"name": format!("tool_{at}"), "description": ""})).collect()
 }
 
+/// What is asked for where nothing is wrong.
+fn base() -> Value {
+    input("t", "r", "hello")
+}
+
+/// The same with more in its message.
+fn message(extra: &Value) -> Value {
+    let mut message = user("m", "hello");
+    message.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    ask("t", "r", &[message])
+}
+
 /// Bodies that are no input.
-fn bodies() -> Vec<Case> {
-    let base = || input("t", "r", "hello");
-    let message = |extra: Value| {
-        let mut message = user("m", "hello");
-        message.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-        ask("t", "r", &[message])
-    };
-    let deep_tool = json!([{"name": "x", "description": "", "parameters": "DEEP"}]);
+fn no_inputs() -> Vec<Case> {
     vec![
         posted(
             "not JSON",
@@ -156,6 +161,13 @@ fn bodies() -> Vec<Case> {
             "INVALID_INPUT",
             "`messages[0]",
         ),
+    ]
+}
+
+/// Bodies with too much in them.
+fn too_much() -> Vec<Case> {
+    let deep_tool = json!([{"name": "x", "description": "", "parameters": "DEEP"}]);
+    vec![
         posted(
             "a result of no call",
             field("messages", json!([{"id": "m", "role": "tool", "content": ""}])),
@@ -165,42 +177,42 @@ fn bodies() -> Vec<Case> {
         ),
         posted(
             "deep state",
-            deep(with(base(), "state", json!("DEEP")), 10_000),
+            deep(&with(base(), "state", json!("DEEP")), 10_000),
             400,
             "NOT_JSON",
             "`state` of the input: cannot be read as JSON: recursion limit exceeded",
         ),
         posted(
             "state of 65 levels",
-            deep(with(base(), "state", json!("DEEP")), 65),
+            deep(&with(base(), "state", json!("DEEP")), 65),
             413,
             "TOO_MUCH",
             "`state` of the input: has more than 64 levels: send flatter values",
         ),
         posted(
             "deep properties",
-            deep(with(base(), "forwardedProps", json!("DEEP")), 10_000),
+            deep(&with(base(), "forwardedProps", json!("DEEP")), 10_000),
             400,
             "NOT_JSON",
             "`forwardedProps` of the input: cannot be read as JSON: recursion limit exceeded",
         ),
         posted(
             "deep parameters",
-            deep(with(base(), "tools", deep_tool), 10_000),
+            deep(&with(base(), "tools", deep_tool), 10_000),
             400,
             "NOT_JSON",
             "`tools[0]` of the input: cannot be read as JSON: recursion limit exceeded",
         ),
         posted(
             "deep content",
-            deep(message(json!({"content": "DEEP"})), 10_000),
+            deep(&message(&json!({"content": "DEEP"})), 10_000),
             400,
             "NOT_JSON",
             "`messages[0]` of the input: cannot be read as JSON: recursion limit exceeded",
         ),
         posted(
             "deep metadata",
-            deep(message(json!({"metadata": {"x": "DEEP"}})), 10_000),
+            deep(&message(&json!({"metadata": {"x": "DEEP"}})), 10_000),
             400,
             "NOT_JSON",
             "`messages[0]",
@@ -208,7 +220,7 @@ fn bodies() -> Vec<Case> {
         posted(
             "a deep answer",
             deep(
-                with(
+                &with(
                     base(),
                     "resume",
                     json!([{"interruptId": "q", "status": "resolved", "payload": "DEEP"}]),
@@ -240,6 +252,12 @@ fn bodies() -> Vec<Case> {
             "INVALID_INPUT",
             "`tools[0].name` of the input: must not be empty",
         ),
+    ]
+}
+
+/// Bodies with names that cannot be.
+fn no_names() -> Vec<Case> {
+    vec![
         posted(
             "a long thread id",
             field("threadId", json!("t".repeat(300))),
@@ -419,7 +437,7 @@ fn body(answer: &str) -> &str {
 async fn each_bad_request_is_answered_as_the_table_says_and_begins_no_run() {
     let host = desk(talker("Hello to you.")).await;
     let mut wrong = Vec::new();
-    for case in bodies().into_iter().chain(others()) {
+    for case in [no_inputs(), too_much(), no_names(), others()].into_iter().flatten() {
         let answer = host.exchange(&bytes(&case, &host)).await;
         let status = status(&answer);
         let told: Value = serde_json::from_str(body(&answer)).unwrap_or_default();

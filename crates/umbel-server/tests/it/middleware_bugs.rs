@@ -289,7 +289,7 @@ async fn parts_of_a_message_reach_the_model_and_come_back_as_they_were() {
         {"type": "audio", "source": {"type": "file", "value": "handle-1", "provider": "someone"}},
     ]);
     let message = json!({"id": "m1", "role": "user", "content": parts});
-    let frames = host.run(&ask("t", "r", &[message.clone()])).await;
+    let frames = host.run(&ask("t", "r", std::slice::from_ref(&message))).await;
     assert_eq!(text(&frames), "Seen.");
     assert_eq!(model.requests()[0].contents.iter().next().unwrap().parts.len(), 4);
     let thread = host.get("/agent/threads/t").await.json().await;
