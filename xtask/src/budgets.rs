@@ -1,4 +1,5 @@
-//! What a run may cost: instructions by callgrind, allocations and live heap by a counting allocator.
+//! What a run may cost: instructions by callgrind, allocations and live heap by a counting allocator; and what serving it
+//! may cost, beside a raw handler.
 //!
 //! The figures of `bench/budgets.json` are what was measured, plus some slack. A change that costs more must say why
 //! and raise them; one that costs much less should lower them.

@@ -90,7 +90,19 @@ fn check_server(packages: &Packages, options: &[String]) -> Verdict {
     };
     let args: Vec<&str> =
         [server.address.as_str()].into_iter().chain(options.iter().map(String::as_str)).collect();
-    packages.run("run.mjs", &args)
+    match packages.run("run.mjs", &args) {
+        Verdict::Passed if options.is_empty() => check_client(packages, &server),
+        other => other,
+    }
+}
+
+/// The class for front ends whose streams are taken up again.
+fn check_client(packages: &Packages, server: &Server) -> Verdict {
+    let client = root().join("clients").join("resumable-http-agent.ts");
+    match client.to_str() {
+        Some(client) => packages.run("resumable.mjs", &[&server.address, client]),
+        None => Verdict::Failed(format!("{} has no name in Unicode", client.display())),
+    }
 }
 
 /// The scripts of `conformance/agui` and the packages they use, in a folder of their own.

@@ -36,7 +36,7 @@ commands:
       --seed N          the random moments of an earlier run
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, lints, tests, vectors, postgres, crash, docs, example, budgets
+      format, style, lints, tests, vectors, postgres, crash, conformance, docs, example, budgets
   bench http
       what serving agents costs, beside a raw handler that writes the same bytes
   bench onion

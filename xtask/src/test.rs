@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{budgets, crash, postgres, style, vectors};
+use crate::{budgets, conformance, crash, postgres, style, vectors};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -36,6 +36,7 @@ const CHECKS: &[Check] = &[
     Check { name: "vectors", run: vectors::check_all },
     Check { name: "postgres", run: postgres::check },
     Check { name: "crash", run: crash::check },
+    Check { name: "conformance", run: conformance::check },
     Check {
         name: "docs",
         run: || cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]),

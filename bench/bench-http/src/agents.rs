@@ -1,9 +1,8 @@
 //! The agents that Umbel serves here, with scripted models.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::time::Duration;
 
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
 use serde_json::{Value, json};
 use umbel::{
     BoxStream, Chunk, Content, FunctionCall, LlmAgent, Model, ModelRequest, Object, Part, Response, Result,
@@ -14,12 +13,15 @@ use umbel::{
 pub const CHUNKS: usize = 50;
 pub const CHUNK: &str = "sunny ok ";
 
+/// The pause between two pieces of a chat at a pace.
+pub const PACE: Duration = Duration::from_millis(1);
+
 /// What a model does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Script {
     /// Says it all at once, in 50 pieces.
     Chat,
-    /// The same, but waits before each piece until others had their turn, so that each goes out by itself.
+    /// The same, with a pause before each piece, so that each goes out by itself.
     Paced,
     /// Calls a tool, then answers.
     Tool,
@@ -40,7 +42,10 @@ impl Model for Scripted {
         let chat = || futures::stream::iter((0..CHUNKS).map(|_| Ok(Chunk::Text(CHUNK.into()))));
         match self.0 {
             Script::Chat => Box::pin(chat()),
-            Script::Paced => Box::pin(Paced { inner: chat(), has_waited: false }),
+            Script::Paced => Box::pin(chat().then(|chunk| async {
+                tokio::time::sleep(PACE).await;
+                chunk
+            })),
             Script::Tool if !answered => {
                 let args = Object::from_iter([("city".to_owned(), json!("Paris"))]);
                 let call = FunctionCall::new("get_weather", args).with_id("call-1");
@@ -52,25 +57,6 @@ impl Model for Scripted {
             }
             Script::Wait => futures::stream::pending().boxed(),
         }
-    }
-}
-
-/// Lets others have their turn before each item.
-struct Paced<S> {
-    inner: S,
-    has_waited: bool,
-}
-
-impl<S: Stream + Unpin> Stream for Paced<S> {
-    type Item = S::Item;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<S::Item>> {
-        self.has_waited = !self.has_waited;
-        if self.has_waited {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        self.inner.poll_next_unpin(cx)
     }
 }
 

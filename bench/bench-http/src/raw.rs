@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use axum::Router;
 use axum::body::Body;
@@ -15,8 +15,11 @@ use bytes::Bytes;
 use http::{HeaderValue, header};
 use http_body::Frame;
 use http_body_util::BodyExt;
+use tokio::time::{Instant, Sleep};
 
-/// A stream that was recorded: its frames, and whether each was waited for.
+use crate::agents::PACE;
+
+/// A stream that was recorded: its frames, and whether each comes after a pause.
 #[derive(Debug)]
 pub struct Recorded {
     pub frames: Vec<Bytes>,
@@ -43,7 +46,8 @@ async fn parse(State(recorded): State<Arc<Recorded>>, body: Body) -> Response {
 
 fn stream(recorded: &Recorded) -> Response {
     let frames = recorded.frames.iter().cloned().collect();
-    let body = Written { frames, is_paced: recorded.is_paced, has_waited: false };
+    let pause = recorded.is_paced.then(|| Box::pin(tokio::time::sleep(PACE)));
+    let body = Written { frames, pause };
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -56,8 +60,7 @@ fn stream(recorded: &Recorded) -> Response {
 
 struct Written {
     frames: VecDeque<Bytes>,
-    is_paced: bool,
-    has_waited: bool,
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl http_body::Body for Written {
@@ -68,12 +71,9 @@ impl http_body::Body for Written {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.is_paced {
-            self.has_waited = !self.has_waited;
-            if self.has_waited {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(cx));
+            pause.as_mut().reset(Instant::now() + PACE);
         }
         Poll::Ready(self.frames.pop_front().map(|frame| Ok(Frame::data(frame))))
     }

@@ -10,6 +10,8 @@ use umbel_core::{Object, PartialArg};
 pub(crate) struct ArgumentText {
     /// Bytes written so far.
     pub(crate) written: usize,
+    /// What was written here.
+    text: String,
     /// The argument whose text is open.
     open: Option<String>,
     arguments: usize,
@@ -27,6 +29,12 @@ impl ArgumentText {
         let before = out.len();
         self.stopped = self.stopped || self.write(piece, out).is_none();
         self.written += out.len() - before;
+        self.text.push_str(out.get(before..).unwrap_or_default());
+    }
+
+    /// Whether the whole of them begins with what was written.
+    pub(crate) fn begins(&self, args: Option<&Object>) -> bool {
+        self.text.is_empty() || whole(args).starts_with(&self.text)
     }
 
     fn write(&mut self, piece: &PartialArg, out: &mut String) -> Option<()> {
@@ -60,10 +68,13 @@ impl ArgumentText {
 
     /// What is left to be written, now that all of them are there.
     pub(crate) fn rest(&self, args: Option<&Object>) -> String {
-        let whole = args.and_then(|args| serde_json::to_string(args).ok());
-        let whole = whole.unwrap_or_else(|| "{}".to_owned());
-        whole.get(self.written..).unwrap_or_default().to_owned()
+        whole(args).get(self.written..).unwrap_or_default().to_owned()
     }
+}
+
+fn whole(args: Option<&Object>) -> String {
+    let text = args.and_then(|args| serde_json::to_string(args).ok());
+    text.unwrap_or_else(|| "{}".to_owned())
 }
 
 /// Text as it stands between the quotes of a JSON string.

@@ -520,6 +520,22 @@ pub struct TokenUsage {
     pub cache_write_input_tokens: Option<u64>,
 }
 
+impl TokenUsage {
+    /// Adds what one call of a model used.
+    pub fn add(&mut self, used: &umbel_core::Usage) {
+        let add = |sum: &mut Option<u64>, more: Option<u64>| {
+            if let Some(more) = more {
+                *sum = Some(sum.unwrap_or(0).saturating_add(more));
+            }
+        };
+        add(&mut self.input_tokens, used.prompt_token_count);
+        add(&mut self.output_tokens, used.candidates_token_count);
+        add(&mut self.total_tokens, used.total_token_count);
+        add(&mut self.reasoning_tokens, used.thoughts_token_count);
+        add(&mut self.cached_input_tokens, used.cached_content_token_count);
+    }
+}
+
 impl<'a> From<EventKind<'a>> for AguiEvent<'a> {
     fn from(kind: EventKind<'a>) -> Self {
         Self { kind, subagent_run_id: None, timestamp: None, raw_event: None, metadata: None }

@@ -1,21 +1,19 @@
 //! The way back: what of an input is new, and what it means to the session.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 use umbel_core::{
-    Blob, CallId, Content, Event, EventId, FileData, FunctionCall, FunctionResponse, Interrupt, Object, Part,
-    Parts, Payload, Role, RunId, Source,
+    CallId, Content, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Parts, Role,
+    RunId, Source,
 };
 
 use crate::input::{InputError, InputLimits, ResumeEntry};
-use crate::message::{
-    AssistantMessage, ContentPart, MediaPart, Message, MessageContent, PartSource, ToolMessage,
-};
+use crate::media;
+use crate::message::{AssistantMessage, ContentPart, Message, MessageContent, ToolMessage};
 use crate::questions::{answer_from, answer_of};
 
 /// What a model is told of a call that nobody answered.
@@ -62,6 +60,9 @@ impl NewMessages {
             new.truncate(known.unwrap_or(new.len()));
         }
         let from = messages.len() - new.len();
+        // One that comes twice is one: the later form counts.
+        let mut seen = HashSet::new();
+        new.retain(|message| seen.insert(SmolStr::new(message.id())));
         new.reverse();
         // Instructions stand at the front and are sent with every run.
         let mut told = Vec::new();
@@ -156,29 +157,37 @@ impl Turn {
         let mut new = Self::default();
         new.take_resume(resume, waiting, was_asked)?;
         let mut open: Vec<&(CallId, SmolStr)> = waiting.calls.iter().collect();
-        let mut says = false;
+        let (mut words, mut word_ids) = (Parts::new(), Vec::new());
         for message in turn {
             match message {
                 Message::User(message) => {
-                    says = true;
                     let parts = parts_of(&message.content);
-                    new.message_ids.push((message.id.clone(), parts.len()));
-                    new.message.extend(parts);
+                    word_ids.push((message.id.clone(), parts.len()));
+                    words.extend(parts);
                 }
                 Message::Tool(message) => new.take_result(message, waiting, &mut open)?,
                 _ => {}
             }
         }
+        let says = !words.is_empty();
         new.check_complete(waiting, says, knows_interrupts)?;
         if says {
-            // Models want an answer to every call, and the user went on without.
+            // Models want an answer to every call before anything else is said, and the user went on without.
             for (id, name) in open {
                 let said = json!({"error": UNANSWERED}).as_object().cloned().unwrap_or_default();
                 let response = FunctionResponse::new(Some(id.clone()), name.clone(), said);
+                new.message_ids.push((format_smolstr!("unanswered-{id}"), 1));
                 new.message.push(Part::response(response));
             }
         }
+        new.message.extend(words);
+        new.message_ids.extend(word_ids);
         Ok(new)
+    }
+
+    /// Whether it answers a call of the front end's, be it by saying that there is no answer.
+    pub fn answers(&self, call: &CallId) -> bool {
+        self.message.iter().filter_map(Part::as_response).any(|given| given.id.as_ref() == Some(call))
     }
 
     /// Whether nothing is new.
@@ -316,37 +325,12 @@ fn text_of(content: &MessageContent) -> String {
 fn parts_of(content: &MessageContent) -> Parts {
     let mut parts: Parts = match content {
         MessageContent::Text(text) => Parts::from_iter([Part::text(text.clone())]),
-        MessageContent::Parts(parts) => parts.iter().map(part_of).collect(),
+        MessageContent::Parts(parts) => parts.iter().map(media::from_wire).collect(),
     };
     if parts.is_empty() {
         parts.push(Part::text(""));
     }
     parts
-}
-
-fn part_of(part: &ContentPart) -> Part {
-    let media = match part {
-        ContentPart::Text(part) => return Part::text(part.text.clone()),
-        ContentPart::Image(media)
-        | ContentPart::Audio(media)
-        | ContentPart::Video(media)
-        | ContentPart::Document(media) => media,
-    };
-    let MediaPart { source, .. } = media;
-    match source {
-        PartSource::Data { value, mime_type } => match STANDARD.decode(value) {
-            Ok(data) => {
-                let mime_type = Some(mime_type.clone());
-                Part::new(Payload::InlineData(Box::new(Blob { data, mime_type, ..Blob::default() })))
-            }
-            // What cannot be read is said as it is, rather than dropped.
-            Err(_) => Part::text(format!("[a file of type {mime_type} that is no base64]")),
-        },
-        PartSource::Url { value, mime_type } | PartSource::File { value, mime_type, .. } => {
-            let (file_uri, mime_type) = (Some(value.clone()), mime_type.clone());
-            Part::new(Payload::FileData(Box::new(FileData { file_uri, mime_type, ..FileData::default() })))
-        }
-    }
 }
 
 /// A conversation that began elsewhere, as events. Assistant messages are put in the mouth of the agent at the top; calls

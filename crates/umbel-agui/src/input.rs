@@ -452,13 +452,13 @@ impl InputLimits {
     }
 
     /// An id or a name: something, not too long, and nothing that disturbs a terminal or a log.
-    fn check_id(&self, path: impl Fn() -> String, id: &str) -> Result<(), InputError> {
-        let (kind, message) = if id.is_empty() {
-            (InputErrorKind::Invalid, "must not be empty".to_owned())
-        } else if id.len() > self.id_bytes {
+    pub fn check_id(&self, path: impl Fn() -> String, id: &str) -> Result<(), InputError> {
+        let (kind, message) = if id.len() > self.id_bytes {
             (InputErrorKind::TooMuch, format!("has {} bytes, and may have {}", id.len(), self.id_bytes))
         } else if id.chars().any(char::is_control) {
             (InputErrorKind::Invalid, "has control characters: leave them out".to_owned())
+        } else if id.trim().is_empty() {
+            (InputErrorKind::Invalid, "must not be empty".to_owned())
         } else {
             return Ok(());
         };

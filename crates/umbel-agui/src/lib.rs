@@ -6,7 +6,7 @@
 //! - [`patch`]: RFC 6902, by which changes of state are told
 //! - [`guard`]: the rules of order, enforced on what leaves
 //! - [`sse`], [`proto`]: events as bytes
-//! - [`translate`]: from the log to events; [`messages`]: from the log to a conversation; [`inbound`]: the way back
+//! - [`translate`]: from the log to events; [`mod@messages`]: from the log to a conversation; [`inbound`]: the way back
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven.
 //!
@@ -27,10 +27,12 @@ pub mod guard;
 pub mod inbound;
 pub mod input;
 mod mark;
+mod media;
 pub mod message;
 pub mod messages;
 mod owned;
 pub mod patch;
+mod preview;
 pub mod proto;
 mod questions;
 pub mod sse;
@@ -53,7 +55,7 @@ pub use message::{
     ActivityMessage, AssistantMessage, ContentPart, FunctionCall, InstructionMessage, MediaPart, Message,
     MessageContent, PartSource, ReasoningMessage, TextPart, ToolCall, ToolMessage, UserMessage,
 };
-pub use messages::{Conversation, event_of, messages};
+pub use messages::{Conversation, event_of, ids, messages};
 pub use patch::PatchOp;
 pub use questions::{answer_of, interrupt_on_the_wire};
 pub use translate::{By, Cast, Ending, Member, Open, Prediction, Shown, Translator};

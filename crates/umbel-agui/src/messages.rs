@@ -5,18 +5,17 @@
 
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
-use umbel_core::{Event, EventId, FunctionResponse, Part, Payload, RunId};
+use umbel_core::{Event, EventId, FunctionResponse, Part, RunId};
 
 use crate::event::{AguiEvent, EncryptedSubtype, EventKind, ToolResultContent};
 use crate::mark::InputMark;
+use crate::media;
 use crate::message::{
-    AssistantMessage, ContentPart, MediaPart, Message, MessageContent, PartSource, ReasoningMessage,
-    TextPart, ToolCall, ToolMessage, UserMessage,
+    AssistantMessage, ContentPart, Message, MessageContent, ReasoningMessage, TextPart, ToolCall,
+    ToolMessage, UserMessage,
 };
 use crate::translate::{Cast, Translator};
 
@@ -33,6 +32,17 @@ pub(crate) fn result_id(event: &EventId, index: usize) -> SmolStr {
 /// The event that a message id of ours was made from.
 pub fn event_of(message: &str) -> &str {
     message.split_once(':').map_or(message, |(event, _)| event)
+}
+
+/// The ids that a client may know an event by: those of its messages, and that of the event itself.
+pub fn ids(event: &Event) -> impl Iterator<Item = SmolStr> {
+    let mark = if event.is_user() { InputMark::of(event) } else { None };
+    let marked = mark.into_iter().flat_map(|mark| mark.messages).map(|(id, _)| id);
+    let thoughts = (!event.is_user()).then(|| reasoning_id(&event.id));
+    let parts = event.content.iter().flat_map(|content| content.parts.iter().enumerate());
+    let results = parts.filter(|(_, part)| part.as_response().is_some());
+    let results = results.map(|(index, _)| result_id(&event.id, index));
+    marked.chain([SmolStr::new(event.id.as_str())]).chain(thoughts).chain(results)
 }
 
 /// The events that no rewind made void.
@@ -248,32 +258,7 @@ fn content_of(parts: &[Part]) -> MessageContent {
     {
         return MessageContent::Text(text.to_owned());
     }
-    MessageContent::Parts(parts.iter().filter_map(part_of).collect())
-}
-
-fn part_of(part: &Part) -> Option<ContentPart> {
-    let (source, mime) = match &part.payload {
-        Payload::Text(text) => {
-            return Some(ContentPart::Text(TextPart { text: text.clone(), ..TextPart::default() }));
-        }
-        Payload::InlineData(blob) => {
-            let mime = blob.mime_type.clone().unwrap_or_default();
-            (PartSource::Data { value: STANDARD.encode(&blob.data), mime_type: mime.clone() }, mime)
-        }
-        Payload::FileData(file) => {
-            let value = file.file_uri.clone()?;
-            let mime = file.mime_type.clone();
-            (PartSource::Url { value, mime_type: mime.clone() }, mime.unwrap_or_default())
-        }
-        _ => return None,
-    };
-    let media = MediaPart { source, id: None, metadata: None };
-    Some(match mime.split('/').next() {
-        Some("image") => ContentPart::Image(media),
-        Some("audio") => ContentPart::Audio(media),
-        Some("video") => ContentPart::Video(media),
-        _ => ContentPart::Document(media),
-    })
+    MessageContent::Parts(parts.iter().filter_map(media::to_wire).collect())
 }
 
 /// A tool's result as a front end reads it: JSON text, or the text itself if it is one; with media as parts.
@@ -291,5 +276,5 @@ pub(crate) fn result_content(response: &FunctionResponse) -> MessageContent {
         return MessageContent::Text(text);
     }
     let words = ContentPart::Text(TextPart { text, ..TextPart::default() });
-    MessageContent::Parts(std::iter::once(words).chain(media.iter().filter_map(part_of)).collect())
+    MessageContent::Parts(std::iter::once(words).chain(media.iter().filter_map(media::to_wire)).collect())
 }

@@ -12,7 +12,7 @@ use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use umbel_core::{
     CallId, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Payload, RunId, Source,
-    StateScope, Usage,
+    StateScope,
 };
 
 use crate::arguments::ArgumentText;
@@ -23,6 +23,7 @@ use crate::event::{
 use crate::message::{AssistantMessage, Message};
 use crate::messages::{reasoning_id, result_content, result_id};
 use crate::patch::{PatchOp, diff};
+use crate::preview::{Preview, unsaid};
 use crate::questions::interrupt_on_the_wire;
 
 /// The call by which a model gives a structured answer: of no interest to a front end.
@@ -83,7 +84,7 @@ impl Cast {
     /// Whether a front end may see a key of the state, and write it.
     pub fn shows(&self, key: &str) -> bool {
         match StateScope::split(key).0 {
-            StateScope::Session => true,
+            StateScope::Session => !StateScope::is_internal(key),
             StateScope::User | StateScope::App => self.scoped_state,
             StateScope::Temp => false,
         }
@@ -159,6 +160,8 @@ struct Draft {
     source: Arc<Source>,
     owner: Option<SmolStr>,
     calls: SmallVec<[DraftCall; 1]>,
+    /// What was previewed here, to be held against the whole.
+    preview: Preview,
 }
 
 /// A call whose arguments come piece by piece.
@@ -419,20 +422,22 @@ impl Translator {
             Some(at) => at,
             None => self.begin_draft(event, sink),
         };
-        let silent = self.cast.is_silent(event.author());
-        let predictions = self.cast.clone();
-        let Some(draft) = self.drafts.get_mut(at) else { return };
+        let Self { cast, drafts, knows_interrupts, .. } = self;
+        let silent = cast.is_silent(event.author());
+        let Some(draft) = drafts.get_mut(at) else { return };
         for part in &content.parts {
             match &part.payload {
                 Payload::Text(text) if !text.is_empty() => {
                     if part.is_thought() {
+                        draft.preview.thoughts.push_str(text);
                         say_thought(draft, text, sink);
                     } else if !silent {
+                        draft.preview.text.push_str(text);
                         say_text(draft, text, sink);
                     }
                 }
                 Payload::Call(call) if streams(call) => {
-                    stream_call(draft, call, &predictions, self.knows_interrupts, sink);
+                    stream_call(draft, call, cast, *knows_interrupts, sink);
                 }
                 _ => {}
             }
@@ -481,10 +486,16 @@ impl Translator {
                 new_draft(&event.id, &event.source, owner)
             }
         };
-        if let Some(content) = &event.content {
-            self.say(event, &mut draft, &content.parts, sink);
+        let parts = event.content.as_ref().map_or(&[][..], |content| &content.parts);
+        if !is_preview_of(&draft, parts) {
+            // It cannot be taken back piece by piece: the conversation is told anew.
+            self.is_void = true;
+            (draft.shown.text, draft.shown.thoughts) = (usize::MAX, usize::MAX);
         }
+        self.say(event, &mut draft, parts, sink);
         close(&mut draft, sink);
+        draft.calls.retain(|streamed| event.calls().all(|call| call.id.as_ref() != Some(&streamed.id)));
+        end_calls(&draft, sink);
         if let Some(delta) = event.state_delta() {
             self.change_state(delta, sink);
         }
@@ -503,7 +514,7 @@ impl Translator {
         sink: &mut impl FnMut(AguiEvent<'_>),
     ) {
         let silent = self.cast.is_silent(event.author());
-        let Shown { mut text, mut thoughts, .. } = draft.shown.clone();
+        let (mut text, mut thoughts) = (draft.shown.text, draft.shown.thoughts);
         for (index, part) in parts.iter().enumerate() {
             match &part.payload {
                 Payload::Text(words) if part.is_thought() => {
@@ -657,22 +668,9 @@ impl Translator {
             self.usage.len() - 1
         });
         if let Some(usage) = self.usage.get_mut(place) {
-            add_usage(usage, used);
+            usage.add(used);
         }
     }
-}
-
-fn add_usage(usage: &mut TokenUsage, used: &Usage) {
-    let add = |sum: &mut Option<u64>, more: Option<u64>| {
-        if let Some(more) = more {
-            *sum = Some(sum.unwrap_or(0).saturating_add(more));
-        }
-    };
-    add(&mut usage.input_tokens, used.prompt_token_count);
-    add(&mut usage.output_tokens, used.candidates_token_count);
-    add(&mut usage.total_tokens, used.total_token_count);
-    add(&mut usage.reasoning_tokens, used.thoughts_token_count);
-    add(&mut usage.cached_input_tokens, used.cached_content_token_count);
 }
 
 /// Whether a branch is another one or part of it.
@@ -690,11 +688,14 @@ fn finish_speaker(speaker: &Speaker, outcome: Option<SubagentOutcome>, sink: &mu
     }
 }
 
-/// What is left of a text of which so many bytes were said.
-fn unsaid<'a>(words: &'a str, said: &mut usize) -> Option<&'a str> {
-    let before = (*said).min(words.len());
-    *said -= before;
-    words.get(before..).filter(|rest| !rest.is_empty())
+/// Whether all that was previewed of an event is in it. A model may take back what it said, and so may a handler.
+fn is_preview_of(draft: &Draft, parts: &[Part]) -> bool {
+    let fits = |streamed: &DraftCall| {
+        let mut calls = parts.iter().filter_map(Part::as_call);
+        let call = calls.find(|call| call.id.as_ref() == Some(&streamed.id));
+        call.is_some_and(|call| streamed.text.begins(call.args.as_deref()))
+    };
+    draft.preview.begins(parts) && draft.calls.iter().all(fits)
 }
 
 /// Whether more of a call's arguments is to come.
@@ -708,7 +709,7 @@ fn owned_by<'a>(draft: &'a Draft, kind: EventKind<'a>) -> AguiEvent<'a> {
 
 fn new_draft(event: &EventId, source: &Arc<Source>, owner: Option<SmolStr>) -> Draft {
     let shown = Shown { event: event.clone(), ..Shown::default() };
-    Draft { shown, source: source.clone(), owner, calls: SmallVec::new() }
+    Draft { shown, source: source.clone(), owner, calls: SmallVec::new(), preview: Preview::default() }
 }
 
 /// Brings a draft to where a front end stopped reading. Says how what is open began.

@@ -39,6 +39,12 @@ impl StateScope {
         }
         (Self::Session, key)
     }
+
+    /// Whether a key of the session is Umbel's own: handlers keep what they need there. Nobody outside sees it, or
+    /// writes it.
+    pub fn is_internal(key: &str) -> bool {
+        key.starts_with("_umbel:")
+    }
 }
 
 /// The state as one session sees it. Clones share.

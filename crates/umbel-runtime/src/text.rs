@@ -250,6 +250,11 @@ pub fn tool_not_found(tool: &str, known: &[&str]) -> String {
     )
 }
 
+/// What a call is answered whose tool panicked.
+pub fn tool_panicked(tool: &str) -> String {
+    format!("The tool `{tool}` is broken: this call of it panicked.")
+}
+
 /// What a call is answered that wrote the list of tasks.
 pub fn todos_written(pending: usize, in_progress: usize, completed: usize) -> String {
     format!("The list is written: {pending} pending, {in_progress} in progress, {completed} completed.")

@@ -77,7 +77,10 @@ impl Body for StreamBody {
         match this.view.poll(cx) {
             Poll::Ready(Seen::Frames(bytes)) => {
                 this.spoke = Instant::now();
-                let bytes = this.recode.map_or_else(|| bytes.clone(), |recode| recode(&bytes));
+                let bytes = match this.recode {
+                    Some(recode) => recode(&bytes),
+                    None => bytes,
+                };
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Poll::Ready(Seen::End) => {

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::sync::Arc;
 
-use futures::{FutureExt, Stream};
+use futures::{FutureExt, StreamExt};
 use umbel_agui::{Ending, EventKind, InputMark, Message, PROTOCOL_VERSION, Translator, messages};
 use umbel_core::{Error, Event, Outcome};
 use umbel_runtime::RunStream;
@@ -15,7 +15,7 @@ use crate::endpoint::AgentEndpoint;
 use crate::live::LiveRun;
 use crate::metrics::Counted;
 use crate::place::{Of, Part};
-use crate::plan::Plan;
+use crate::plan::{Plan, create};
 use crate::problem::Problem;
 use crate::runs::Ticket;
 
@@ -45,8 +45,7 @@ pub(crate) async fn drive(offered: &Offered, ticket: Ticket, plan: Plan) {
 }
 
 /// Tells that a run cannot begin, in a stream that has.
-pub(crate) fn refuse(ticket: &Ticket, problem: &Problem) {
-    let live = &ticket.live;
+pub(crate) fn refuse(live: &Arc<LiveRun>, problem: &Problem) {
     let mut emitter = Emitter::new(live.clone());
     let started = EventKind::RunStarted {
         thread_id: Cow::Borrowed(live.key.id()),
@@ -63,7 +62,7 @@ pub(crate) fn refuse(ticket: &Ticket, problem: &Problem) {
 
 async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mut Emitter) -> Outcome {
     let live = &ticket.live;
-    let Plan { turns, theirs, ours, pending, open, parent, knows_interrupts, round } = plan;
+    let Plan { mut turns, history, theirs, ours, pending, open, parent, knows_interrupts, round } = plan;
     emitter.round(round);
     let mut translator = Translator::new(endpoint.cast.clone(), live.key.id(), &live.run, knows_interrupts);
     translator.begin(parent.as_deref(), theirs.as_ref(), ours, pending, &mut |event| emitter.say(&event));
@@ -73,6 +72,13 @@ async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mu
         false => Outcome::Interrupted { interrupts: Box::new(open) },
     };
     let mut failure = None;
+    if let Some(history) = &history
+        && let Err(error) = handing_on(create(endpoint, &live.key, history), emitter).await
+    {
+        outcome = Outcome::from_error(&error);
+        failure = Some(error);
+        turns.clear();
+    }
     for (content, config) in turns {
         let mut stream = endpoint.runner.run_with(&live.key, content, config);
         live.hold(&stream.cancel_token());
@@ -91,6 +97,19 @@ async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mu
     outcome
 }
 
+/// Waits for something. What is ready is handed on when there is nothing more at the moment.
+async fn handing_on<T>(work: impl Future<Output = T>, emitter: &mut Emitter) -> T {
+    let mut work = std::pin::pin!(work);
+    let next = std::future::poll_fn(|cx| {
+        let next = work.as_mut().poll(cx);
+        if next.is_pending() {
+            emitter.flush();
+        }
+        next
+    });
+    next.await
+}
+
 /// Tells all that a run says. Gives the error it ended with.
 async fn follow(
     endpoint: &AgentEndpoint,
@@ -101,15 +120,7 @@ async fn follow(
 ) -> Option<Error> {
     let mut failure = None;
     loop {
-        // What is ready is handed on when there is nothing more at the moment.
-        let next = std::future::poll_fn(|cx| {
-            let next = Pin::new(&mut *stream).poll_next(cx);
-            if next.is_pending() {
-                emitter.flush();
-            }
-            next
-        });
-        match next.await {
+        match handing_on(stream.next(), emitter).await {
             None => return failure,
             Some(Err(error)) => failure = Some(error),
             Some(Ok(event)) => {
@@ -121,6 +132,10 @@ async fn follow(
                 tell(&event, translator, emitter);
                 if translator.owes_messages() {
                     correct(endpoint, live, translator, emitter).await;
+                }
+                if emitter.was_full() {
+                    // Viewers have their turn, even if the run never waits.
+                    tokio::task::yield_now().await;
                 }
             }
         }

@@ -19,6 +19,7 @@ pub(crate) struct Emitter {
     frames: Frames,
     /// Frames that are handed on already.
     flushed: u64,
+    handed_on: bool,
 }
 
 /// Frames in the making.
@@ -46,7 +47,7 @@ impl Emitter {
             seen: None,
             announced: 0,
         };
-        Self { live, guard: Guard::new(), frames, flushed: 0 }
+        Self { live, guard: Guard::new(), frames, flushed: 0, handed_on: false }
     }
 
     /// One for a client that has seen the frames up to that place.
@@ -97,6 +98,7 @@ impl Emitter {
         }
         if self.frames.out.len() > ENOUGH {
             self.flush();
+            self.handed_on = true;
         }
     }
 
@@ -104,6 +106,11 @@ impl Emitter {
     pub(crate) fn is_new(&self) -> bool {
         let Frames { place, seen, .. } = &self.frames;
         seen.as_ref().is_none_or(|seen| place.events >= seen.events)
+    }
+
+    /// Whether frames were handed on since this was last asked, since there were many.
+    pub(crate) fn was_full(&mut self) -> bool {
+        std::mem::take(&mut self.handed_on)
     }
 
     /// Waits until there is room for more.
@@ -148,7 +155,7 @@ impl Frames {
         }
         self.place.pass(event, self.of.as_ref(), self.part);
         let before = self.out.len();
-        if let Err(error) = sse::write_frame(&mut self.out, &self.place, event) {
+        if let Err(error) = sse::write_frame(&mut self.out, |out| self.place.write(out), event) {
             // Nothing of ours cannot be written; whatever it is, half a frame must not go out.
             tracing::error!("an event cannot be written: {error}");
             self.out.truncate(before);

@@ -1,11 +1,14 @@
 //! What every request passes first: is it meant for this server, does it come from where it may, and who sent it.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use umbel_core::Error;
 
 use crate::app::App;
 use crate::auth::Principal;
@@ -60,14 +63,20 @@ fn without_port(host: &str) -> &str {
 pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let allowed = origin.filter(|origin| origin.to_str().is_ok_and(|origin| app.gate.allows(origin)));
-    let mut response = match enter(&app, request).await {
-        Ok(Some(request)) => next.run(request).await,
-        // A browser asks whether a page may ask.
-        Ok(None) => preflight(),
-        Err(problem) => {
-            app.metrics.count(Counted::Refused);
-            problem.into_response()
+    let work = async {
+        match enter(&app, request).await {
+            Ok(Some(request)) => next.run(request).await,
+            // A browser asks whether a page may ask.
+            Ok(None) => preflight(),
+            Err(problem) => {
+                app.metrics.count(Counted::Refused);
+                problem.into_response()
+            }
         }
+    };
+    let mut response = match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(response) => response,
+        Err(panic) => Problem::from(Error::from_panic("a request", panic.as_ref())).into_response(),
     };
     if let Some(origin) = allowed {
         let headers = response.headers_mut();

@@ -156,3 +156,58 @@ impl Public {
         verified.is_ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Signatures of `eyJhbGciOiJ4In0.e30` that OpenSSL made, with their keys.
+    const SIGNED: [(Algorithm, &str, &str); 3] = [
+        (
+            Algorithm::Rs256,
+            "{\"kty\":\"RSA\",\"n\":\"2hPo9LYoUdGCAnt3whkeq8O-_dJ5oNzOSytC82z1ju132F_eRKpVab4iUEVHiOhvBJtIN4t5\
+             Jw4yy1KjkVcX8HAxjSHgkmn4P8cdkka16Ma1PJflTJRAcPNdFefMw1gIjnSjdXp1zJvVcsOYXMy4abBqDAVJic_YQa\
+             f3d32si4qCarJ9H8fqMwzqpkLxORgvtttwPSeBgPaBV114uLbY20VUrWnCNj8bpojzd_2WESPAac9GmWJVSnkcNjNp\
+             OW-1yhxe6eSUVN1fqnbNKsa5AROWKNTDieRnqScRNxKPons0kdGtybkB3tpw49snbHVnfjH46ZqjCQTF364Zn0MseQ\
+             \",\"e\":\"AQAB\"}",
+            "At54kcu2IGkNKgK_PQRaTAKpgx9ivGFIIysflnv7JTlS2yC4DDabNOIVHKvKREjHrAtyVtfcCDmWmQO2kMF85tEMc5\
+             QEZ82O0IuH5hGJUFr0nL_VRGwQEYCRZivXQVZIoja_WnAvg-dWujn3C5u9arXl0dHcBB9mGBowrd2B-WpAMSUo_N44\
+             5qaa3T_pEqoessStmNCn9hdiNOkQDIMSnwaSPLnBJhuc9qivWZvDaqvH2YP4aOanC7Bh47Uqb_d7aG1K4-6dwS_MA_\
+             LRMrlKavWoB8mkp6P3S3IMhkzjynxWo6KEWtJonDEwKC4XGqN5B3SsbmodJfLaZ8Djewf7ZQ",
+        ),
+        (
+            Algorithm::Es256,
+            "{\"kty\":\"EC\",\"x\":\"yhaKsWT9ReAPblJ_y73uS9zrDZXCzRYRPoHcENUkUws\",\"y\":\"k4Wd8-Yc67Q8wbOZLgBzYHc\
+             jcOA9Sjcl9qUUlCTbGFE\",\"crv\":\"P-256\"}",
+            "rhbUDkB2a9HDbypaY9EejePASkrIxd673JafvUpNollvAyDugEyFfntg42tPvBa1pXr9LorOx6VcKdwZab1t_g",
+        ),
+        (
+            Algorithm::EdDsa,
+            "{\"crv\":\"Ed25519\",\"x\":\"jkhy1fU7jv-fATMI2ibAochhiwUj-hQqOg4CkNIdfR4\",\"kty\":\"OKP\"}",
+            "_EUm5_jZqdiohyAW1OOKzaity1_YPSspPR0Ybl1_-R_HIfZeqYampyy1wq5nvcYjFPnkZRwhLg5gHTXWrcp0AQ",
+        ),
+    ];
+
+    #[test]
+    fn signatures_of_another_library_are_right_and_changed_ones_are_not() {
+        let message = b"eyJhbGciOiJ4In0.e30";
+        for (algorithm, jwk, signature) in SIGNED {
+            let keys = KeySet::parse(&format!("{{\"keys\": [{jwk}]}}")).unwrap();
+            let signature = URL_SAFE_NO_PAD.decode(signature).unwrap();
+            assert!(keys.verifies(algorithm, None, message, &signature), "{algorithm:?}");
+            assert!(
+                keys.verifies(algorithm, Some("any"), message, &signature),
+                "a key without a name may be it"
+            );
+            for at in 0..signature.len() {
+                let mut changed = signature.clone();
+                changed[at] ^= 1;
+                assert!(!keys.verifies(algorithm, None, message, &changed), "{algorithm:?} {at}");
+            }
+            assert!(!keys.verifies(algorithm, None, b"eyJhbGciOiJ4In0.e31", &signature));
+            for other in [Algorithm::Rs256, Algorithm::Es256, Algorithm::EdDsa] {
+                assert_eq!(keys.verifies(other, None, message, &signature), other == algorithm);
+            }
+        }
+    }
+}

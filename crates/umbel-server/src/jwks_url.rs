@@ -156,3 +156,104 @@ impl fmt::Debug for KeysAtUrl {
         write!(f, "{}", self.url)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Publishes a key of a name that can be changed; nothing if it has none. Counts who asks.
+    #[derive(Default)]
+    struct Issuer {
+        name: Mutex<&'static str>,
+        asked: AtomicUsize,
+    }
+
+    impl Issuer {
+        async fn start(name: &'static str, pace: Pace) -> (Arc<Self>, KeysAtUrl) {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}/", listener.local_addr().unwrap());
+            let issuer = Arc::new(Self { name: Mutex::new(name), ..Self::default() });
+            let publisher = issuer.clone();
+            tokio::spawn(async move {
+                loop {
+                    let (mut stream, _) = listener.accept().await.unwrap();
+                    publisher.asked.fetch_add(1, Ordering::SeqCst);
+                    let _ = stream.read(&mut [0; 4096]).await;
+                    let answer = publisher.answer();
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                }
+            });
+            let keys = KeysAtUrl { pace, ..KeysAtUrl::new(&url).unwrap() };
+            (issuer, keys)
+        }
+
+        fn answer(&self) -> String {
+            let name = *self.name.lock().unwrap();
+            if name.is_empty() {
+                return "HTTP/1.1 500 Oh\r\nconnection: close\r\n\r\n".to_owned();
+            }
+            let key = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
+            let body =
+                format!(r#"{{"keys": [{{"kty": "OKP", "crv": "Ed25519", "kid": "{name}", "x": "{key}"}}]}}"#);
+            format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        }
+
+        fn change(&self, name: &'static str) {
+            *self.name.lock().unwrap() = name;
+        }
+
+        fn asked(&self) -> usize {
+            self.asked.load(Ordering::SeqCst)
+        }
+    }
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    #[tokio::test]
+    async fn a_name_that_is_not_known_is_asked_for_but_not_all_the_time() {
+        let pace = Pace { between: Duration::from_millis(300), fresh: DAY, good: DAY };
+        let (issuer, keys) = Issuer::start("a", pace).await;
+        assert!(keys.get(Some("a")).await.unwrap().knows("a"));
+        issuer.change("b");
+        assert!(!keys.get(Some("b")).await.unwrap().knows("b"), "a moment later");
+        assert_eq!(issuer.asked(), 1);
+        tokio::time::sleep(pace.between).await;
+        let many = futures::future::join_all((0..8).map(|_| keys.get(Some("b")))).await;
+        assert!(many.iter().all(|keys| keys.as_ref().unwrap().knows("b")));
+        assert_eq!(issuer.asked(), 2);
+    }
+
+    #[tokio::test]
+    async fn old_keys_are_asked_for_again_and_count_if_there_are_no_others() {
+        let pace = Pace { between: Duration::ZERO, fresh: Duration::ZERO, good: DAY };
+        let (issuer, keys) = Issuer::start("a", pace).await;
+        assert!(keys.get(None).await.unwrap().knows("a"));
+        issuer.change("b");
+        assert!(keys.get(Some("a")).await.unwrap().knows("b"));
+        issuer.change("");
+        assert!(keys.get(Some("b")).await.unwrap().knows("b"));
+        assert_eq!(issuer.asked(), 3);
+    }
+
+    #[tokio::test]
+    async fn keys_that_are_too_old_count_no_more() {
+        let pace = Pace { between: Duration::ZERO, fresh: Duration::ZERO, good: Duration::from_millis(200) };
+        let (issuer, keys) = Issuer::start("a", pace).await;
+        assert!(keys.get(Some("a")).await.is_ok());
+        issuer.change("");
+        tokio::time::sleep(pace.good).await;
+        assert_eq!(keys.get(Some("a")).await.unwrap_err().code, "AUTH_UNAVAILABLE");
+    }
+
+    #[test]
+    fn the_pace_is_as_documented() {
+        let Pace { between, fresh, good } = Pace::default();
+        assert_eq!([between, fresh, good].map(|time| time.as_secs()), [30, 600, 86_400]);
+    }
+}

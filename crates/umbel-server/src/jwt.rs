@@ -142,14 +142,13 @@ impl Jwt {
     /// Whether the token counts here and now.
     fn check(&self, claims: &Object, now: f64) -> Result<(), Problem> {
         let refuse = |message: &str| Err(Problem::invalid_token(message));
-        let time = |name: &str| claims.get(name).map(|value| value.as_f64().unwrap_or(f64::NAN));
         let leeway = self.leeway.as_secs_f64();
-        let Some(expiry) = time("exp") else { return refuse("the token has no expiry (`exp`)") };
-        // What is not a number is neither before nor after anything.
-        if !(now < expiry + leeway) {
+        let Some(expiry) = claims.get("exp") else { return refuse("the token has no expiry (`exp`)") };
+        if !expiry.as_f64().is_some_and(|expiry| now < expiry + leeway) {
             return refuse("the token has expired: get a new one");
         }
-        if time("nbf").is_some_and(|begin| !(begin <= now + leeway)) {
+        let has_begun = |begin: &Value| begin.as_f64().is_some_and(|begin| begin <= now + leeway);
+        if !claims.get("nbf").is_none_or(has_begun) {
             return refuse("the token does not count yet (`nbf`)");
         }
         let issuer = claims.get("iss").and_then(Value::as_str);

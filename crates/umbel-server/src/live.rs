@@ -141,15 +141,16 @@ impl LiveRun {
         let woken = {
             let mut state = self.lock();
             if count > 0 {
-                state.bytes += bytes.len();
-                let first = state.end;
-                state.segments.push_back(Segment { first, bytes });
-                state.end += count;
-                while !self.is_for_one && state.bytes > self.limit && state.segments.len() > 1 {
+                // Measured before this: one large frame must not drive out what nobody had a chance to read.
+                while !self.is_for_one && state.bytes > self.limit {
                     let Some(oldest) = state.segments.pop_front() else { break };
                     state.bytes -= oldest.bytes.len();
                     state.first = state.segments.front().map_or(state.end, |segment| segment.first);
                 }
+                state.bytes += bytes.len();
+                let first = state.end;
+                state.segments.push_back(Segment { first, bytes });
+                state.end += count;
             }
             if is_over {
                 state.over = Some(Instant::now());
@@ -231,6 +232,11 @@ impl LiveRun {
         if let Some(stop) = stop {
             tell(token, stop);
         }
+    }
+
+    /// Whether it has said anything.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.lock().end > 1
     }
 
     /// Whether it was told to stop.

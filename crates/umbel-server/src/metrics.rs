@@ -72,6 +72,8 @@ impl Metrics {
         };
         let active = u64::try_from(runs.active()).unwrap_or(u64::MAX);
         write("umbel_runs_active", "gauge", "Runs under way.", &[("", active)]);
+        let kept = u64::try_from(runs.frame_bytes()).unwrap_or(u64::MAX);
+        write("umbel_frames_kept_bytes", "gauge", "Bytes of frames kept for viewers.", &[("", kept)]);
         write("umbel_runs_started_total", "counter", "Runs begun.", &[("", value(Counted::Started))]);
         let ended = [
             ("{outcome=\"finished\"}", value(Counted::Finished)),

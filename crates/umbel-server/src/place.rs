@@ -3,7 +3,7 @@
 //! An id says which frame it is, and what of the log was told when it was sent. While a run's frames are at hand, the first
 //! is enough to go on; later the second is, since what was told can be made from the log again.
 
-use std::fmt::{self, Write};
+use std::io::Write;
 use std::str::FromStr;
 
 use smallvec::SmallVec;
@@ -179,11 +179,14 @@ impl Place {
     }
 
     fn shown_of(&mut self, message: &str, change: impl FnOnce(&mut Shown)) {
-        let event = event_of(message);
-        if let Some(shown) = self.shown.iter_mut().find(|shown| shown.event == *event) {
+        let is_of = |shown: &&mut Shown| {
+            let rest = message.strip_prefix(shown.event.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        };
+        if let Some(shown) = self.shown.iter_mut().find(is_of) {
             return change(shown);
         }
-        let mut shown = Shown { event: event.into(), ..Shown::default() };
+        let mut shown = Shown { event: event_of(message).into(), ..Shown::default() };
         change(&mut shown);
         self.shown.push(shown);
     }
@@ -206,64 +209,84 @@ pub(crate) fn counts(event: &EventKind<'_>) -> bool {
     !matches!(event, EventKind::StateSnapshot { .. } | EventKind::MessagesSnapshot { .. })
 }
 
-fn letter(open: Open) -> char {
+fn letter(open: Open) -> u8 {
     match open {
-        Open::Nothing => 'n',
-        Open::Text => 't',
-        Open::Span => 's',
-        Open::Thought => 'r',
+        Open::Nothing => b'n',
+        Open::Text => b't',
+        Open::Span => b's',
+        Open::Thought => b'r',
     }
 }
 
 fn from_letter(letter: &str) -> Option<Open> {
-    [Open::Nothing, Open::Text, Open::Span, Open::Thought].into_iter().find(|open| {
-        let mut one = [0; 4];
-        *self::letter(*open).encode_utf8(&mut one) == *letter
-    })
+    let all = [Open::Nothing, Open::Text, Open::Span, Open::Thought];
+    all.into_iter().find(|open| [self::letter(*open)] == letter.as_bytes())
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}", self.stream)?;
+impl Place {
+    /// Adds it as text. Every frame has one, so it does without the machinery of formatting.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        write_number(out, u64::from(self.stream));
         if self.round > 0 {
-            write!(f, "-{}", self.round)?;
+            out.push(b'-');
+            write_number(out, u64::from(self.round));
         }
-        write!(f, ".{}.{}.", self.frame, self.events)?;
+        for number in [self.frame, u64::from(self.events)] {
+            out.push(b'.');
+            write_number(out, number);
+        }
+        out.push(b'.');
         if self.is_over {
-            return f.write_str("end");
+            return out.extend_from_slice(b"end");
         }
-        write!(f, "{}", self.frames)?;
+        write_number(out, u64::from(self.frames));
         for shown in &self.shown {
+            out.push(b'.');
+            out.extend_from_slice(shown.event.as_str().as_bytes());
+            for bytes in [shown.text, shown.thoughts] {
+                out.push(b'~');
+                write_number(out, bytes as u64);
+            }
             let letter = letter(shown.open);
             let letter = if shown.thinks { letter.to_ascii_uppercase() } else { letter };
-            write!(f, ".{}~{}~{}~{letter}", shown.event, shown.text, shown.thoughts)?;
+            out.extend_from_slice(&[b'~', letter]);
             let By { author, branch } = &shown.by;
             if shown.announced > 0 || shown.by != By::default() {
-                write!(f, "~{}@", shown.announced)?;
-                write_plain(f, author)?;
+                out.push(b'~');
+                write_number(out, u64::from(shown.announced));
+                out.push(b'@');
+                write_plain(out, author);
             }
             if let Some(branch) = branch {
-                f.write_char('@')?;
-                write_plain(f, branch)?;
+                out.push(b'@');
+                write_plain(out, branch);
             }
             for (id, bytes) in &shown.calls {
-                write!(f, "~{bytes}:")?;
-                write_plain(f, id.as_str())?;
+                out.push(b'~');
+                write_number(out, *bytes as u64);
+                out.push(b':');
+                write_plain(out, id.as_str());
             }
         }
-        Ok(())
+    }
+}
+
+fn write_number(out: &mut Vec<u8>, number: u64) {
+    match u8::try_from(number) {
+        Ok(digit @ 0..=9) => out.push(b'0' + digit),
+        _ => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
     }
 }
 
 /// An id of anybody's, in characters that can stand in an id of ours and in a header.
-fn write_plain(f: &mut fmt::Formatter<'_>, id: &str) -> fmt::Result {
+fn write_plain(out: &mut Vec<u8>, id: &str) {
     for byte in id.bytes() {
         match byte {
-            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' => f.write_char(char::from(byte))?,
-            other => write!(f, "%{other:02x}")?,
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' => out.push(byte),
+            // Writing to memory cannot fail.
+            other => drop(write!(out, "%{other:02x}")),
         }
     }
-    Ok(())
 }
 
 fn read_plain(text: &str) -> Option<String> {
@@ -290,7 +313,7 @@ impl FromStr for Place {
             group if group.contains('-') => group.split_once('-').ok_or(())?,
             group => (group, "0"),
         };
-        let stream = u32::from_str_radix(stream, 16).map_err(drop)?;
+        let stream = stream.parse().map_err(drop)?;
         let round = round.parse().map_err(drop)?;
         let frame = next()?.parse().map_err(drop)?;
         let events = next()?.parse().map_err(drop)?;
@@ -330,24 +353,30 @@ fn parse_shown(group: &str) -> Option<Shown> {
 mod tests {
     use super::*;
 
+    fn written(place: &Place) -> String {
+        let mut out = Vec::new();
+        place.write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
     #[test]
     fn a_place_is_read_as_it_was_written_and_nonsense_is_refused() {
         let mut place = Place { stream: 31, frame: 7, events: 2, frames: 3, ..Place::default() };
-        assert_eq!(place.to_string(), "1f.7.2.3");
-        assert_eq!("1f.7.2.3".parse(), Ok(place.clone()));
+        assert_eq!(written(&place), "31.7.2.3");
+        assert_eq!("31.7.2.3".parse(), Ok(place.clone()));
         place.shown.push(Shown { event: "e-1_x".into(), text: 12, thoughts: 3, ..Shown::default() });
-        assert_eq!(place.to_string().parse(), Ok(place.clone()));
+        assert_eq!(written(&place).parse(), Ok(place.clone()));
         place.shown[0].open = Open::Thought;
         place.shown[0].thinks = true;
         let branch = Some("both.left".into());
         place.shown[0].by = By { author: "left".into(), branch };
         place.shown[0].announced = 2;
         place.shown[0].calls.push(("f.x:0".into(), 9));
-        assert_eq!(place.to_string(), "1f.7.2.3.e-1_x~12~3~R~2@left@both%2eleft~9:f%2ex%3a0");
-        assert_eq!(place.to_string().parse(), Ok(place));
+        assert_eq!(written(&place), "31.7.2.3.e-1_x~12~3~R~2@left@both%2eleft~9:f%2ex%3a0");
+        assert_eq!(written(&place).parse(), Ok(place));
         let over = Place { stream: 31, round: 2, frame: 9, events: 4, is_over: true, ..Place::default() };
-        assert_eq!(over.to_string(), "1f-2.9.4.end");
-        assert_eq!("1f-2.9.4.end".parse(), Ok(over));
+        assert_eq!(written(&over), "31-2.9.4.end");
+        assert_eq!("31-2.9.4.end".parse(), Ok(over));
         for nonsense in [
             "",
             "1",

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::{
-    Cast, InputLimits, InputMark, NewMessages, RunAgentInput, Turn, Waiting, event_of, inbound,
+    Cast, InputLimits, InputMark, Message, NewMessages, RunAgentInput, Turn, Waiting, event_of, ids, inbound,
 };
 use umbel_core::store::Entries;
 use umbel_core::{
     CallId, Content, Event, FunctionTool, Interrupt, List, LogEntry, NewSession, Object, Role, RunConfig,
-    RunId, SessionKey, State, ToolSet, ToolSpec,
+    RunId, SessionKey, State, StateScope, ToolSet, ToolSpec,
 };
+use umbel_runtime::SessionManager;
 
 use crate::auth::Principal;
 use crate::endpoint::{AgentEndpoint, ClientInput};
@@ -29,6 +30,8 @@ const LOOKED_AT: usize = 64;
 pub(crate) struct Plan {
     /// What the user says, turn by turn: answers first, then anything else.
     pub(crate) turns: Vec<(Content, RunConfig)>,
+    /// The session is not there yet: this was said before, elsewhere.
+    pub(crate) history: Option<Vec<Message>>,
     /// The state that the client sent.
     pub(crate) theirs: Option<Value>,
     /// The state that it sees once the run has begun.
@@ -53,8 +56,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) state: &'a Object,
 }
 
-/// Looks at the session and finds out what is to be done; `None` if that was done before. A session that is not there
-/// yet is made.
+/// Looks at the session and finds out what is to be done; `None` if that was done before.
 pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<Option<Plan>, Problem> {
     let (runner, input) = (&endpoint.runner, asked.input);
     let limits = InputLimits::default();
@@ -73,13 +75,13 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
         round += 1;
     }
     let mut known: Option<HashSet<SmolStr>> = None;
-    let new = NewMessages::find(
+    let mut new = NewMessages::find(
         &input.messages,
         &limits,
         |id| events.iter().rev().take(RECENT).any(|event| has_message(event, id)),
         |id| {
-            let known = known.get_or_insert_with(|| events.iter().flat_map(|event| ids_of(event)).collect());
-            known.contains(id) || known.contains(event_of(id))
+            let all = || events.iter().flat_map(|event| ids(event)).collect();
+            known.get_or_insert_with(all).contains(id)
         },
     )?;
     let knows_interrupts = input.protocol_version.is_some();
@@ -91,16 +93,34 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
         responses.filter_map(|response| response.id.as_ref()).any(|given| *given == *id)
     };
     let turn = Turn::new(&new.turn, &input.resume, &waiting, was_asked, knows_interrupts)?;
-    let (delta, ours) = state(&endpoint.cast, view.as_ref().map(|view| &view.state), asked);
-    if view.is_none() {
-        create(endpoint, asked.key, &new).await?;
+    let mut pending = waiting.calls;
+    pending.retain(|(id, _)| !turn.answers(id));
+    // A session that is not there yet is made by its run, unless it is needed before.
+    let mut history = view.is_none().then(|| std::mem::take(&mut new.history));
+    let mut kept = view.as_ref().map(|view| view.state.clone());
+    if endpoint.cast.scoped_state
+        && let Some(history) = history.take()
+    {
+        // A new thread has the state of its user and its app.
+        create(endpoint, asked.key, &history).await?;
+        kept = runner.session(asked.key).await?.map(|view| view.state);
+    }
+    let (mut delta, ours) = state(&endpoint.cast, kept.as_ref(), asked);
+    if turn.is_empty() && !delta.is_empty() {
+        if let Some(history) = history.take() {
+            create(endpoint, asked.key, &history).await?;
+        }
+        // There is no run whose message could carry it, and none for which `temp:` keys could be.
+        delta.retain(|key, _| StateScope::split(key).0 != StateScope::Temp);
+        SessionManager::new(runner).set_all(asked.key, std::mem::take(&mut delta)).await?;
     }
     let turns = turns(endpoint, asked, &new, turn, delta)?;
     Ok(Some(Plan {
         turns,
+        history,
         theirs: input.state.clone(),
         ours,
-        pending: waiting.calls.into_iter().map(|(id, _)| id).collect(),
+        pending: pending.into_iter().map(|(id, _)| id).collect(),
         open: waiting.questions,
         parent: input.parent_run_id.as_deref().map(SmolStr::new),
         knows_interrupts,
@@ -120,15 +140,9 @@ fn rounds<'a>(
     said.filter_map(|event| InputMark::of(event)).filter(move |mark| mark.run == run && !mark.follows)
 }
 
-/// The ids that a client may know an event by, but for endings of ours.
-fn ids_of(event: &Event) -> impl Iterator<Item = SmolStr> {
-    let mark = if event.is_user() { InputMark::of(event) } else { None };
-    let marked = mark.into_iter().flat_map(|mark| mark.messages).map(|(id, _)| id);
-    marked.chain(std::iter::once(SmolStr::new(event.id.as_str())))
-}
-
 fn has_message(event: &Event, id: &str) -> bool {
-    event.id == *id || event.id == *event_of(id) || (event.is_user() && ids_of(event).any(|own| own == id))
+    let may_be = event.is_user() || event.id == *event_of(id) || event.id == *id;
+    may_be && ids(event).any(|own| own == id)
 }
 
 /// The events since the user last said something. What waited before that does not wait any more.
@@ -162,7 +176,8 @@ fn state(cast: &Cast, state: Option<&State>, asked: &Asked<'_>) -> (Object, Obje
 
 /// The state as clients see it.
 pub(crate) fn visible(cast: &Cast, state: &State) -> Object {
-    let mut all = Object::clone(state.scope(umbel_core::StateScope::Session));
+    let mut all = Object::clone(state.scope(StateScope::Session));
+    all.retain(|key, _| cast.shows(key));
     if cast.scoped_state {
         all.extend(state.to_object().into_iter().filter(|(key, _)| cast.shows(key)));
     }
@@ -170,18 +185,22 @@ pub(crate) fn visible(cast: &Cast, state: &State) -> Object {
 }
 
 /// Makes the session, with what was said before elsewhere.
-async fn create(endpoint: &AgentEndpoint, key: &SessionKey, new: &NewMessages) -> Result<(), Problem> {
+pub(crate) async fn create(
+    endpoint: &AgentEndpoint,
+    key: &SessionKey,
+    history: &[Message],
+) -> umbel_core::Result<()> {
     let (runner, services) = (&endpoint.runner, endpoint.runner.services());
     match runner.sessions().create(NewSession::new(key.clone())).await {
         // Another request was first.
         Err(error) if error.kind() == umbel_core::ErrorKind::AlreadyExists => return Ok(()),
         made => made?,
     };
-    if new.history.is_empty() || !endpoint.import_history {
+    if history.is_empty() || !endpoint.import_history {
         return Ok(());
     }
     let run: RunId = services.ids.run();
-    let events = inbound::history(&new.history, &endpoint.cast.root, &run, services.clock.now());
+    let events = inbound::history(history, &endpoint.cast.root, &run, services.clock.now());
     let entries: Entries = events.into_iter().map(|event| LogEntry::Event(Arc::new(event))).collect();
     if !entries.is_empty() {
         runner.sessions().commit(key, None, entries).await?;

@@ -1,12 +1,15 @@
 //! `POST {agent}`: a run begins, or goes on, and its client looks at it.
 
+use std::future::poll_fn;
 use std::hash::Hasher;
+use std::task::Poll;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use siphasher::sip::SipHasher13;
 use smol_str::SmolStr;
@@ -16,7 +19,7 @@ use umbel_core::{Object, SessionKey};
 use crate::app::Offered;
 use crate::auth::Principal;
 use crate::body::{Recode, StreamBody};
-use crate::drive::{drive, refuse};
+use crate::drive::drive;
 use crate::live::{LiveRun, View};
 use crate::metrics::Counted;
 use crate::plan::{Asked, plan};
@@ -77,7 +80,7 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
             let (key, digest) = (&live.key, live.digest);
             let asked = Asked { key, input: &input, digest, principal: &principal, state: &state };
             let planned = plan(endpoint, &asked).await;
-            start(offered.clone(), ticket, planned)?;
+            start(offered.clone(), ticket, planned).await?;
         }
         Some(first) => {
             let offered = offered.clone();
@@ -92,14 +95,14 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
 
 /// Begins with what was planned. What is wrong with a request is told before the stream begins, but for what concerns
 /// interrupts: the protocol has that as the end of a run.
-fn start(
+async fn start(
     offered: Offered,
     ticket: Ticket,
     planned: Result<Option<crate::plan::Plan>, Problem>,
 ) -> Result<(), Problem> {
     match planned {
         Ok(Some(plan)) => {
-            tokio::spawn(async move { drive(&offered, ticket, plan).await });
+            step_off(async move { drive(&offered, ticket, plan).await }).await;
             Ok(())
         }
         Ok(None) => {
@@ -108,10 +111,19 @@ fn start(
             Ok(())
         }
         Err(problem) if problem.is_of_run() => {
-            refuse(&ticket, &problem);
+            ticket.refuse(&problem);
             Ok(())
         }
         Err(problem) => Err(problem),
+    }
+}
+
+/// Lets a run take its first steps at once, and go on by itself if it has to wait. What it says until then leaves together
+/// with the head of the response, and a run that never waits needs no task.
+async fn step_off(run: impl Future<Output = ()> + Send + 'static) {
+    let mut run = Box::pin(run);
+    if poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await.is_pending() {
+        tokio::spawn(run);
     }
 }
 
@@ -119,8 +131,8 @@ async fn tell_again(offered: &Offered, ticket: Ticket) {
     let live = ticket.live.clone();
     match replay::read(&offered.endpoint, &live.key, &live.run, None).await {
         Ok(Some(log)) => replay::replay(&offered.endpoint, &live, log, None).await,
-        Ok(None) => refuse(&ticket, &Problem::not_found("run")),
-        Err(problem) => refuse(&ticket, &problem),
+        Ok(None) => ticket.refuse(&Problem::not_found("run")),
+        Err(problem) => ticket.refuse(&problem),
     }
 }
 
@@ -138,7 +150,7 @@ async fn wait_turn(offered: &Offered, ticket: Ticket, body: &Bytes, principal: &
     match planned {
         Ok(Some(plan)) => drive(offered, ticket, plan).await,
         Ok(None) => tell_again(offered, ticket).await,
-        Err(problem) => refuse(&ticket, &problem),
+        Err(problem) => ticket.refuse(&problem),
     }
 }
 
@@ -279,6 +291,10 @@ pub(crate) async fn read(offered: &Offered, body: axum::body::Body) -> Result<By
         let message = format!("the request has more than {} bytes", limits.body_bytes);
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", message)
     };
+    // Whoever says how much there is need not send it first.
+    if body.size_hint().lower() > u64::try_from(limits.body_bytes).unwrap_or(u64::MAX) {
+        return Err(too_large());
+    }
     let collected = Limited::new(body, limits.body_bytes).collect();
     let collected = tokio::time::timeout(limits.request_time, collected).await.map_err(|_| {
         Problem::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TOO_SLOW", "the request took too long to arrive")

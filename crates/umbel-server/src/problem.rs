@@ -112,11 +112,16 @@ fn told(code: &str) -> Option<(StatusCode, &'static str)> {
     Some(known.unwrap_or((StatusCode::INTERNAL_SERVER_ERROR, other)))
 }
 
+/// The code that clients know. An answer that does not fit is the same to them, whoever noticed.
+fn public(code: &str) -> &str {
+    if code == ErrorKind::InvalidConfirmation.code() { "INVALID_ANSWER" } else { code }
+}
+
 impl Problem {
     /// What is told of a failure that the log has.
     pub(crate) fn of_failure(failure: &Failure) -> Self {
         match told(&failure.code) {
-            None => Self::new(StatusCode::BAD_REQUEST, &failure.code, failure.message.clone()),
+            None => Self::new(StatusCode::BAD_REQUEST, public(&failure.code), failure.message.clone()),
             Some((status, words)) => Self::new(status, &failure.code, words),
         }
     }
@@ -126,7 +131,7 @@ impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         let code = error.kind().code();
         match told(code) {
-            None => Self::new(StatusCode::BAD_REQUEST, code, error.message()),
+            None => Self::new(StatusCode::BAD_REQUEST, public(code), error.message()),
             Some((status, words)) if status.is_server_error() => {
                 Self { status, ..Self::internal(code, words, error) }
             }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
-use umbel_agui::{InputMark, event_of, interrupt_on_the_wire, messages};
+use umbel_agui::{InputLimits, InputMark, event_of, interrupt_on_the_wire, messages};
 use umbel_core::store::Entries;
 use umbel_core::{Event, List, LogEntry, NewSession, Outcome, RunStep, SafePoint, SessionKey, Versions};
 use umbel_runtime::SessionView;
@@ -24,6 +24,21 @@ use crate::resolve::Asking;
 
 /// How many of a user's threads are searched for a run whose thread is not named.
 const SEARCHED: usize = 200;
+
+/// A name in an address.
+pub(crate) struct Named(SmolStr);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let named = Path::<SmolStr>::from_request_parts(head, state).await;
+        named.map(|Path(name)| Self(name)).map_err(|_| {
+            let message = "the address cannot be read: write it in UTF-8";
+            Problem::new(StatusCode::BAD_REQUEST, "INVALID_INPUT", message)
+        })
+    }
+}
 
 /// JSON with a status.
 pub(crate) fn answer(status: StatusCode, body: &Value) -> Response {
@@ -65,7 +80,7 @@ pub(crate) async fn capabilities(
 /// `GET {agent}/runs/{run}/events`.
 pub(crate) async fn events(
     State(offered): State<Offered>,
-    Path(run): Path<SmolStr>,
+    Named(run): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
@@ -98,27 +113,36 @@ pub(crate) async fn find_run(
     thread: Option<&str>,
 ) -> Result<(Offered, SessionKey), Problem> {
     let (head, principal) = (asking.head, asking.principal);
-    if let Some(thread) = thread {
-        let offered = offered.choose(asking, Some(thread)).await?.unwrap_or_else(|| offered.clone());
-        let key = offered.key(head, principal, thread)?;
-        return Ok((offered, key));
+    let name = thread.unwrap_or("-");
+    if let (Some(_), None) = (thread, &offered.choice) {
+        return Ok((offered.clone(), offered.key(head, principal, name)?));
     }
     let candidates = offered.candidates(asking)?;
     let mut found = None;
     for candidate in &candidates {
-        let any = candidate.key(head, principal, "-")?;
+        let any = candidate.key(head, principal, name)?;
         let live = offered.app.runs.find(any.app(), any.user(), run);
+        let live = live.filter(|live| thread.is_none() || live.key == any);
         found = found.or_else(|| Some((candidate, live?.key.clone())));
     }
     for candidate in &candidates {
         if found.is_none() {
-            let any = candidate.key(head, principal, "-")?;
-            found = find_thread(candidate, &any, run).await?.map(|key| (candidate, key));
+            let any = candidate.key(head, principal, name)?;
+            let key = match thread {
+                Some(_) => has_run(candidate, &any, run).await?.then_some(any),
+                None => find_thread(candidate, &any, run).await?,
+            };
+            found = key.map(|key| (candidate, key));
         }
     }
     let (candidate, key) = found.ok_or_else(|| Problem::not_found("run"))?;
+    // Among agents that share the thread, it is the one that spoke in it.
     let chosen = offered.choose(asking, Some(key.id())).await?;
-    Ok((chosen.unwrap_or_else(|| candidate.clone()), key))
+    let chosen = match chosen {
+        Some(chosen) if chosen.key(head, principal, key.id())? == key => chosen,
+        _ => candidate.clone(),
+    };
+    Ok((chosen, key))
 }
 
 /// The place that a client has come to.
@@ -139,19 +163,24 @@ fn seen(head: &Parts) -> Result<Option<Place>, Problem> {
 async fn find_thread(offered: &Offered, any: &SessionKey, run: &str) -> Result<Option<SessionKey>, Problem> {
     let store = offered.endpoint.runner.sessions();
     for session in store.list(any.app(), any.user()).await?.into_iter().rev().take(SEARCHED) {
-        let Some(view) = offered.endpoint.runner.session(&session.key).await? else { continue };
-        let mut said = view.events.iter().filter(|event| event.is_user());
-        if said.any(|event| InputMark::of(event).is_some_and(|mark| mark.run == run)) {
+        if has_run(offered, &session.key, run).await? {
             return Ok(Some(session.key));
         }
     }
     Ok(None)
 }
 
+/// Whether a thread has a run of that name.
+async fn has_run(offered: &Offered, key: &SessionKey, run: &str) -> Result<bool, Problem> {
+    let view = offered.endpoint.runner.session(key).await?;
+    let mut said = view.iter().flat_map(|view| view.events.iter()).filter(|event| event.is_user());
+    Ok(said.any(|event| InputMark::of(event).is_some_and(|mark| mark.run == run)))
+}
+
 /// `POST {agent}/runs/{run}/cancel`.
 pub(crate) async fn cancel(
     State(offered): State<Offered>,
-    Path(run): Path<SmolStr>,
+    Named(run): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
@@ -226,7 +255,7 @@ fn until_run(events: &List<Arc<Event>>, run: &str) -> List<Arc<Event>> {
 /// run began: whoever reads the run's stream from its beginning has all then.
 pub(crate) async fn read_thread(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
@@ -250,16 +279,17 @@ pub(crate) async fn read_thread(
     Ok(answer(StatusCode::OK, &body))
 }
 
-/// `DELETE {agent}/threads/{thread}`. A run that it has is stopped first.
+/// `DELETE {agent}/threads/{thread}`. Runs that it has are stopped first.
 pub(crate) async fn delete_thread(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
     let (offered, key, _) = thread(offered, &head, &id).await?;
-    if let Some(live) = offered.app.runs.of_thread(&key) {
-        live.stop(Stop::Now);
+    let under_way = offered.app.runs.all_of_thread(&key);
+    under_way.iter().for_each(|live| live.stop(Stop::Now));
+    for live in under_way {
         live.ended().await;
     }
     offered.endpoint.runner.delete_session(&key).await?;
@@ -270,7 +300,7 @@ pub(crate) async fn delete_thread(
 /// `GET {agent}/threads/{thread}/runs`.
 pub(crate) async fn thread_runs(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
@@ -304,7 +334,7 @@ pub(crate) async fn thread_runs(
 /// `POST {agent}/threads/{thread}/fork`: a thread of its own that begins like this one, up to a message.
 pub(crate) async fn fork_thread(
     State(offered): State<Offered>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
@@ -338,7 +368,10 @@ pub(crate) async fn fork_thread(
         }
     };
     let new = match body.get("threadId").and_then(Value::as_str) {
-        Some(id) => SmolStr::new(id),
+        Some(id) => {
+            InputLimits::default().check_id(|| "threadId".to_owned(), id)?;
+            SmolStr::new(id)
+        }
         None => runner.services().ids.mint(umbel_core::IdKind::Session),
     };
     let forked = SessionKey::new(key.app(), key.user(), &new)?;

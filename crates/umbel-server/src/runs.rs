@@ -7,6 +7,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 use umbel_core::{SafePoint, SessionKey};
 
+use crate::drive::refuse;
 use crate::endpoint::SameThread;
 use crate::live::{LiveRun, Stop};
 use crate::problem::Problem;
@@ -170,9 +171,21 @@ impl Runs {
         self.lock().threads.get(key).map(|slot| slot.running.clone())
     }
 
+    /// All runs of a thread that are not over, waiting ones included.
+    pub(crate) fn all_of_thread(&self, key: &SessionKey) -> Vec<Arc<LiveRun>> {
+        let table = self.lock();
+        let all = table.by_name.values().filter(|live| live.key == *key && live.over_since().is_none());
+        all.cloned().collect()
+    }
+
     /// How many runs are under way.
     pub(crate) fn active(&self) -> usize {
         self.lock().active
+    }
+
+    /// How many bytes of frames are kept.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        self.lock().by_name.values().map(|live| live.bytes()).sum()
     }
 
     /// Ends runs that nobody looks at, and forgets those that are over for long or take too much room.
@@ -244,6 +257,12 @@ impl Table {
         if slot.running.is_unseen() {
             slot.running.stop(Stop::Now);
         }
+        if let Some(next) = slot.next.clone().filter(|_| policy == SameThread::Supersede) {
+            slot.running.stop(Stop::Now);
+            next.stop(Stop::Now);
+            slot.next = Some(live.clone());
+            return Ok(Some(next));
+        }
         if slot.next.is_some() {
             return refuse("a run waits for this thread already: try again when it is done");
         }
@@ -282,8 +301,24 @@ pub(crate) struct Ticket {
     pub(crate) live: Arc<LiveRun>,
 }
 
+impl Ticket {
+    /// Tells that the run cannot begin, in a stream that has. Another may have its name then.
+    pub(crate) fn refuse(self, problem: &Problem) {
+        refuse(&self.live, problem);
+        self.runs.lock().by_name.retain(|_, live| !Arc::ptr_eq(live, &self.live));
+    }
+}
+
 impl Drop for Ticket {
     fn drop(&mut self) {
+        let was_cut_short = self.live.over_since().is_none();
+        if was_cut_short && !self.live.has_begun() {
+            // Whoever attached to it meanwhile waits for an end, and so does the run behind it.
+            let message = "the run could not begin: ask again";
+            refuse(&self.live, &Problem::new(http::StatusCode::SERVICE_UNAVAILABLE, "NOT_BEGUN", message));
+        } else if was_cut_short {
+            self.live.publish(bytes::Bytes::new(), 0, true);
+        }
         let mut table = self.runs.lock();
         table.active = table.active.saturating_sub(1);
         let user = self.live.key.user();
@@ -297,8 +332,8 @@ impl Drop for Ticket {
         if self.live.has_asked() {
             table.asking.insert(self.live.key.clone(), name(&self.live.key, &self.live.run));
         }
-        if self.live.over_since().is_none() {
-            // It never began: nobody must find it.
+        if was_cut_short {
+            // Nobody must find it.
             table.by_name.retain(|_, live| !Arc::ptr_eq(live, &self.live));
         }
     }

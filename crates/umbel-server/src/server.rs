@@ -159,6 +159,10 @@ impl Server {
             router = router.merge(agent_routes(offered));
         }
         let router = router.fallback(async || Problem::not_found("page"));
+        let router = router.method_not_allowed_fallback(async || {
+            let message = "that cannot be done here: see which methods the guide lists for this path";
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message)
+        });
         let router = router.layer(axum::middleware::from_fn_with_state(app.clone(), gate::pass));
         Ok(Service { app, router })
     }

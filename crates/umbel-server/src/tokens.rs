@@ -23,7 +23,7 @@ use crate::watched::Watched;
 /// use umbel_server::BearerTokens;
 ///
 /// let tokens = BearerTokens::from_text("
-///     # A line per token. `openssl rand -hex 24` makes good ones.
+///     ## A line per token. `openssl rand -hex 24` makes good ones.
 ///     5f1c4bdb1d0a4b8f9d6a ann
 ///     c27f0a9e83c14f3e8b1d bob   # his phone
 /// ")?;

@@ -12,6 +12,7 @@
 //! | [`handler`] | What extends agents and runs: hooks, order, conflicts, errors, and how to come from elsewhere |
 //! | [`interrupt`] | Questions to people: approval of calls, answers, and how runs go on |
 //! | [`layers`] | Layers around tools and prebuilt handlers, with all their defaults |
+//! | [`server`] | Agents offered to AG-UI front ends: routes, threads, tools of clients, auth, errors, metrics |
 //! | [`operations`] | What goes wrong with databases, how it looks, and what to do about it |
 
 #[doc = include_str!("../../../docs/agent.md")]
@@ -43,6 +44,10 @@ pub mod interrupt {}
 
 #[doc = include_str!("../../../docs/layers.md")]
 pub mod layers {}
+
+/// With the feature `server`.
+#[cfg_attr(feature = "server", doc = include_str!("../../../docs/server.md"))]
+pub mod server {}
 
 #[doc = include_str!("../../../docs/operations.md")]
 pub mod operations {}

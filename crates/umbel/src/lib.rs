@@ -293,6 +293,7 @@
 //! | [`guide::handler`] | Hooks, order, conflicts, errors, edits of the history, values, migration |
 //! | [`guide::interrupt`] | Approval of calls, questions to people, answers, how runs go on |
 //! | [`guide::layers`] | Layers around tools, prebuilt handlers, all defaults |
+//! | [`guide::server`] | Agents offered to AG-UI front ends |
 //!
 //! Everything is re-exported here. [`core`] holds vocabulary and contracts, [`runtime`] what runs them.
 //!
@@ -302,14 +303,20 @@
 //! |---|---|---|
 //! | `sqlite` | `umbel::stores`: sessions, artifacts, memories and credentials in one file | No |
 //! | `postgres` | The same on a server that many processes share | No |
+//! | `server` | `umbel::server` and `umbel::agui`: agents offered to AG-UI front ends | No |
+//! | `jwks-url` | The server's tokens checked with keys from a web address | No |
 
 pub mod guide;
 
+#[cfg(feature = "server")]
+pub use umbel_agui as agui;
 pub use umbel_core as core;
 pub use umbel_core::*;
 pub use umbel_macros::{handler, tool};
 pub use umbel_runtime as runtime;
 pub use umbel_runtime::*;
+#[cfg(feature = "server")]
+pub use umbel_server as server;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use umbel_stores as stores;
 

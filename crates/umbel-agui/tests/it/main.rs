@@ -7,3 +7,5 @@ mod guard;
 mod input;
 mod rules;
 mod samples;
+mod taking_in;
+mod translating;

@@ -75,14 +75,16 @@ async fn service(options: &Options) -> io::Result<Service> {
 /// Listens, unless anybody could come and nobody would be asked who they are.
 async fn listen(options: &Options) -> io::Result<TcpListener> {
     let Options { host, port, .. } = options;
-    let listener = TcpListener::bind((host.as_str(), *port)).await.map_err(|error| {
+    let cannot = |error: io::Error| {
         let hint = match error.kind() {
             io::ErrorKind::AddrInUse => ": another program listens there. Choose another port with `--port`",
             _ => "",
         };
         io::Error::other(format!("It cannot listen at {host}, port {port}{hint}.\n({error})"))
-    })?;
-    if options.tokens.is_none() && !listener.local_addr()?.ip().is_loopback() {
+    };
+    let places: Vec<SocketAddr> =
+        tokio::net::lookup_host((host.as_str(), *port)).await.map_err(cannot)?.collect();
+    if options.tokens.is_none() && !places.iter().all(|place| place.ip().is_loopback()) {
         let message = format!(
             "Others can reach {host}, and nobody would be asked who they are.\n\
              Say who may ask with `--tokens FILE`: a line `TOKEN USER` each, where `openssl rand -hex 24` makes a good \
@@ -90,7 +92,7 @@ async fn listen(options: &Options) -> io::Result<TcpListener> {
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
-    Ok(listener)
+    TcpListener::bind(places.as_slice()).await.map_err(cannot)
 }
 
 /// How often the program was told to stop, by Ctrl-C or by whoever runs it.

@@ -10,7 +10,7 @@ Offers the demo agents to AG-UI front ends. Their model is a script, so it works
 
 Usage: umbel serve [FLAG]...
 
-  --host NAME            Where to listen; 127.0.0.1 if left out. Where others can reach it, --tokens is needed.
+  --host NAME            Where to listen; 127.0.0.1 if left out. Any other place needs --tokens.
   --port NUMBER          On which port; 8123 if left out, 0 for any that is free.
   --store ADDRESS        Where conversations are kept: sqlite:FILE or postgres://...; nowhere if left out.
   --tokens FILE          Who may ask: a line `TOKEN USER` each. Whoever sits at this machine if left out.
@@ -89,7 +89,7 @@ pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Asked, BadArgs> {
             Some((flag, given)) => (flag, Some(given.to_owned())),
             None => (arg.as_str(), None),
         };
-        let mut value = |what, such| value(given.or_else(|| args.next()), flag, what, such);
+        let value = |what, such| value(given.or_else(|| args.next()), flag, what, such);
         match flag {
             "-h" | "--help" => return Ok(Asked::Help),
             "-V" | "--version" => return Ok(Asked::Version),

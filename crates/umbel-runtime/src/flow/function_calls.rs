@@ -592,6 +592,11 @@ impl Caller<'_> {
         if error.is_control() || (!mistake && fails_the_run(self.run, &error)) {
             return Err(error);
         }
+        if error.is_panic() {
+            // What it fell over is nothing for a model, nor for whoever reads along.
+            tracing::error!(tool = cx.tool_name(), "{error}");
+            return Ok(Box::new(error_value(&text::tool_panicked(cx.tool_name()))));
+        }
         Ok(Box::new(error_value(error.message())))
     }
 

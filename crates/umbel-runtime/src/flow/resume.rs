@@ -6,7 +6,7 @@ use umbel_core::{CallFinished, CallId, Event, FunctionCall, List, Replay, Run, R
 
 use super::Turn;
 use super::function_calls::{Again, Batch};
-use crate::contents::visible::REQUEST_CONFIRMATION;
+use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 
 /// Brings the turn to where the model is to be asked next. Gives whether there is nothing more to do in it.
 pub(super) fn is_over(turn: &mut Turn<'_>, replay: &Replay) -> bool {
@@ -28,7 +28,17 @@ pub(super) fn is_over(turn: &mut Turn<'_>, replay: &Replay) -> bool {
         return true;
     }
     turn.cut_short = cut_short(&events, at, &last, replay).map(Box::new);
-    turn.cut_short.is_none() && (last.is_final() || is_left(at, &last, replay))
+    turn.cut_short.is_none() && !was_answered(run, &last) && (last.is_final() || is_left(at, &last, replay))
+}
+
+/// Whether the agent's last word were calls that are answered later, and were: it does not wait any more. Then the model
+/// has something to say to the answers.
+fn was_answered(run: &Run, last: &Event) -> bool {
+    let later = |call: &FunctionCall| call.id.as_ref().is_some_and(|id| last.long_running().contains(id));
+    let asks = |call: &FunctionCall| {
+        [REQUEST_CONFIRMATION, REQUEST_INPUT, REQUEST_CREDENTIAL].contains(&call.name.as_str())
+    };
+    last.calls().any(|call| later(call) && !asks(call) && run.tree().find(&call.name).is_none())
 }
 
 /// Whether the agent's last word was to make calls that a handler wanted none of.

@@ -80,6 +80,8 @@ impl Inner {
         if event.long_running().is_empty() {
             return;
         }
+        // Its answer goes on with this run, be it in this process or in another one, which reads the records.
+        self.hot().trail();
         self.hot().note_questions(event);
         for step in steps {
             if let RunStep::Asked { interrupts } = step {

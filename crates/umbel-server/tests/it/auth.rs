@@ -142,7 +142,7 @@ async fn a_file_of_tokens_is_read_again_when_it_changes_and_a_slip_changes_nothi
     write(&path, "abc ann\ndef bob\n");
     becomes(&host, "def", true).await;
     write(&path, "abc\n");
-    // It has been looked at when a token that is not known either way was refused a second later.
+    // Nothing shows that it was looked at, so time has to pass.
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert!(is_taken(&host, "abc").await && is_taken(&host, "def").await);
     write(&path, "# nobody\n");

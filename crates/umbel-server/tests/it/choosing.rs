@@ -172,6 +172,25 @@ async fn runs_and_threads_of_a_resolver_find_their_agent() {
 }
 
 #[tokio::test]
+async fn a_run_is_found_though_another_agent_has_a_thread_of_the_same_name() {
+    let host = Host::start(service(["one", "two"])).await;
+    for name in ["sales", "support"] {
+        ask(&host, &post("/desk", &to(name, "t", name)), &[]).await.frames().await;
+    }
+    for _ in ["from memory", "from the log"] {
+        for name in ["sales", "support"] {
+            for path in [format!("/desk/runs/{name}/events"), format!("/desk/runs/{name}/events?thread=t")] {
+                let told = ask(&host, &get(&path), &[]).await.frames().await;
+                assert_eq!(spoken(&told), format!("{name}: hi"), "{path}");
+            }
+            let steps = ask(&host, &get(&format!("/desk/runs/{name}/steps")), &[]).await.json().await;
+            assert_eq!(steps["steps"][0]["agent"], name);
+        }
+        host.service.forget_frames();
+    }
+}
+
+#[tokio::test]
 async fn a_run_of_a_resolver_can_be_cancelled_while_it_is_at_hand() {
     let host = Host::start(service(["one", "two"])).await;
     ask(&host, &post("/desk", &to("support", "t", "r")), &[]).await.frames().await;

@@ -3,13 +3,27 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod agents;
+mod answers;
 mod attach;
 mod auth;
+mod bad_requests;
 mod choosing;
+mod client_tools;
+mod desk;
+mod docs;
+mod faults;
+mod first_steps;
 mod fold;
 mod ghosts;
 mod jwt;
+mod middleware_bugs;
+mod odd_names;
+mod policies;
 mod seams;
 mod sessions;
+mod slow_readers;
+mod state;
 mod support;
+mod tenants;
+mod threads;
 mod viewers;

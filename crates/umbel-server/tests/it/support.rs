@@ -26,24 +26,37 @@ pub(crate) struct Host {
 impl Host {
     /// Serves until it is dropped.
     pub(crate) async fn start(service: Service) -> Self {
+        Self::start_until(service, std::future::pending()).await
+    }
+
+    /// Serves until it is told to stop.
+    pub(crate) async fn start_until(
+        service: Service,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serving = service.clone().serve(listener, std::future::pending());
+        let serving = service.clone().serve(listener, stop);
         let task = tokio::spawn(async move { serving.await.unwrap() });
         Self { service, address, task }
     }
 
     /// Sends a request and gives what comes back, as soon as its head is there.
     pub(crate) async fn send(&self, request: http::request::Builder, body: impl Into<Bytes>) -> Reply {
+        self.connection().await.send(request, body).await
+    }
+
+    /// A connection on which requests can follow each other.
+    pub(crate) async fn connection(&self) -> Connection {
         let stream = TcpStream::connect(self.address).await.unwrap();
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
-        let request = request.header("host", self.address.to_string());
-        let request = request.body(Full::new(body.into())).unwrap();
-        let response = within(sender.send_request(request)).await.unwrap();
-        let (head, body) = response.into_parts();
-        Reply { head, body, read: Vec::new() }
+        Connection { sender, address: self.address }
+    }
+
+    /// Done once it has stopped.
+    pub(crate) async fn finished(mut self) {
+        (&mut self.task).await.unwrap();
     }
 
     pub(crate) async fn get(&self, path: &str) -> Reply {
@@ -51,6 +64,27 @@ impl Host {
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Reply {
+        let request = Request::builder().method(Method::POST).uri(path);
+        self.send(request.header("content-type", "application/json"), body.to_string()).await
+    }
+}
+
+/// A connection to a server.
+pub(crate) struct Connection {
+    sender: hyper::client::conn::http1::SendRequest<Full<Bytes>>,
+    address: SocketAddr,
+}
+
+impl Connection {
+    pub(crate) async fn send(&mut self, request: http::request::Builder, body: impl Into<Bytes>) -> Reply {
+        let request = request.header("host", self.address.to_string());
+        let request = request.body(Full::new(body.into())).unwrap();
+        let response = within(self.sender.send_request(request)).await.unwrap();
+        let (head, body) = response.into_parts();
+        Reply { head, body, read: Vec::new() }
+    }
+
+    pub(crate) async fn post(&mut self, path: &str, body: &Value) -> Reply {
         let request = Request::builder().method(Method::POST).uri(path);
         self.send(request.header("content-type", "application/json"), body.to_string()).await
     }
@@ -98,6 +132,12 @@ impl Reply {
             }
             None => Ok(None),
         }
+    }
+
+    /// What comes next of the body, as it comes.
+    pub(crate) async fn chunk(&mut self) -> Option<String> {
+        self.more().await.unwrap()?;
+        Some(String::from_utf8(std::mem::take(&mut self.read)).unwrap())
     }
 
     /// The next frame that says something. `None` at the end, an error if the connection broke.

@@ -127,7 +127,7 @@ impl Row {
         self.check_version(&lease.key, expected)
     }
 
-    /// Appends to the log, applies deltas and writes how far the log has come.
+    /// Appends to the log and applies deltas.
     async fn write(
         &mut self,
         change: &Transaction<'_>,
@@ -151,8 +151,6 @@ impl Row {
         }
         self.version += entries.rows.len() as u64;
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
-        let update = "UPDATE umbel_sessions SET version = $1, updated_at = $2 WHERE id = $3";
-        query(change, update, &[&signed(self.version), &self.updated_at, &self.id]).await?;
         if self.waits || entries.waits.begins_to_wait() {
             let mut waits = waits(change, self.id).await?;
             waits.apply(entries.waits.clone());
@@ -178,8 +176,15 @@ impl Row {
         Ok(bodies_after(change, self.id, before, bodies.len()).await? == bodies)
     }
 
-    /// Writes who has the lease, and until when.
-    async fn set_lease(
+    /// Writes how far the log has come, and nothing of the lease.
+    async fn save(&self, change: &Transaction<'_>) -> Result<(), Trouble> {
+        let update = "UPDATE umbel_sessions SET version = $1, updated_at = $2 WHERE id = $3";
+        query(change, update, &[&signed(self.version), &self.updated_at, &self.id]).await?;
+        Ok(())
+    }
+
+    /// Writes how far the log has come, who has the lease, and until when.
+    async fn save_with_lease(
         &mut self,
         change: &Transaction<'_>,
         owner: Option<&str>,
@@ -187,11 +192,12 @@ impl Row {
     ) -> Result<(), Trouble> {
         self.epoch += 1;
         self.lease_until = ttl.map(|ttl| self.now.saturating_add(ttl));
-        let update =
-            "UPDATE umbel_sessions SET epoch = $1, owner = $2, lease_until = $3, lease_ttl = $4 WHERE id = $5
-            RETURNING xmin::text::bigint";
-        let updated =
-            query(change, update, &[&signed(self.epoch), &owner, &self.lease_until, &ttl, &self.id]).await?;
+        let update = "UPDATE umbel_sessions SET version = $1, updated_at = $2, epoch = $3, owner = $4,
+            lease_until = $5, lease_ttl = $6 WHERE id = $7 RETURNING xmin::text::bigint";
+        let (version, epoch) = (signed(self.version), signed(self.epoch));
+        let values: [&(dyn ToSql + Sync); 7] =
+            [&version, &self.updated_at, &epoch, &owner, &self.lease_until, &ttl, &self.id];
+        let updated = query(change, update, &values).await?;
         self.written_by = updated.first().map(|row| row.try_get(0)).transpose()?;
         Ok(())
     }
@@ -418,7 +424,7 @@ async fn acquire(
     }
     let news = row.news(change, key, wanted.known).await?;
     row.write(change, key, entries).await?;
-    row.set_lease(change, Some(&wanted.owner), Some(millis(wanted.ttl))).await?;
+    row.save_with_lease(change, Some(&wanted.owner), Some(millis(wanted.ttl))).await?;
     let lease = Lease { key: key.clone(), epoch: row.epoch };
     Ok(Some((Acquired { lease, news, versions: row.versions() }, row)))
 }
@@ -435,7 +441,9 @@ async fn append(
     (row.user_version, row.app_version) = (expected.user, expected.app);
     row.write(change, &lease.key, entries).await?;
     if give_back {
-        row.set_lease(change, None, None).await?;
+        row.save_with_lease(change, None, None).await?;
+    } else {
+        row.save(change).await?;
     }
     Ok(row)
 }
@@ -452,6 +460,7 @@ async fn commit(
         (row.user_version, row.app_version) = (expected.user, expected.app);
     }
     row.write(change, key, entries).await?;
+    row.save(change).await?;
     Ok(row)
 }
 
@@ -536,11 +545,11 @@ pub(super) async fn import_session(change: &Transaction<'_>, session: &SessionPi
     entries.updated_at = Some(*updated_at);
     let mut row = Row::lock(change, key).await?;
     row.write(change, key, &entries).await?;
-    if let Some(owner) = owner {
+    match owner {
         // A lease that ran out: the run was under way, and is to be recovered.
-        row.set_lease(change, Some(owner), Some(0)).await?;
+        Some(owner) => row.save_with_lease(change, Some(owner), Some(0)).await,
+        None => row.save(change).await,
     }
-    Ok(())
 }
 
 fn millis(duration: Duration) -> i64 {

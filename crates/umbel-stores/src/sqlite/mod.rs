@@ -1,11 +1,12 @@
 //! Everything in one file, without a server.
 //!
-//! One thread writes, in groups that share an fsync; others read beside it. A write is done when it is on the disk:
+//! One thread writes, in groups that share an fsync; others read beside it, and one takes in what was written. A write is done when it is on the disk:
 //! with a write-ahead log and `synchronous = FULL`, SQLite syncs that log with every commit, so what was acknowledged
 //! survives a loss of power. `NORMAL` would sync at checkpoints only and lose what came after the last one; with
 //! groups, `FULL` costs little more. Several processes may use one file.
 
 mod artifacts;
+mod checkpoints;
 mod credentials;
 mod fault;
 mod memory;
@@ -103,16 +104,17 @@ impl SqliteOptions {
         writer.pragma_update(None, "synchronous", "FULL").map_err(say)?;
         // What is deleted must not be found in the file; see also scrub.rs.
         writer.pragma_update(None, "secure_delete", "ON").map_err(say)?;
-        writer.pragma_update(None, "journal_size_limit", 8 << 20).map_err(say)?;
+        writer.pragma_update(None, "journal_size_limit", checkpoints::KEPT_BYTES).map_err(say)?;
         schema::migrate(&mut writer, path)?;
         if let Some(bytes) = self.max_bytes {
             let page: i64 = writer.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(say)?;
             let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
             writer.pragma_update(None, "max_page_count", pages).map_err(say)?;
         }
+        let checkpoints = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         let readers = (0..self.readers).map(|_| self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE));
         let (path, readers) = (Arc::<Path>::from(self.path.as_path()), readers.collect::<Result<_>>()?);
-        let threads = Threads::start(path.clone(), writer, readers, self.wait_for_lock)?;
+        let threads = Threads::start(path.clone(), writer, checkpoints, readers, self.wait_for_lock)?;
         Ok(Sqlite { inner: Arc::new(Inner { path, threads, keys: self.keys, scrubs: Scrubs::default() }) })
     }
 

@@ -36,8 +36,6 @@ struct Row {
     updated_at: f64,
     user_version: u64,
     app_version: u64,
-    /// It waits for something.
-    waits: bool,
 }
 
 impl Row {
@@ -46,8 +44,7 @@ impl Row {
         let mut find = connection.prepare_cached(
             "SELECT id, version, epoch, lease_until, lease_ttl, updated_at,
                     (SELECT version FROM scopes WHERE app = ?1 AND user = ?2),
-                    (SELECT version FROM scopes WHERE app = ?1 AND user = ''),
-                    questions IS NOT NULL OR awaited_calls IS NOT NULL
+                    (SELECT version FROM scopes WHERE app = ?1 AND user = '')
              FROM sessions WHERE app = ?1 AND user = ?2 AND name = ?3",
         )?;
         let found = find.query_row(params![key.app(), key.user(), key.id()], |row| {
@@ -60,7 +57,6 @@ impl Row {
                 updated_at: row.get(5)?,
                 user_version: unsigned(row.get::<_, Option<i64>>(6)?.unwrap_or(0)),
                 app_version: unsigned(row.get::<_, Option<i64>>(7)?.unwrap_or(0)),
-                waits: row.get(8)?,
             })
         });
         Ok(found.optional()?)
@@ -69,38 +65,6 @@ impl Row {
     /// The row of a session that must be there.
     fn get(connection: &Connection, key: &SessionKey) -> Result<Self, Trouble> {
         Self::find(connection, key)?.ok_or_else(|| not_found(key).into())
-    }
-
-    /// The same, if the lease still holds and the log is as long as the writer thinks. What the writer knows of user and
-    /// app is left as it is.
-    ///
-    /// It is found by its id: no two sessions ever have the same, and texts take long to compare.
-    fn get_leased(connection: &Connection, lease: &Lease, expected: Versions) -> Result<Self, Trouble> {
-        let mut find = connection.prepare_cached(
-            "SELECT version, lease_until, lease_ttl, updated_at, questions IS NOT NULL OR awaited_calls IS NOT NULL
-             FROM sessions WHERE id = ?1 AND epoch = ?2",
-        )?;
-        let found = find.query_row(params![signed(expected.incarnation), signed(lease.epoch)], |row| {
-            Ok(Self {
-                id: signed(expected.incarnation),
-                version: unsigned(row.get(0)?),
-                epoch: lease.epoch,
-                lease_until: row.get(1)?,
-                lease_ttl: row.get::<_, Option<i64>>(2)?.unwrap_or(0),
-                updated_at: row.get(3)?,
-                user_version: expected.user,
-                app_version: expected.app,
-                waits: row.get(4)?,
-            })
-        });
-        let Some(row) = found.optional()? else {
-            return Err(match Self::find(connection, &lease.key)? {
-                Some(_) => fenced(&lease.key).into(),
-                None => not_found(&lease.key).into(),
-            });
-        };
-        row.check_version(&lease.key, expected)?;
-        Ok(row)
     }
 
     fn check_version(&self, key: &SessionKey, expected: Versions) -> Result<(), Trouble> {
@@ -140,25 +104,9 @@ impl Row {
         key: &SessionKey,
         entries: &Prepared,
     ) -> Result<(), Trouble> {
-        let mut insert = connection
-            .prepare_cached("INSERT INTO log (session, version, time, body) VALUES (?1, ?2, ?3, ?4)")?;
-        for row in &entries.rows {
-            self.version += 1;
-            insert.execute(params![self.id, signed(self.version), row.time, row.body])?;
-        }
-        set_session_state(connection, self.id, &entries.state.session)?;
-        if let Some(version) = set_shared_state(connection, key.app(), key.user(), &entries.state.user)? {
-            self.user_version = known_after(self.user_version, version);
-        }
-        if let Some(version) = set_shared_state(connection, key.app(), "", &entries.state.app)? {
-            self.app_version = known_after(self.app_version, version);
-        }
+        let Versions { session, user, app, .. } = write(connection, key, self.versions(), entries)?;
+        (self.version, self.user_version, self.app_version) = (session, user, app);
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
-        if self.waits || entries.waits.begins_to_wait() {
-            let mut waits = waits(connection, self.id)?;
-            waits.apply(entries.waits.clone());
-            save_waits(connection, self.id, &waits)?;
-        }
         Ok(())
     }
 
@@ -236,6 +184,66 @@ impl Row {
     fn is_unknown_to(&self, known: Versions) -> bool {
         known.incarnation != unsigned(self.id) || known.session > self.version
     }
+}
+
+/// Appends to the log and applies deltas. Gives what the writer knows then; it knew `known` of the session.
+fn write(
+    connection: &Connection,
+    key: &SessionKey,
+    mut known: Versions,
+    entries: &Prepared,
+) -> Result<Versions, Trouble> {
+    let id = signed(known.incarnation);
+    let mut insert = connection
+        .prepare_cached("INSERT INTO log (session, version, time, body) VALUES (?1, ?2, ?3, ?4)")?;
+    for row in &entries.rows {
+        known.session += 1;
+        insert.execute(params![id, signed(known.session), row.time, row.body])?;
+    }
+    set_session_state(connection, id, &entries.state.session)?;
+    if let Some(version) = set_shared_state(connection, key.app(), key.user(), &entries.state.user)? {
+        known.user = known_after(known.user, version);
+    }
+    if let Some(version) = set_shared_state(connection, key.app(), "", &entries.state.app)? {
+        known.app = known_after(known.app, version);
+    }
+    if entries.waits != WaitChange::default() {
+        let before = waits(connection, id)?;
+        let mut after = before.clone();
+        after.apply(entries.waits.clone());
+        if after != before {
+            save_waits(connection, id, &after)?;
+        }
+    }
+    Ok(known)
+}
+
+/// Appends under a lease, and gives it back if told so.
+///
+/// The row is found by its id, which no two sessions ever share: texts take long to compare. One statement looks whether
+/// the lease still holds and the log is as long as the writer thinks, and writes how far it has come.
+fn append(
+    connection: &Connection,
+    lease: &Lease,
+    expected: Versions,
+    entries: &Prepared,
+    gives_back: bool,
+) -> Result<Versions, Trouble> {
+    let mut update = connection.prepare_cached(if gives_back {
+        "UPDATE sessions SET version = ?1, updated_at = coalesce(?2, updated_at), epoch = epoch + 1, owner = NULL,
+                lease_until = NULL, lease_ttl = NULL WHERE id = ?3 AND epoch = ?4 AND version = ?5"
+    } else {
+        "UPDATE sessions SET version = ?1, updated_at = coalesce(?2, updated_at)
+         WHERE id = ?3 AND epoch = ?4 AND version = ?5"
+    })?;
+    let (id, epoch) = (signed(expected.incarnation), signed(lease.epoch));
+    let (before, after) = (expected.session, expected.session + entries.rows.len() as u64);
+    if update.execute(params![signed(after), entries.updated_at, id, epoch, signed(before)])? == 0 {
+        let row = Row::get(connection, &lease.key)?;
+        let is_ours = row.id == id && row.epoch == lease.epoch;
+        return Err(if is_ours { stale(&lease.key) } else { fenced(&lease.key) }.into());
+    }
+    write(connection, &lease.key, expected, entries)
 }
 
 /// What came of an attempt to take a lease.
@@ -554,6 +562,20 @@ pub(super) fn import_session(connection: &Connection, session: &SessionPiece) ->
     row.save_with_lease(connection, owner.as_deref(), lease, lease)
 }
 
+impl Sqlite {
+    async fn append_leased(
+        &self,
+        lease: Lease,
+        expected: Versions,
+        entries: Entries,
+        gives_back: bool,
+    ) -> Result<Versions> {
+        let entries = Prepared::new(&entries)?;
+        self.write_together(move |connection| append(connection, &lease, expected, &entries, gives_back))
+            .await
+    }
+}
+
 impl SessionStore for Sqlite {
     fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
         Work::later(async move {
@@ -658,17 +680,7 @@ impl SessionStore for Sqlite {
         expected: Versions,
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        let lease = lease.clone();
-        Work::later(async move {
-            let entries = Prepared::new(&entries)?;
-            let written = self.write_together(move |connection| {
-                let mut row = Row::get_leased(connection, &lease, expected)?;
-                row.write(connection, &lease.key, &entries)?;
-                row.save(connection)?;
-                Ok(row.versions())
-            });
-            written.await
-        })
+        Work::later(self.append_leased(lease.clone(), expected, entries, false))
     }
 
     fn release<'a>(
@@ -677,18 +689,7 @@ impl SessionStore for Sqlite {
         expected: Versions,
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        let lease = lease.clone();
-        Work::later(async move {
-            let entries = Prepared::new(&entries)?;
-            let written = self.write_together(move |connection| {
-                let mut row = Row::get_leased(connection, &lease, expected)?;
-                row.write(connection, &lease.key, &entries)?;
-                row.epoch += 1;
-                row.save_with_lease(connection, None, None, None)?;
-                Ok(row.versions())
-            });
-            written.await
-        })
+        Work::later(self.append_leased(lease.clone(), expected, entries, true))
     }
 
     fn commit<'a>(

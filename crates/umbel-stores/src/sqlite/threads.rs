@@ -4,7 +4,8 @@
 //! than the group in front of them and their own. A write that is refused before it changed anything leaves the others
 //! as they are. One that fails in the middle takes the whole group back, and then each is done again by itself: that is
 //! seldom, while a savepoint for each would copy every page that it touches. What can be done in no transaction is done
-//! between two groups. Where another process writes to the same file, the two take turns.
+//! between two groups, and so is what the writer has to do about checkpoints. Where another process writes to the same
+//! file, the two take turns.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -17,6 +18,7 @@ use rusqlite::{Connection, ErrorCode};
 use umbel_core::{Error, ErrorKind, Result};
 
 use super::Trouble;
+use super::checkpoints::Checkpoints;
 use super::fault::fault;
 
 /// Writes that share a transaction at most, so that the first of them does not wait for ever.
@@ -104,18 +106,27 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Starts them for the database at a path; the first connection writes, the others read. Another process that writes
-    /// is waited for so long.
+    /// Starts them for the database at a path; the first connection writes, the second takes in what was written, the
+    /// others read. Another process that writes is waited for so long.
     pub(super) fn start(
         path: Arc<Path>,
-        writer: Connection,
+        mut writer: Connection,
+        checkpoints: Connection,
         readers: Vec<Connection>,
         wait_for_lock: Duration,
     ) -> Result<Self> {
         let (write, writes) = mpsc::channel::<Job>();
         let (read, reads) = mpsc::channel::<Read>();
         let reads = Arc::new(Mutex::new(reads));
-        let mut writing = Writer { connection: writer, path: path.clone(), wait_for_lock, waited: None };
+        let checkpoints = Checkpoints::start(&path, &mut writer, checkpoints)?;
+        let mut writing = Writer {
+            checkpoints,
+            connection: writer,
+            path: path.clone(),
+            wait_for_lock,
+            waited: None,
+            group: 0,
+        };
         let writing = Some(start(move || writing.write_all(&writes))?);
         let mut reading = Vec::with_capacity(readers.len());
         for mut connection in readers {
@@ -199,7 +210,7 @@ impl Drop for Threads {
     }
 }
 
-fn start(work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+pub(super) fn start(work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     Builder::new().name("umbel-sqlite".to_owned()).spawn(work).map_err(|error| {
         let message = format!("a thread for the database cannot be started: {error}");
         Error::new(ErrorKind::Store, message).with_source(error)
@@ -216,11 +227,15 @@ fn ended() -> Error {
 
 /// The thread that writes.
 struct Writer {
+    // Before the connection, which has to be the last one that is closed.
+    checkpoints: Checkpoints,
     connection: Connection,
     path: Arc<Path>,
     wait_for_lock: Duration,
     /// When another process was last waited for.
     waited: Option<Instant>,
+    /// How many writes the last group had.
+    group: usize,
 }
 
 impl Writer {
@@ -233,6 +248,7 @@ impl Writer {
                 Job::Write(write) => drop(self.write_alone(write)),
                 Job::Alone(work) => work(&self.connection),
             }
+            self.checkpoints.look(&self.connection, self.group > 1);
             if self.waited.is_some_and(|at| at.elapsed() < RECENTLY) {
                 sleep(GIVE_WAY);
             }
@@ -267,6 +283,7 @@ impl Writer {
             next = jobs.try_recv().ok();
         }
         let failed = self.commit().err();
+        self.group = group.len();
         group.into_iter().for_each(|write| write.tell(&self.path, failed.as_ref()));
         next
     }
@@ -360,6 +377,7 @@ mod tests {
         let threads = Threads::start(
             path.as_path().into(),
             writer,
+            connect(),
             vec![connect(), connect()],
             Duration::from_secs(10),
         )

@@ -280,7 +280,7 @@ async fn a_question_about_a_call_that_was_cut_short_is_no_part_of_how_runs_go_bu
     assert!(
         evidence.shapes.values().flat_map(|shape| shape.keys()).all(|event| !event.contains("confirmation"))
     );
-    let findings = evidence.clone().audit();
+    let findings = evidence.audit();
     assert_eq!((findings.runs, findings.finished, findings.unknown), (1, 1, 1), "{findings:?}");
     assert_eq!(findings.problems, Vec::<String>::new());
 

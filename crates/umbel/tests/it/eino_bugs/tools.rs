@@ -267,7 +267,9 @@ async fn a_tool_that_panics_does_no_harm_in_any_place_of_a_batch() {
         for (n, response) in responses.iter().enumerate() {
             match n == place {
                 // It is the tool that is blamed, and not the layer around it.
-                true => assert_eq!(response["error"], "tool `broken` panicked: burnt out"),
+                true => {
+                    assert_eq!(response["error"], "The tool `broken` is broken: this call of it panicked.")
+                }
                 false => assert_eq!(*response, json!({"n": n})),
             }
         }
