@@ -58,7 +58,7 @@ pub use message::{
 pub use messages::{Conversation, event_of, ids, messages};
 pub use patch::PatchOp;
 pub use questions::{answer_of, interrupt_on_the_wire};
-pub use translate::{Announced, Cast, Ending, Member, Open, Prediction, Shown, Translator};
+pub use translate::{By, Cast, Ending, Member, Open, Prediction, Shown, Translator};
 
 /// The version of the protocol that is spoken here.
 pub const PROTOCOL_VERSION: &str = "1.0";

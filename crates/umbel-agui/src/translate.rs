@@ -68,13 +68,6 @@ pub struct Prediction {
     pub argument: SmolStr,
 }
 
-impl Shown {
-    /// Whether thoughts were shown, or that some begin.
-    fn has_thoughts(&self) -> bool {
-        self.thoughts > 0 || self.open == Open::Thought
-    }
-}
-
 impl Cast {
     fn member(&self, name: &str) -> Option<&Member> {
         self.others.iter().find(|member| member.name == name)
@@ -125,23 +118,25 @@ pub struct Shown {
     pub text: usize,
     /// Bytes of its thoughts.
     pub thoughts: usize,
+    /// Whether there is a message with thoughts, be it empty.
+    pub thinks: bool,
     /// What was left open.
     pub open: Open,
     /// Calls whose arguments come piece by piece, in order, with how many bytes of them.
     pub calls: SmallVec<[(CallId, usize); 1]>,
-    /// What was told with it of agents that begin or end.
-    pub announced: Option<Announced>,
+    /// Whose it is.
+    pub by: By,
+    /// In how many events it was told with it that this one speaks now: who is done by that, and that it begins.
+    pub announced: u32,
 }
 
-/// How far it was told that another agent speaks now: which ones are done by that, and that it begins.
+/// Who says something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Announced {
-    /// Who speaks.
+pub struct By {
+    /// The agent; empty for the one at the top.
     pub author: SmolStr,
-    /// In which branch.
+    /// Its branch.
     pub branch: Option<SmolStr>,
-    /// In how many events that was told so far.
-    pub events: u32,
 }
 
 /// What is being said.
@@ -329,6 +324,11 @@ impl Translator {
         self.is_void = false;
     }
 
+    /// The agent at the top.
+    pub fn root(&self) -> &str {
+        &self.cast.root
+    }
+
     /// Whether the front end knows of interrupts.
     pub fn knows_interrupts(&self) -> bool {
         self.knows_interrupts
@@ -344,24 +344,32 @@ impl Translator {
 
     /// The same for an event of a run that never came. What a front end has of it is void.
     pub fn take_up_void(&mut self, run: &RunId, shown: Shown, sink: &mut impl FnMut(AguiEvent<'_>)) {
-        let mut owner = None;
-        if let Some(Announced { author, branch, .. }) = &shown.announced {
-            let source = Source { branch: branch.clone(), ..Source::new(author.clone()) };
-            owner = self.speaker(&Event::new(run.clone(), Arc::new(source)), sink);
-        }
-        let mut draft = new_draft(&shown.event, &Arc::default(), owner);
+        let By { author, branch } = shown.by.clone();
+        let author = if author.is_empty() { self.cast.root.clone() } else { author };
+        let event = Event::new(run.clone(), Arc::new(Source { branch, ..Source::new(author) }));
+        let owner = match shown.announced {
+            0 => {
+                self.speakers.iter().find(|speaker| speaker.source == event.source).map(|one| one.id.clone())
+            }
+            _ => self.speaker(&event, sink),
+        };
+        let mut draft = new_draft(&shown.event, &event.source, owner);
         reopen(&mut draft, shown, sink);
         self.drafts.push(draft);
     }
 
-    /// What is due before the end: what was left open is closed, and the state is told whole.
-    pub fn wind_up(&mut self, ending: &Ending<'_>, sink: &mut impl FnMut(AguiEvent<'_>)) {
+    /// Ends what was begun and will not come any more.
+    pub fn make_all_void(&mut self, sink: &mut impl FnMut(AguiEvent<'_>)) {
         for mut draft in std::mem::take(&mut self.drafts) {
-            // What was begun and never came whole.
             self.note_void(&draft.shown);
             close(&mut draft, sink);
             end_calls(&draft, sink);
         }
+    }
+
+    /// What is due before the end: what was left open is closed, and the state is told whole.
+    pub fn wind_up(&mut self, ending: &Ending<'_>, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        self.make_all_void(sink);
         let suspended: Option<Vec<SmolStr>> = match ending {
             Ending::Interrupted(interrupts) => {
                 Some(interrupts.iter().map(|asked| asked.id.as_str().into()).collect())
@@ -466,7 +474,7 @@ impl Translator {
 
     fn note_void(&mut self, shown: &Shown) {
         self.is_void = true;
-        if shown.has_thoughts() {
+        if shown.thinks {
             self.void_thoughts.push(reasoning_id(&shown.event));
         }
     }
@@ -750,6 +758,7 @@ fn open_thought(draft: &mut Draft, sink: &mut impl FnMut(AguiEvent<'_>)) {
     if draft.shown.open != Open::Thought {
         open_span(draft, sink);
         draft.shown.open = Open::Thought;
+        draft.shown.thinks = true;
         let (id, role) = (reasoning_id(&draft.shown.event), ReasoningRole::Reasoning);
         sink(owned_by(draft, EventKind::ReasoningMessageStart { message_id: Cow::Borrowed(&id), role }));
     }

@@ -125,7 +125,7 @@ async fn follow(
             Some(Err(error)) => failure = Some(error),
             Some(Ok(event)) => {
                 if translator.may_void(&event) {
-                    emitter.begin(None, Part::Preview);
+                    emitter.begin(None, Part::Void);
                     translator.make_void(&event, &mut |event| emitter.say(&event));
                 }
                 if translator.owes_messages() {
@@ -147,7 +147,7 @@ async fn follow(
 /// Tells an event.
 pub(crate) fn tell(event: &Event, translator: &mut Translator, emitter: &mut Emitter) {
     let part = if event.is_partial() { Part::Preview } else { Part::Whole };
-    emitter.begin(Some(Of::from(event)), part);
+    emitter.begin(Some(Of::new(event, translator.root())), part);
     translator.event(event, &mut |event| emitter.say(&event));
     if part == Part::Whole {
         emitter.told();
@@ -155,7 +155,7 @@ pub(crate) fn tell(event: &Event, translator: &mut Translator, emitter: &mut Emi
 }
 
 /// Tells the conversation as the log has it, as far as it was told. If it cannot be read, the client keeps what it has.
-async fn correct(
+pub(crate) async fn correct(
     endpoint: &AgentEndpoint,
     live: &LiveRun,
     translator: &mut Translator,
@@ -209,6 +209,8 @@ pub(crate) async fn end(
         }
         _ => Ending::Finished,
     };
+    emitter.begin(None, Part::Void);
+    translator.make_all_void(&mut |event| emitter.say(&event));
     emitter.begin(None, Part::Whole);
     translator.wind_up(&ending, &mut |event| emitter.say(&event));
     if translator.owes_messages() || matches!(ending, Ending::Interrupted(_)) {

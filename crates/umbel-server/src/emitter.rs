@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use umbel_agui::{AguiEvent, Guard, Shown, sse};
+use umbel_agui::{AguiEvent, Guard, sse};
 
 use crate::live::LiveRun;
 use crate::place::{Of, Part, Place, announces, counts};
@@ -74,11 +74,7 @@ impl Emitter {
             return;
         }
         if let Some(of) = &of {
-            let Frames { place, seen, .. } = frames;
-            place.comes(of);
-            if let Some(seen) = seen.as_mut().filter(|seen| place.events >= seen.events) {
-                seen.comes(of);
-            }
+            frames.place.comes(of);
         }
         frames.of = of;
         frames.announced = 0;
@@ -106,15 +102,15 @@ impl Emitter {
         }
     }
 
+    /// Whether that event of the log is still to be told.
+    pub(crate) fn is_new(&self) -> bool {
+        let Frames { place, seen, .. } = &self.frames;
+        seen.as_ref().is_none_or(|seen| place.events >= seen.events)
+    }
+
     /// Whether frames were handed on since this was last asked, since there were many.
     pub(crate) fn was_full(&mut self) -> bool {
         std::mem::take(&mut self.handed_on)
-    }
-
-    /// What is left void of an event that never came: who speaks may have gone on with another one.
-    pub(crate) fn left_of(&self, shown: Shown) -> Shown {
-        let known = self.frames.place.shown.iter().find(|known| known.event == shown.event);
-        Shown { announced: known.and_then(|known| known.announced.clone()), ..shown }
     }
 
     /// Waits until there is room for more.
@@ -177,7 +173,7 @@ impl Frames {
             return place.events < seen.events || *announced <= seen.announced(&of.event);
         }
         match part {
-            Part::Aside => false,
+            Part::Aside | Part::Void => false,
             // Previews are not in the log: where they are said again, they were seen.
             Part::Preview => true,
             Part::Whole if !counts(&event.kind) => place.events < seen.events,

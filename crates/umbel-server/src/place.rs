@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use umbel_agui::{AguiEvent, Announced, EventKind, Open, Shown, event_of};
+use umbel_agui::{AguiEvent, By, EventKind, Open, Shown, event_of};
 use umbel_core::{Event, EventId};
 
 /// What a frame tells of an event of the log.
@@ -18,6 +18,8 @@ pub(crate) enum Part {
     Whole,
     /// A part of it before it is there.
     Preview,
+    /// That what was previewed will never be there.
+    Void,
     /// Nothing: it stands for itself, and may come again.
     Aside,
 }
@@ -26,21 +28,20 @@ pub(crate) enum Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Of {
     pub(crate) event: EventId,
-    pub(crate) author: SmolStr,
-    pub(crate) branch: Option<SmolStr>,
+    pub(crate) by: By,
 }
 
-impl From<&Event> for Of {
-    fn from(event: &Event) -> Self {
-        let branch = event.branch().map(SmolStr::new);
-        Self { event: event.id.clone(), author: event.author().into(), branch }
+impl Of {
+    /// That event, in a team with that agent at the top.
+    pub(crate) fn new(event: &Event, root: &str) -> Self {
+        let author = if event.author() == root { SmolStr::default() } else { event.source.author.clone() };
+        Self { event: event.id.clone(), by: By { author, branch: event.source.branch.clone() } }
     }
 }
 
 impl From<&Shown> for Of {
     fn from(shown: &Shown) -> Self {
-        let Announced { author, branch, .. } = shown.announced.clone().unwrap_or_default();
-        Self { event: shown.event.clone(), author, branch }
+        Self { event: shown.event.clone(), by: shown.by.clone() }
     }
 }
 
@@ -80,6 +81,9 @@ impl Place {
             self.frames += u32::from(counts(&event.kind));
             return;
         }
+        if let Some(of) = of {
+            self.shown_of(of.event.as_str(), |shown| shown.by.clone_from(&of.by));
+        }
         let open = |shown: &mut Shown, open: Open| shown.open = open;
         match &event.kind {
             EventKind::TextMessageStart { message_id, .. } => {
@@ -92,7 +96,10 @@ impl Place {
                 self.shown_of(message_id, |shown| open(shown, Open::Span));
             }
             EventKind::ReasoningMessageStart { message_id, .. } => {
-                self.shown_of(message_id, |shown| open(shown, Open::Thought));
+                self.shown_of(message_id, |shown| {
+                    open(shown, Open::Thought);
+                    shown.thinks = true;
+                });
             }
             EventKind::ReasoningMessageContent { message_id, delta } => {
                 self.shown_of(message_id, |shown| shown.thoughts += delta.len());
@@ -120,8 +127,8 @@ impl Place {
 
     fn announce(&mut self, of: &Of) {
         self.shown_of(of.event.as_str(), |shown| {
-            let new = || Announced { author: of.author.clone(), branch: of.branch.clone(), events: 0 };
-            shown.announced.get_or_insert_with(new).events += 1;
+            shown.by.clone_from(&of.by);
+            shown.announced += 1;
         });
     }
 
@@ -131,31 +138,34 @@ impl Place {
 
     /// How many frames told with that event of agents that begin or end.
     pub(crate) fn announced(&self, event: &EventId) -> u32 {
-        self.find(event).and_then(|shown| shown.announced.as_ref()).map_or(0, |announced| announced.events)
+        self.find(event).map_or(0, |shown| shown.announced)
     }
 
     /// An event comes, or a preview of it. If the preview of another one told that its agent speaks, that one will never
     /// come: what it told is told.
     pub(crate) fn comes(&mut self, of: &Of) {
-        if self.find(&of.event).is_some() {
+        let is_void = |shown: &&mut Shown| shown.by == of.by && shown.announced > 0;
+        if self.shown.is_empty() || self.find(&of.event).is_some() {
             return;
         }
-        let is_by_it =
-            |announced: &mut Announced| announced.author == of.author && announced.branch == of.branch;
-        let mut void = self.shown.iter_mut();
-        let announced = void.find_map(|shown| shown.announced.take_if(is_by_it));
-        if announced.is_some() {
-            self.shown.push(Shown { event: of.event.clone(), announced, ..Shown::default() });
+        if let Some(void) = self.shown.iter_mut().find(is_void) {
+            let announced = std::mem::take(&mut void.announced);
+            self.shown.push(Shown {
+                event: of.event.clone(),
+                by: of.by.clone(),
+                announced,
+                ..Shown::default()
+            });
         }
     }
 
     /// Takes in that the client has the conversation as the log has it: nothing of what was previewed is left, but that it
     /// was told who speaks.
     pub(crate) fn corrected(&mut self) {
-        self.shown.retain(|shown| shown.announced.is_some());
+        self.shown.retain(|shown| shown.announced > 0);
         for shown in &mut self.shown {
-            let announced = shown.announced.take();
-            *shown = Shown { event: std::mem::take(&mut shown.event), announced, ..Shown::default() };
+            let Shown { event, by, announced, .. } = std::mem::take(shown);
+            *shown = Shown { event, by, announced, ..Shown::default() };
         }
     }
 
@@ -237,16 +247,19 @@ impl Place {
                 out.push(b'~');
                 write_number(out, bytes as u64);
             }
-            out.extend_from_slice(&[b'~', letter(shown.open)]);
-            if let Some(Announced { author, branch, events }) = &shown.announced {
+            let letter = letter(shown.open);
+            let letter = if shown.thinks { letter.to_ascii_uppercase() } else { letter };
+            out.extend_from_slice(&[b'~', letter]);
+            let By { author, branch } = &shown.by;
+            if shown.announced > 0 || shown.by != By::default() {
                 out.push(b'~');
-                write_number(out, u64::from(*events));
+                write_number(out, u64::from(shown.announced));
                 out.push(b'@');
                 write_plain(out, author);
-                if let Some(branch) = branch {
-                    out.push(b'@');
-                    write_plain(out, branch);
-                }
+            }
+            if let Some(branch) = branch {
+                out.push(b'@');
+                write_plain(out, branch);
             }
             for (id, bytes) in &shown.calls {
                 out.push(b'~');
@@ -316,16 +329,18 @@ fn parse_shown(group: &str) -> Option<Shown> {
     let mut fields = group.split('~');
     let event = fields.next()?.into();
     let (text, thoughts) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    let open = from_letter(fields.next()?)?;
-    let mut shown = Shown { event, text, thoughts, open, ..Shown::default() };
+    let letter = fields.next()?;
+    let open = from_letter(&letter.to_ascii_lowercase())?;
+    let thinks = letter.starts_with(|letter: char| letter.is_ascii_uppercase());
+    let mut shown = Shown { event, text, thoughts, thinks, open, ..Shown::default() };
     for field in fields {
         if let Some((events, who)) = field.split_once('@') {
             let (author, branch) = match who.split_once('@') {
                 Some((author, branch)) => (author, Some(read_plain(branch)?.into())),
                 None => (who, None),
             };
-            let (author, events) = (read_plain(author)?.into(), events.parse().ok()?);
-            shown.announced = Some(Announced { author, branch, events });
+            shown.announced = events.parse().ok()?;
+            shown.by = By { author: read_plain(author)?.into(), branch };
         } else {
             let (bytes, id) = field.split_once(':')?;
             shown.calls.push((read_plain(id)?.into(), bytes.parse().ok()?));
@@ -352,10 +367,12 @@ mod tests {
         place.shown.push(Shown { event: "e-1_x".into(), text: 12, thoughts: 3, ..Shown::default() });
         assert_eq!(written(&place).parse(), Ok(place.clone()));
         place.shown[0].open = Open::Thought;
+        place.shown[0].thinks = true;
         let branch = Some("both.left".into());
-        place.shown[0].announced = Some(Announced { author: "left".into(), branch, events: 2 });
+        place.shown[0].by = By { author: "left".into(), branch };
+        place.shown[0].announced = 2;
         place.shown[0].calls.push(("f.x:0".into(), 9));
-        assert_eq!(written(&place), "31.7.2.3.e-1_x~12~3~r~2@left@both%2eleft~9:f%2ex%3a0");
+        assert_eq!(written(&place), "31.7.2.3.e-1_x~12~3~R~2@left@both%2eleft~9:f%2ex%3a0");
         assert_eq!(written(&place).parse(), Ok(place));
         let over = Place { stream: 31, round: 2, frame: 9, events: 4, is_over: true, ..Place::default() };
         assert_eq!(written(&over), "31-2.9.4.end");
@@ -384,7 +401,7 @@ mod tests {
         let text = |delta: &'static str| {
             AguiEvent::from(EventKind::TextMessageContent { message_id: "e1".into(), delta: delta.into() })
         };
-        let event = Of { event: "e1".into(), author: "a".into(), branch: None };
+        let event = Of { event: "e1".into(), by: By::default() };
         place.pass(&text("ab"), Some(&event), Part::Preview);
         place.pass(&text("c"), Some(&event), Part::Preview);
         assert_eq!((place.frame, place.shown[0].text), (2, 3));

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use smallvec::SmallVec;
 use smol_str::SmolStr;
-use umbel_agui::{EventKind, InputMark, Translator, Waiting};
+use umbel_agui::{EventKind, InputMark, Shown, Translator, Waiting};
 use umbel_core::json::empty_object;
-use umbel_core::{Event, List, LogEntry, Outcome, RunStep, SessionKey, State, Versions};
+use umbel_core::{Event, List, LogEntry, Outcome, RunId, RunStep, SessionKey, State, Versions};
 
-use crate::drive::{end, tell};
+use crate::drive::{correct, end, tell};
 use crate::emitter::Emitter;
 use crate::endpoint::AgentEndpoint;
 use crate::live::LiveRun;
@@ -20,6 +21,8 @@ use crate::problem::Problem;
 
 /// How often the log is looked at for more of a run that is under way elsewhere.
 const LOOK: Duration = Duration::from_millis(250);
+
+type Void = SmallVec<[Shown; 1]>;
 
 /// A session's log from where a run began.
 pub(crate) struct Log {
@@ -79,9 +82,20 @@ async fn follow(
                         translator.event(&event, &mut |event| emitter.say(&event));
                         continue;
                     }
+                    let of = Of::new(&event, translator.root());
                     if let Some(at) = shown.iter().position(|shown| shown.event == event.id) {
-                        emitter.begin(Some(Of::from(&*event)), Part::Preview);
+                        emitter.begin(Some(of), Part::Preview);
                         translator.take_up(&event, shown.remove(at), &mut |event| emitter.say(&event));
+                    } else if emitter.is_new() && shown.iter().any(|shown| shown.by == of.by) {
+                        // Its agent had begun to say something else, and did not say it.
+                        let (void, rest) = shown.into_iter().partition(|shown| shown.by == of.by);
+                        shown = rest;
+                        take_up_void(void, &internal, &mut translator, emitter);
+                        emitter.begin(None, Part::Void);
+                        translator.make_void(&event, &mut |event| emitter.say(&event));
+                        if shown.is_empty() && translator.owes_messages() {
+                            correct(endpoint, live, &mut translator, emitter).await;
+                        }
                     }
                     let seen = endpoint.runner.as_seen(key, &List::from_iter([event])).await?;
                     seen.iter().for_each(|event| tell(event, &mut translator, emitter));
@@ -95,11 +109,7 @@ async fn follow(
             }
         }
         if let Some(outcome) = outcome {
-            for shown in shown {
-                let shown = emitter.left_of(shown);
-                emitter.begin(Some(Of::from(&shown)), Part::Preview);
-                translator.take_up_void(&internal, shown, &mut |event| emitter.say(&event));
-            }
+            take_up_void(shown, &internal, &mut translator, emitter);
             let (outcome, problem) = still_true(endpoint, key, outcome).await?;
             end(endpoint, live, outcome, problem, &mut translator, emitter).await;
             return Ok(());
@@ -113,6 +123,14 @@ async fn follow(
         let news = news.ok_or_else(|| Problem::not_found("thread"))?;
         log.versions = news.versions;
         log.entries = news.entries;
+    }
+}
+
+/// Takes up what was previewed and never came.
+fn take_up_void(void: Void, run: &RunId, translator: &mut Translator, emitter: &mut Emitter) {
+    for shown in void {
+        emitter.begin(Some(Of::from(&shown)), Part::Preview);
+        translator.take_up_void(run, shown, &mut |event| emitter.say(&event));
     }
 }
 

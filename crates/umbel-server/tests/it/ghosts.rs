@@ -9,6 +9,9 @@ use crate::agents;
 use crate::seams::{Seams, behind, cut_twice, cuts, events, file, offer, service};
 use crate::support::{Host, SseFrame, input, read_until};
 
+/// Short, so that a run is gone on with soon after its process died.
+const LEASE: Duration = Duration::from_millis(500);
+
 /// The messages of the thread, as the log has them.
 async fn messages(host: &Host) -> Vec<Value> {
     host.get("/a/threads/t").await.json().await["messages"].as_array().unwrap().clone()
@@ -21,7 +24,8 @@ async fn frames_before_death(name: &'static str, store: &str) -> Vec<SseFrame> {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let frames = runtime.block_on(async {
-            let service = offer(name, agents::dying(name), &store, ServerLimits::default()).await;
+            let runner = agents::dying(name).lease(LEASE);
+            let service = offer(name, runner, &store, ServerLimits::default()).await;
             let host = Host::start(service).await;
             read_until(&mut host.post("/a", &agents::request(name, "t", "r")).await, "ghost").await
         });
@@ -38,7 +42,8 @@ async fn what_a_process_said_before_it_died_is_gone_when_another_one_goes_on() {
         let store = file(folder.path());
         let input = agents::request(name, "t", "r");
         let before = frames_before_death(name, &store).await;
-        let second = Host::start(service(name, Duration::ZERO, &store).await).await;
+        let runner = agents::agent(name, Duration::ZERO).lease(LEASE);
+        let second = Host::start(offer(name, runner, &store, ServerLimits::default()).await).await;
         // It comes while the run is still to be gone on with.
         let first = behind(&second, "r", before.last(), false).await.frames().await;
         let told = behind(&second, "r", None, false).await.frames().await;

@@ -18,7 +18,7 @@ pub(crate) async fn service(name: &'static str, pause: Duration, store: &str) ->
     offer(name, agents::agent(name, pause), store, ServerLimits::default()).await
 }
 
-/// The same with any agent. Leases are short, so that runs of others that died are gone on with soon.
+/// The same with any agent.
 pub(crate) async fn offer(
     name: &'static str,
     runner: RunnerBuilder,
@@ -26,7 +26,7 @@ pub(crate) async fn offer(
     limits: ServerLimits,
 ) -> Service {
     let sessions = umbel_stores::open(store).await.unwrap().sessions;
-    let runner = runner.sessions(sessions).lease(Duration::from_millis(100)).build().unwrap();
+    let runner = runner.sessions(sessions).build().unwrap();
     Server::new().agent("/a", agents::endpoint(name, runner)).limits(limits).build().unwrap()
 }
 
