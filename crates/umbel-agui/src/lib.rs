@@ -21,7 +21,9 @@ use serde_json::Value;
 
 mod arguments;
 pub mod capabilities;
+mod cast;
 mod chunk;
+mod draft;
 pub mod event;
 pub mod guard;
 pub mod inbound;
@@ -41,6 +43,8 @@ pub mod testing;
 pub mod translate;
 
 pub use capabilities::AgentCapabilities;
+pub use cast::{Cast, Member, Prediction};
+pub use draft::{By, Open, Shown};
 pub use event::{
     AguiEvent, AguiInterrupt, EncryptedSubtype, EventKind, ReasoningRole, RunOutcome, SubagentOutcome,
     TextRole, TokenUsage, ToolResultContent, ToolRole,
@@ -58,7 +62,7 @@ pub use message::{
 pub use messages::{Conversation, event_of, ids, messages};
 pub use patch::PatchOp;
 pub use questions::{answer_of, interrupt_on_the_wire};
-pub use translate::{By, Cast, Ending, Member, Open, Prediction, Shown, Translator};
+pub use translate::{Ending, Translator};
 
 /// The version of the protocol that is spoken here.
 pub const PROTOCOL_VERSION: &str = "1.0";

@@ -10,6 +10,7 @@ use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use umbel_core::{Event, EventId, FunctionResponse, Part, RunId};
 
+use crate::cast::Cast;
 use crate::event::{AguiEvent, EncryptedSubtype, EventKind, ToolResultContent};
 use crate::mark::InputMark;
 use crate::media;
@@ -17,7 +18,7 @@ use crate::message::{
     AssistantMessage, ContentPart, Message, MessageContent, ReasoningMessage, TextPart, ToolCall,
     ToolMessage, UserMessage,
 };
-use crate::translate::{Cast, Translator};
+use crate::translate::Translator;
 
 /// The id of the thoughts of an event.
 pub(crate) fn reasoning_id(event: &EventId) -> SmolStr {
