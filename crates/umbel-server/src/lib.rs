@@ -27,6 +27,7 @@ mod jwks_url;
 mod jwt;
 mod live;
 mod metrics;
+mod patience;
 mod place;
 mod plan;
 mod post;

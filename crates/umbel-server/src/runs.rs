@@ -30,6 +30,8 @@ pub struct ServerLimits {
     pub body_bytes: usize,
     /// How long a request may take to arrive; 30 seconds.
     pub request_time: Duration,
+    /// How long a client may stop reading before its connection is closed; a minute.
+    pub read_time: Duration,
     /// After how long a stream without news says that it is alive; 15 seconds.
     pub keep_alive: Duration,
     /// How long runs may go on when the server is told to stop; 10 seconds.
@@ -48,6 +50,7 @@ impl Default for ServerLimits {
             kept_for: Duration::from_secs(60),
             body_bytes: 10 << 20,
             request_time: Duration::from_secs(30),
+            read_time: Duration::from_secs(60),
             keep_alive: Duration::from_secs(15),
             drain: Duration::from_secs(10),
             connections: 10_000,

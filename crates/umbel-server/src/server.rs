@@ -25,6 +25,7 @@ use crate::endpoint::AgentEndpoint;
 use crate::gate::{self, Gate};
 use crate::live::Stop;
 use crate::metrics::{Counted, Metrics};
+use crate::patience::Patience;
 use crate::problem::Problem;
 use crate::resolve::{Asking, Choice};
 use crate::runs::{Runs, ServerLimits};
@@ -343,6 +344,7 @@ fn connection(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(app.runs.limits().request_time).max_buf_size(64 * 1024);
     let service = TowerToHyperService::new(router);
+    let stream = Patience::new(stream, app.runs.limits().read_time);
     async move {
         let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
         let over = tokio::select! {

@@ -110,3 +110,21 @@ async fn a_reader_that_falls_too_far_behind_is_cut_off_and_can_take_up_the_strea
     let seen = answer.split("\n\n").filter(|frame| frame.contains("TEXT_MESSAGE_CONTENT")).count();
     assert!(seen > 0 && text(&rest).len() < MUCH, "what was seen is not said again");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stops_reading_altogether_loses_the_connection() {
+    let limits = ServerLimits {
+        run_bytes: 2 * MUCH,
+        read_time: Duration::from_millis(200),
+        ..ServerLimits::default()
+    };
+    let host = serve(Server::new().limits(limits).agent("/flood", offered(flood(MUCH)))).await;
+    let mut stream = open(&host, "t").await;
+    // What is tested is that time goes by.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut read = Vec::new();
+    // It may be cut off with or without a word.
+    let _ = within(stream.read_to_end(&mut read)).await;
+    assert!(read.len() < MUCH, "{} bytes came through", read.len());
+    assert!(!String::from_utf8_lossy(&read).contains("RUN_FINISHED"));
+}
