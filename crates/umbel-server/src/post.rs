@@ -53,7 +53,7 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     let chosen = offered.choose(&asking, Some(&input.thread_id)).await?;
     let offered = chosen.as_ref().unwrap_or(offered);
     let endpoint = &offered.endpoint;
-    let key = offered.key(&head, &principal, &input.thread_id)?;
+    let key = offered.endpoint.key(&head, &principal, &input.thread_id)?;
     let state = match &endpoint.state {
         Some(make) => make(&head, &principal)?,
         None => Object::new(),
@@ -176,16 +176,6 @@ pub(crate) async fn from_log(
 }
 
 impl Offered {
-    /// The session of a thread, which is the caller's by construction.
-    pub(crate) fn key(
-        &self,
-        head: &Parts,
-        principal: &Principal,
-        thread: &str,
-    ) -> Result<SessionKey, Problem> {
-        self.endpoint.key(head, principal, thread)
-    }
-
     pub(crate) fn stream(&self, live: &LiveRun, view: View, encoding: Encoding) -> Response {
         self.app.metrics.count(Counted::Stream);
         let recode: Option<Recode> = match encoding {

@@ -115,19 +115,19 @@ pub(crate) async fn find_run(
     let (head, principal) = (asking.head, asking.principal);
     let name = thread.unwrap_or("-");
     if let (Some(_), None) = (thread, &offered.choice) {
-        return Ok((offered.clone(), offered.key(head, principal, name)?));
+        return Ok((offered.clone(), offered.endpoint.key(head, principal, name)?));
     }
     let candidates = offered.candidates(asking)?;
     let mut found = None;
     for candidate in &candidates {
-        let any = candidate.key(head, principal, name)?;
+        let any = candidate.endpoint.key(head, principal, name)?;
         let live = offered.app.runs.find(any.app(), any.user(), run);
         let live = live.filter(|live| thread.is_none() || live.key == any);
         found = found.or_else(|| Some((candidate, live?.key.clone())));
     }
     for candidate in &candidates {
         if found.is_none() {
-            let any = candidate.key(head, principal, name)?;
+            let any = candidate.endpoint.key(head, principal, name)?;
             let key = match thread {
                 Some(_) => has_run(candidate, &any, run).await?.then_some(any),
                 None => find_thread(candidate, &any, run).await?,
@@ -139,7 +139,7 @@ pub(crate) async fn find_run(
     // Among agents that share the thread, it is the one that spoke in it.
     let chosen = offered.choose(asking, Some(key.id())).await?;
     let chosen = match chosen {
-        Some(chosen) if chosen.key(head, principal, key.id())? == key => chosen,
+        Some(chosen) if chosen.endpoint.key(head, principal, key.id())? == key => chosen,
         _ => candidate.clone(),
     };
     Ok((chosen, key))
@@ -187,7 +187,7 @@ pub(crate) async fn cancel(
     let principal = principal(&head)?;
     let mut live = None;
     for candidate in offered.candidates(&Asking { head: &head, principal: &principal, input: None })? {
-        let any = candidate.key(&head, &principal, "-")?;
+        let any = candidate.endpoint.key(&head, &principal, "-")?;
         live = live.or_else(|| offered.app.runs.find(any.app(), any.user(), &run));
     }
     let live = live.ok_or_else(|| Problem::not_found("run"))?;
@@ -212,7 +212,7 @@ pub(crate) async fn threads(State(offered): State<Offered>, request: Request) ->
     let principal = principal(&head)?;
     let mut sessions = Vec::new();
     for candidate in offered.candidates(&Asking { head: &head, principal: &principal, input: None })? {
-        let any = candidate.key(&head, &principal, "-")?;
+        let any = candidate.endpoint.key(&head, &principal, "-")?;
         sessions.extend(candidate.endpoint.runner.sessions().list(any.app(), any.user()).await?);
     }
     if offered.choice.is_some() {
@@ -238,7 +238,7 @@ async fn thread(
     let principal = principal(head)?;
     let asking = Asking { head, principal: &principal, input: None };
     let offered = offered.choose(&asking, Some(thread)).await?.unwrap_or(offered);
-    let key = offered.key(head, &principal, thread)?;
+    let key = offered.endpoint.key(head, &principal, thread)?;
     let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("thread"))?;
     Ok((offered, key, view))
 }
