@@ -1,0 +1,4 @@
+//! What is sent to providers, and what is made of their answers: with bytes, without a network.
+
+mod openai_chat;
+mod support;
