@@ -2,6 +2,7 @@
 //!
 //! | Format | Feature | File |
 //! |---|---|---|
+//! | Anthropic's Messages | `anthropic` | `anthropic/` |
 //! | Chat completions: OpenAI, and all who speak like it | `openai` | `openai_chat.rs` |
 //!
 //! A format is pure: it writes the bytes of a request and reads the bytes of an answer. All of them share what carries the
@@ -9,6 +10,8 @@
 //! written before so that it need not be written again.
 
 mod answer;
+#[cfg(feature = "anthropic")]
+mod anthropic;
 mod arguments;
 mod catalog;
 mod conversation;
