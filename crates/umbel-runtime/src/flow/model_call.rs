@@ -8,7 +8,7 @@ use tracing::Instrument;
 use umbel_core::{
     Address, CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId,
     Extensions, Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response,
-    Result, RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
+    Result, Run, RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
 };
 
 use super::draft::Draft;
@@ -16,6 +16,7 @@ use super::function_calls::{self, Batch};
 use super::{After, Made, Turn, handlers};
 use crate::aggregator::Aggregator;
 use crate::onion::Onion;
+use crate::usage::book::metered;
 use crate::{spans, text};
 
 /// The error code of a model that ended its turn without an answer.
@@ -81,7 +82,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
         _ => {
             run.count_model_call()?;
             let span = spans::model_call(run, &draft.request);
-            let chunks = generate(&*draft.model, &draft.request)?;
+            let chunks = generate(run, &*draft.model, &draft.request)?;
             let read = async {
                 call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code()))
             };
@@ -110,7 +111,7 @@ impl ModelEnd for AskModel {
         }
         let span = spans::model_call(call.run(), &call.request);
         *self.span.lock().unwrap_or_else(PoisonError::into_inner) = Some(span.clone());
-        let chunks = match span.in_scope(|| generate(&*call.model, &call.request)) {
+        let chunks = match span.in_scope(|| generate(call.run(), &*call.model, &call.request)) {
             Ok(chunks) => chunks,
             Err(error) => return Work::done(Err(error)),
         };
@@ -124,8 +125,9 @@ impl ModelEnd for AskModel {
 }
 
 /// Asks a model. One that panics has failed, and not whoever stands around it.
-fn generate(model: &dyn Model, request: &ModelRequest) -> Result<ChunkStream<'static>> {
+fn generate(run: &Run, model: &dyn Model, request: &ModelRequest) -> Result<ChunkStream<'static>> {
     catch_unwind(AssertUnwindSafe(|| model.generate(request)))
+        .map(|chunks| metered(run, model, chunks))
         .map_err(|panic| Error::from_panic(&format!("model `{}`", model.name()), panic.as_ref()))
 }
 
