@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use umbel_agui::{AguiEvent, Guard, sse};
+use umbel_core::Piece;
 
 use crate::live::LiveRun;
-use crate::place::{Of, Part, Place, announces, counts};
+use crate::place::{Of, Part, Place, adds_words, announces, counts};
+use crate::refrain::Refrain;
 
 /// Frames that are ready are handed on when there are so many bytes of them, even if more follows at once.
 const ENOUGH: usize = 16 * 1024;
@@ -34,6 +36,10 @@ struct Frames {
     seen: Option<Place>,
     /// How often that event told of agents that begin or end.
     announced: u32,
+    /// Whether the last frame adds words.
+    has_words: bool,
+    /// That frame, if more of its text is to follow.
+    refrain: Option<Refrain>,
 }
 
 impl Emitter {
@@ -46,6 +52,8 @@ impl Emitter {
             part: Part::Whole,
             seen: None,
             announced: 0,
+            has_words: false,
+            refrain: None,
         };
         Self { live, guard: Guard::new(), frames, flushed: 0, handed_on: false }
     }
@@ -69,6 +77,7 @@ impl Emitter {
     /// What is said from now on is of that event of the log; without one, of the run itself.
     pub(crate) fn begin(&mut self, of: Option<Of>, part: Part) {
         let frames = &mut self.frames;
+        (frames.refrain, frames.has_words) = (None, false);
         frames.part = part;
         if frames.of == of {
             return;
@@ -82,12 +91,14 @@ impl Emitter {
 
     /// What was begun as a whole was told to its end.
     pub(crate) fn told(&mut self) {
-        let Frames { place, of, .. } = &mut self.frames;
+        let Frames { place, of, refrain, .. } = &mut self.frames;
+        *refrain = None;
         place.told(of.as_ref().map(|of| &of.event));
     }
 
     /// The client has the conversation as the log has it.
     pub(crate) fn corrected(&mut self) {
+        self.frames.refrain = None;
         self.frames.place.corrected();
     }
 
@@ -96,9 +107,37 @@ impl Emitter {
         if let Err(broken) = guard.pass(event, &mut |event| frames.write(event)) {
             tracing::warn!("an event was left out of the stream: {broken}");
         }
+        self.hand_on_if_full();
+    }
+
+    fn hand_on_if_full(&mut self) {
         if self.frames.out.len() > ENOUGH {
             self.flush();
             self.handed_on = true;
+        }
+    }
+
+    /// Whether that piece of text goes on with the last frame.
+    pub(crate) fn goes_on(&self, piece: &Piece) -> bool {
+        self.frames.refrain.as_ref().is_some_and(|refrain| refrain.fits(piece))
+    }
+
+    /// Says more of the text of the last frame.
+    pub(crate) fn say_more(&mut self, piece: &Piece) {
+        let Frames { refrain: Some(refrain), place, out, .. } = &mut self.frames else { return };
+        let before = out.len();
+        if let Err(error) = refrain.write(&piece.text, place, out) {
+            tracing::error!("a piece of text cannot be written: {error}");
+            out.truncate(before);
+        }
+        self.hand_on_if_full();
+    }
+
+    /// That piece of text was told by that event, unless it was left out, and more may follow.
+    pub(crate) fn expect_more(&mut self, piece: &Piece, event: &AguiEvent<'_>) {
+        let frames = &mut self.frames;
+        if frames.has_words {
+            frames.refrain = Refrain::of(piece, &frames.place, event);
         }
     }
 
@@ -150,6 +189,7 @@ impl Emitter {
 
 impl Frames {
     fn write(&mut self, event: &AguiEvent<'_>) {
+        (self.refrain, self.has_words) = (None, adds_words(&event.kind));
         if self.was_seen(event) {
             return;
         }

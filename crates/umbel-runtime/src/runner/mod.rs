@@ -28,6 +28,7 @@ use umbel_core::{
 
 pub(crate) use self::answers::digest;
 pub(crate) use self::drive::{Begins, caught};
+pub use self::outlet::Said;
 pub use self::recovery::Recovered;
 pub(crate) use self::recovery::{ChildRun, find_child};
 pub use self::stream::RunStream;
