@@ -167,13 +167,10 @@ impl Translator {
     /// event that tells them is the one before it with other words.
     pub fn goes_on(&mut self, piece: &Piece) -> bool {
         let Some(draft) = self.going_on(piece) else { return false };
-        if piece.is_thought {
-            draft.preview.thoughts.push_str(&piece.text);
-            draft.shown.thoughts += piece.text.len();
-        } else {
-            draft.preview.text.push_str(&piece.text);
-            draft.shown.text += piece.text.len();
-        }
+        draft.preview.add(&piece.text, piece.is_thought);
+        let shown = &mut draft.shown;
+        let bytes = if piece.is_thought { &mut shown.thoughts } else { &mut shown.text };
+        *bytes += piece.text.len();
         true
     }
 
@@ -352,10 +349,10 @@ impl Translator {
             match &part.payload {
                 Payload::Text(text) if !text.is_empty() => {
                     if part.is_thought() {
-                        draft.preview.thoughts.push_str(text);
+                        draft.preview.add(text, true);
                         say_thought(draft, text, sink);
                     } else if !silent {
-                        draft.preview.text.push_str(text);
+                        draft.preview.add(text, false);
                         say_text(draft, text, sink);
                     }
                 }

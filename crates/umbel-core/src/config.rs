@@ -42,7 +42,7 @@ pub struct RunConfig {
     pub instruction: Option<Arc<str>>,
     /// Values that tools and handlers of the run find by their type, with [`Run::extension`](crate::Run::extension).
     pub extensions: Extensions,
-    /// Attached to the user's message, and to nothing else.
+    /// Attached to the user's message, and to nothing else: a run's own settings do not have it any more.
     pub input_metadata: Object,
 }
 

@@ -13,6 +13,12 @@ use crate::refrain::Refrain;
 /// Frames that are ready are handed on when there are so many bytes of them, even if more follows at once.
 const ENOUGH: usize = 16 * 1024;
 
+/// Room for the frames of a short run.
+const ROOM: usize = 8 * 1024;
+
+/// Room for the next frames of a run that has to wait: there may be many such runs.
+const LITTLE_ROOM: usize = 256;
+
 /// Writes the frames of one run. The rules of the protocol hold for whatever passes it.
 #[derive(Debug)]
 pub(crate) struct Emitter {
@@ -46,7 +52,7 @@ impl Emitter {
     pub(crate) fn new(live: Arc<LiveRun>) -> Self {
         let place = Place { stream: live.stream, ..Place::default() };
         let frames = Frames {
-            out: Vec::with_capacity(1024),
+            out: Vec::with_capacity(ROOM),
             place,
             of: None,
             part: Part::Whole,
@@ -181,9 +187,19 @@ impl Emitter {
             return;
         }
         self.flushed = self.frames.place.frame;
-        let room = if is_over { 0 } else { 256 };
-        let out = std::mem::replace(&mut self.frames.out, Vec::with_capacity(room));
-        self.live.publish(Bytes::from(out), count, is_over);
+        let out = &mut self.frames.out;
+        // Frames are kept for a while, and should not keep more room than they need.
+        let bytes = if out.len() * 2 > out.capacity() {
+            Bytes::from(std::mem::take(out))
+        } else {
+            Bytes::copy_from_slice(out)
+        };
+        out.clear();
+        if !is_over {
+            out.shrink_to(LITTLE_ROOM);
+            out.reserve(LITTLE_ROOM);
+        }
+        self.live.publish(bytes, count, is_over);
     }
 }
 

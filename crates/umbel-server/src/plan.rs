@@ -216,7 +216,8 @@ fn turns(
     turn: Turn,
     delta: Object,
 ) -> Result<Vec<(Content, RunConfig)>, Problem> {
-    let mut turns = Vec::new();
+    // There is seldom more than one.
+    let mut turns = Vec::with_capacity(1);
     let mut delta = Some(delta);
     let parts = [(turn.answers, turn.answer_ids), (turn.message, turn.message_ids)];
     for (parts, messages) in parts.into_iter().filter(|(parts, _)| !parts.is_empty()) {

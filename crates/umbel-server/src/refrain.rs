@@ -32,7 +32,7 @@ impl Refrain {
                 Number::Frame(_) => number = out.len(),
                 Number::Text(shown) if shown.event == piece.event && !piece.is_thought => bytes = out.len(),
                 Number::Thoughts(shown) if shown.event == piece.event && piece.is_thought => {
-                    bytes = out.len()
+                    bytes = out.len();
                 }
                 Number::Text(shown) => write_number(out, shown.text as u64),
                 Number::Thoughts(shown) => write_number(out, shown.thoughts as u64),

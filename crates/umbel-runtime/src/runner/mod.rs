@@ -163,7 +163,14 @@ impl Runner {
         message: impl Into<Content>,
         config: impl Into<Arc<RunConfig>>,
     ) -> RunStream {
-        self.begin(key, self.shared.services.ids.run(), Begins::Message(message.into()), config.into())
+        let mut config = config.into();
+        let metadata = match config.input_metadata.is_empty() {
+            true => Object::new(),
+            // It goes with the message, and nobody else needs it.
+            false => std::mem::take(&mut Arc::make_mut(&mut config).input_metadata),
+        };
+        let begins = Begins::Message(message.into(), metadata);
+        self.begin(key, self.shared.services.ids.run(), begins, config)
     }
 
     fn begin(&self, key: &SessionKey, id: RunId, begins: Begins, config: Arc<RunConfig>) -> RunStream {

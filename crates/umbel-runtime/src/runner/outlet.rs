@@ -59,6 +59,9 @@ impl Outlet {
         if inner.closed {
             return None;
         }
+        if inner.said.len() == inner.said.capacity() {
+            inner.said.reserve_exact(AHEAD as usize);
+        }
         self.push(&mut inner, preview);
         let ticket = inner.offered.saturating_sub(AHEAD);
         (inner.taken < ticket).then_some(ticket)
