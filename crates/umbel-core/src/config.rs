@@ -23,6 +23,8 @@ pub struct RunConfig {
     pub other_builds: OtherBuilds,
     /// How long to wait for a session that another run holds, before it is refused.
     pub wait_for_session: Duration,
+    /// A session that is not there is made with the user's message, in one write.
+    pub create_session: bool,
     /// Files in the user's message are stored as artifacts and named in their place.
     pub save_input_blobs: bool,
     /// State to set with the user's message, scope prefixes included.

@@ -73,7 +73,7 @@ async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mu
     };
     let mut failure = None;
     if let Some(history) = &history
-        && let Err(error) = handing_on(create(endpoint, &live.key, history), emitter).await
+        && let Err(error) = handing_on(Box::pin(create(endpoint, &live.key, history)), emitter).await
     {
         outcome = Outcome::from_error(&error);
         failure = Some(error);
@@ -153,12 +153,13 @@ async fn follow_event(
         emitter.begin(None, Part::Void);
         translator.make_void(event, &mut |event| emitter.say(&event));
     }
+    // Boxed: few runs say anything that the log does not have.
     if translator.owes_messages() {
-        correct(endpoint, live, translator, emitter).await;
+        Box::pin(correct(endpoint, live, translator, emitter)).await;
     }
     tell(event, translator, emitter);
     if translator.owes_messages() {
-        correct(endpoint, live, translator, emitter).await;
+        Box::pin(correct(endpoint, live, translator, emitter)).await;
     }
 }
 
@@ -232,7 +233,7 @@ pub(crate) async fn end(
     emitter.begin(None, Part::Whole);
     translator.wind_up(&ending, &mut |event| emitter.say(&event));
     if translator.owes_messages() || matches!(ending, Ending::Interrupted(_)) {
-        correct(endpoint, live, translator, emitter).await;
+        Box::pin(correct(endpoint, live, translator, emitter)).await;
     }
     emitter.begin(None, Part::Whole);
     translator.end(&ending, &mut |event| emitter.finish(&event));

@@ -69,7 +69,8 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     let (ticket, after) = match admission {
         Admission::Attach(live) => {
             let Some(view) = live.view(0) else {
-                return from_log(offered, live.key.clone(), &live.run, None, encoding).await;
+                // Boxed: this future is large enough without it.
+                return Box::pin(from_log(offered, live.key.clone(), &live.run, None, encoding)).await;
             };
             return Ok(offered.stream(&live, view, encoding));
         }

@@ -212,7 +212,7 @@ pub(crate) async fn run_child(
     mut read: impl FnMut(&umbel_core::Event),
 ) -> Result<umbel_core::Outcome> {
     let mut config = (**parent.config()).clone();
-    config.streaming = false;
+    (config.streaming, config.create_session) = (false, false);
     config.state_delta = Object::new();
     config.input_metadata = Object::new();
     // Whoever asks can answer calls of the run that they see, and see nothing of this one.
