@@ -278,7 +278,12 @@ impl Intake {
             }
             None => {
                 let (reader, answer) = (&mut self.reader, &mut self.answer);
-                self.frames.feed(bytes, |event, data| reader.frame(event, data, answer))
+                let read = self.frames.feed(bytes, |event, data| match answer.is_finished() {
+                    true => Ok(()),
+                    false => reader.frame(event, data, answer),
+                });
+                // Whatever comes behind the end, the answer is there.
+                if self.answer.is_finished() { Ok(()) } else { read }
             }
         }
     }
@@ -295,6 +300,7 @@ impl Intake {
                     false => error,
                 })?;
             }
+            None if answer.is_finished() => {}
             None => {
                 self.frames.end(|event, data| reader.frame(event, data, answer))?;
                 reader.end(answer)?;
