@@ -45,6 +45,7 @@ pub mod memory;
 pub mod model;
 pub mod onion;
 pub mod part;
+pub mod piece;
 pub mod plan;
 pub mod response;
 pub mod run;
@@ -91,6 +92,7 @@ pub use onion::{
 pub use part::{
     Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, PartialArg, Payload,
 };
+pub use piece::Piece;
 pub use plan::{
     AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, provided, template,
 };
