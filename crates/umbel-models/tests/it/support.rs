@@ -47,18 +47,23 @@ pub(crate) fn body(model: &HttpModel, request: &ModelRequest) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&bytes)))
 }
 
-/// A conversation that only grows is sent as the same bytes, and more of them. Gives the bodies.
+/// A conversation that only grows is sent as the same bytes, and more of them.
 pub(crate) fn assert_prefix_grows(model: &HttpModel, contents: &[Content]) {
+    let body = |len: usize| model.body(&request(contents[..len].iter().cloned()));
+    assert_bodies_grow((1..=contents.len()).map(body));
+}
+
+/// Each of these bodies begins with the one before.
+pub(crate) fn assert_bodies_grow(bodies: impl IntoIterator<Item = Vec<u8>>) {
     let mut before: Vec<u8> = Vec::new();
-    for len in 1..=contents.len() {
-        let mut now = model.body(&request(contents[..len].iter().cloned()));
+    for (at, mut now) in bodies.into_iter().enumerate() {
         // What closes the list and the object comes behind.
         while now.last().is_some_and(|byte| matches!(byte, b']' | b'}')) {
             now.pop();
         }
         // The end of the last message was cut off with it.
         let common = before.iter().zip(&now).take_while(|(a, b)| a == b).count();
-        assert_eq!(common, before.len(), "the bytes before message {len} have changed");
+        assert_eq!(common, before.len(), "body {at} does not begin with the one before");
         before = now;
     }
 }
