@@ -217,7 +217,7 @@ pub(crate) fn sensitive(value: &str) -> Result<HeaderValue> {
 
 /// What went wrong, down to the cause: a client says only that it failed to send. Addresses may have keys in them, so they
 /// are left out.
-fn words(error: &reqwest::Error) -> String {
+pub(crate) fn words(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
         cause = deeper;
@@ -232,6 +232,11 @@ fn words(error: &reqwest::Error) -> String {
 }
 
 /// The client of all models with the usual settings.
+#[cfg(feature = "gemini")]
+pub(crate) fn shared_client() -> Result<Client> {
+    SHARED.clone().map_err(|message| Error::new(ErrorKind::Build, message))
+}
+
 static SHARED: LazyLock<Result<Client, String>> = LazyLock::new(|| client(Timeouts::default().connect, None));
 
 /// A client that trusts whom the operating system trusts, and goes where the environment says proxies are.
