@@ -2,6 +2,7 @@
 //!
 //! | Format | Feature | File |
 //! |---|---|---|
+//! | Responses: OpenAI | `openai` | `openai_responses.rs` |
 //! | Chat completions: OpenAI, and all who speak like it | `openai` | `openai_chat.rs` |
 //!
 //! A format is pure: it writes the bytes of a request and reads the bytes of an answer. All of them share what carries the
@@ -21,6 +22,9 @@ mod json;
 mod named;
 #[cfg(feature = "openai")]
 mod openai_chat;
+#[cfg(feature = "openai")]
+mod openai_responses;
+mod prices;
 mod schema;
 mod tape;
 mod wire;
@@ -29,4 +33,5 @@ pub use catalog::{Catalog, ModelInfo};
 pub use endpoint::{Timeouts, TokenSource};
 pub use http_model::HttpModel;
 pub use named::{model, model_with};
+pub use prices::{prices, prices_as_of};
 pub use tape::Tape;

@@ -12,7 +12,9 @@ use crate::http_model::HttpModel;
 ///
 /// | Name | Format | Key | Address |
 /// |---|---|---|---|
+/// | `openai/…` | Responses | `OPENAI_API_KEY` | `OPENAI_BASE_URL` |
 /// | `openai-chat/…` | chat completions | `OPENAI_API_KEY` | `OPENAI_BASE_URL` |
+/// | `azure/…` with the name of a deployment | chat completions | `AZURE_OPENAI_API_KEY` | `AZURE_OPENAI_ENDPOINT` |
 /// | `groq/…`, `deepseek/…`, `mistral/…`, `xai/…`, `openrouter/…` | chat completions | `GROQ_API_KEY` and so on | |
 /// | `http://localhost:8080/v1#…` | chat completions | none unless given | |
 ///
@@ -83,14 +85,37 @@ fn compatible(
     Provider { name, base, base_variable, key, sent: Key::Bearer, make }
 }
 
+/// A deployment at Azure. What a portal gives as the endpoint of a resource is the address without its path.
+#[cfg(feature = "openai")]
+fn at_azure(deployment: &str, mut endpoint: Endpoint) -> Result<HttpModel> {
+    if endpoint.base.is_empty() {
+        let message = "a model at Azure needs an address: set the environment variable AZURE_OPENAI_ENDPOINT";
+        return Err(Error::new(ErrorKind::Build, message));
+    }
+    let base = endpoint.base.trim_end_matches('/').to_owned();
+    endpoint.base = if base.ends_with("/openai/v1") { base } else { format!("{base}/openai/v1") };
+    HttpModel::new(deployment, crate::openai_chat::OpenAiChat::openai("azure"), endpoint)
+}
+
 /// All providers that are known by name.
 static PROVIDERS: std::sync::LazyLock<Vec<Provider>> = std::sync::LazyLock::new(|| {
     let mut providers = Vec::new();
     #[cfg(feature = "openai")]
     providers.extend([
         Provider {
-            make: |model, endpoint| HttpModel::new(model, crate::openai_chat::OpenAiChat::openai(), endpoint),
+            make: |model, endpoint| HttpModel::new(model, crate::openai_responses::OpenAiResponses, endpoint),
+            ..compatible("openai", "https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY")
+        },
+        Provider {
+            make: |model, endpoint| {
+                HttpModel::new(model, crate::openai_chat::OpenAiChat::openai("openai"), endpoint)
+            },
             ..compatible("openai-chat", "https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY")
+        },
+        Provider {
+            make: at_azure,
+            sent: |key| Key::Header("api-key", key),
+            ..compatible("azure", "", "AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY")
         },
         compatible("groq", "https://api.groq.com/openai/v1", "GROQ_BASE_URL", "GROQ_API_KEY"),
         compatible("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_BASE_URL", "DEEPSEEK_API_KEY"),
