@@ -360,7 +360,8 @@ fn when_forced(keep: usize, notes: &Notes) -> Summarise {
 
 #[tokio::test]
 async fn a_conversation_that_is_too_long_is_summed_up_and_the_model_asked_again() {
-    const ONE: &str = "one, and a good deal more of it than there would be in any summary of it, however long that is";
+    const ONE: &str =
+        "one, and a good deal more of it than there would be in any summary of it, however long that is";
     for lasting in [false, true] {
         let (model, notes) = (takes(4), Notes::default());
         let summarise = when_forced(1, &notes);
