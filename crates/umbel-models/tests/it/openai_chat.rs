@@ -234,7 +234,7 @@ fn an_answer_that_is_not_streamed_says_the_same() {
 #[test]
 fn streams_that_fail_or_break_off_end_with_an_error_that_says_so() {
     let model = named("openai-chat/gpt-5");
-    let mut read = |bytes: &[u8]| read_stream(&model, bytes).pop().unwrap().unwrap_err();
+    let read = |bytes: &[u8]| read_stream(&model, bytes).pop().unwrap().unwrap_err();
     let cut = read(&sse(&[chunk(json!({"content": "Once"}), None)]));
     assert_eq!(cut.kind(), ErrorKind::StreamCut);
     let failed = read(&sse(&[json!({"error": {"message": "Overloaded", "type": "overloaded_error"}})]));
