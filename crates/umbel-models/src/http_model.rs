@@ -20,7 +20,7 @@ const FRAGMENT_BYTES: usize = 32 << 20;
 
 /// A model at a provider. Made by name with [`model`](crate::model), or by a constructor of the format that it speaks.
 ///
-/// Clones share what they keep of requests; connections are shared by all models.
+/// Clones share their connections, and what they keep of requests.
 #[derive(Clone)]
 pub struct HttpModel {
     name: SmolStr,
@@ -278,7 +278,12 @@ impl Intake {
             }
             None => {
                 let (reader, answer) = (&mut self.reader, &mut self.answer);
-                self.frames.feed(bytes, |event, data| reader.frame(event, data, answer))
+                let read = self.frames.feed(bytes, |event, data| match answer.is_finished() {
+                    true => Ok(()),
+                    false => reader.frame(event, data, answer),
+                });
+                // Whatever comes behind the end, the answer is there.
+                if self.answer.is_finished() { Ok(()) } else { read }
             }
         }
     }
@@ -298,6 +303,7 @@ impl Intake {
                     false => error,
                 })?;
             }
+            None if answer.is_finished() => {}
             None => {
                 self.frames.end(|event, data| reader.frame(event, data, answer))?;
                 reader.end(answer)?;

@@ -71,6 +71,7 @@ pub(crate) fn assert_bodies_grow(bodies: impl IntoIterator<Item = Vec<u8>>) {
 /// What a model makes of a stream: the same, wherever it is split. Gives the chunks.
 pub(crate) fn read_stream(model: &HttpModel, bytes: &[u8]) -> Vec<Result<Chunk>> {
     let whole = model.read(true, [bytes]);
+    keep_as_seed(model, bytes);
     let shown = |chunks: &[Result<Chunk>]| stable(&format!("{chunks:?}"));
     for at in 0..=bytes.len() {
         let (head, rest) = bytes.split_at(at);
@@ -78,6 +79,19 @@ pub(crate) fn read_stream(model: &HttpModel, bytes: &[u8]) -> Vec<Result<Chunk>>
     }
     assert_eq!(shown(&model.read(true, bytes.chunks(1))), shown(&whole), "byte by byte");
     whole
+}
+
+/// Keeps a stream for `cargo xtask fuzz`, if a folder for that is in the environment.
+fn keep_as_seed(model: &HttpModel, bytes: &[u8]) {
+    let Some(folder) = std::env::var_os("UMBEL_FUZZ_SEEDS") else { return };
+    let shown = format!("{model:?}");
+    let provider = shown.split(" at ").nth(1).unwrap_or_default().trim_end_matches(')');
+    let folder = std::path::Path::new(&folder).join(provider);
+    std::fs::create_dir_all(&folder).unwrap();
+    let name =
+        format!("{:016x}", bytes.iter().fold(7_u64, |sum, byte| sum.wrapping_mul(31) + u64::from(*byte)));
+    // The first byte says how it comes: streamed, in pieces of seven.
+    std::fs::write(folder.join(name), [&[14], bytes].concat()).unwrap();
 }
 
 /// Ids that were made up are not the same each time.
