@@ -101,7 +101,7 @@ mod tests {
         let strict = json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"],
                             "additionalProperties": false});
         assert!(is_strict(&strict));
-        assert!(is_strict(&json!({"type": "array", "items": strict.clone()})));
+        assert!(is_strict(&json!({"type": "array", "items": strict})));
         assert!(!is_strict(&json!({"type": "object"})));
         let mut open = strict.clone();
         open["required"] = json!([]);
