@@ -46,6 +46,7 @@ pub mod model;
 pub mod onion;
 pub mod part;
 pub mod partial_arg;
+pub mod piece;
 pub mod plan;
 pub mod response;
 pub mod run;
@@ -91,6 +92,7 @@ pub use onion::{
 };
 pub use part::{Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, Payload};
 pub use partial_arg::PartialArg;
+pub use piece::Piece;
 pub use plan::{
     AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, provided, template,
 };

@@ -2,8 +2,9 @@
 //!
 //! | Format | Feature | File |
 //! |---|---|---|
+//! | Anthropic's Messages | `anthropic` | `anthropic/` |
 //! | Chat completions: OpenAI, and all who speak like it | `openai` | `openai_chat.rs` |
-//! | Gemini, by key and on Vertex | `gemini` | `gemini.rs`, `gemini_reader.rs`, `vertex.rs` |
+//! | Gemini, by key and on Vertex | `gemini` | `gemini/` |
 //! | Ollama's own | `ollama` | `ollama.rs` |
 //!
 //! A format is pure: it writes the bytes of a request and reads the bytes of an answer. All of them share what carries the
@@ -11,6 +12,8 @@
 //! written before so that it need not be written again.
 
 mod answer;
+#[cfg(feature = "anthropic")]
+mod anthropic;
 mod arguments;
 mod catalog;
 mod conversation;
@@ -20,10 +23,6 @@ mod fragments;
 mod frames;
 #[cfg(feature = "gemini")]
 mod gemini;
-#[cfg(feature = "gemini")]
-mod gemini_reader;
-#[cfg(feature = "gemini")]
-mod google_credentials;
 mod http_model;
 mod json;
 mod named;
@@ -33,14 +32,12 @@ mod ollama;
 mod openai_chat;
 mod schema;
 mod tape;
-#[cfg(feature = "gemini")]
-mod vertex;
 mod wire;
 
 pub use catalog::{Catalog, ModelInfo};
 pub use endpoint::{Timeouts, TokenSource};
 #[cfg(feature = "gemini")]
-pub use google_credentials::GoogleCredentials;
+pub use gemini::GoogleCredentials;
 pub use http_model::HttpModel;
 pub use named::{model, model_with};
 pub use tape::Tape;

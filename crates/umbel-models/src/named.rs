@@ -12,6 +12,7 @@ use crate::http_model::HttpModel;
 ///
 /// | Name | Format | Key | Address |
 /// |---|---|---|---|
+/// | `anthropic/…` | Messages | `ANTHROPIC_API_KEY` | `ANTHROPIC_BASE_URL`, with `/v1` at its end or without |
 /// | `openai-chat/…` | chat completions | `OPENAI_API_KEY` | `OPENAI_BASE_URL` |
 /// | `gemini/…`, `google/…` | Gemini | `GEMINI_API_KEY` or `GOOGLE_API_KEY` | `GEMINI_BASE_URL` |
 /// | `vertex/…` | Gemini | `GOOGLE_APPLICATION_CREDENTIALS` and its like | `GOOGLE_CLOUD_PROJECT`, `GOOGLE_CLOUD_LOCATION` |
@@ -98,14 +99,34 @@ type Make = fn(&str, &dyn Fn(&str) -> Option<String>) -> Result<HttpModel>;
 /// Providers that take more from the environment than a key and an address, or less.
 const IN_THEIR_OWN_WAY: &[(&str, Make)] = &[
     #[cfg(feature = "gemini")]
-    ("vertex", crate::vertex::model),
+    ("vertex", crate::gemini::vertex::model),
     #[cfg(feature = "ollama")]
     ("ollama", crate::ollama::model),
 ];
 
+#[cfg(feature = "anthropic")]
+fn anthropic(model: &str, mut endpoint: Endpoint) -> Result<HttpModel> {
+    // Anthropic's own clients take the address without the version.
+    let base = endpoint.base.trim_end_matches('/');
+    if !base.ends_with("/v1") {
+        endpoint.base = format!("{base}/v1");
+    }
+    endpoint.headers.insert("anthropic-version", reqwest::header::HeaderValue::from_static("2023-06-01"));
+    HttpModel::new(model, crate::anthropic::Anthropic, endpoint)
+}
+
 /// All providers that are known by name.
 static PROVIDERS: std::sync::LazyLock<Vec<Provider>> = std::sync::LazyLock::new(|| {
     let mut providers = Vec::new();
+    #[cfg(feature = "anthropic")]
+    providers.push(Provider {
+        name: "anthropic",
+        base: "https://api.anthropic.com/v1",
+        base_variable: "ANTHROPIC_BASE_URL",
+        key: "ANTHROPIC_API_KEY",
+        sent: |key| Key::Header("x-api-key", key),
+        make: anthropic,
+    });
     #[cfg(feature = "openai")]
     providers.extend([
         Provider {

@@ -14,7 +14,7 @@ use umbel_core::{
 };
 
 use crate::answer::{Answer, SlotId};
-use crate::conversation::{NO_ANSWER, Next, orphan_words, walk};
+use crate::conversation::{NO_ANSWER, Next, orphan_words, walk, words};
 use crate::failure;
 use crate::fragments::{Fragment, Fragments, Piece};
 use crate::frames::unreadable;
@@ -251,23 +251,6 @@ fn is_said(part: &Part) -> bool {
 fn response_media(response: &FunctionResponse) -> Vec<Part> {
     let parts = response.unknown.get("parts").cloned().unwrap_or_default();
     serde_json::from_value(parts).unwrap_or_default()
-}
-
-/// A part as words, if that is what it is or can be.
-fn words(part: &Part) -> Option<Cow<'_, str>> {
-    match &part.payload {
-        Payload::Text(text) => Some(Cow::Borrowed(text)),
-        Payload::Code(code) => {
-            let language = code.language.as_deref().unwrap_or_default().to_lowercase();
-            let code = code.code.as_deref().unwrap_or_default();
-            Some(Cow::Owned(format!("\n```{language}\n{code}\n```\n")))
-        }
-        Payload::CodeResult(result) => {
-            let output = result.output.as_deref().unwrap_or_default();
-            Some(Cow::Owned(format!("\n```\n{output}\n```\n")))
-        }
-        _ => None,
-    }
 }
 
 fn user_part(out: &mut Vec<u8>, part: &Part) {

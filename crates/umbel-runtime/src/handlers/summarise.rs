@@ -466,7 +466,7 @@ fn share(part: f64, window: Option<u64>) -> u64 {
 }
 
 /// The model that the agent thinks with.
-fn model_of(run: &Run) -> Option<&Arc<dyn Model>> {
+pub(super) fn model_of(run: &Run) -> Option<&Arc<dyn Model>> {
     let mut place = Some(run.node_id());
     while let Some(node) = place.and_then(|place| run.tree().node(place).ok()) {
         if let Some(model) = node.agent.model() {
