@@ -49,7 +49,8 @@ fn serve_local_model() -> Result<(), String> {
     let weights = find_weights(&python)?;
     let script = root().join("xtask").join("local_model_server.py");
     let mut command = Command::new(&python);
-    command.arg(script).arg(&weights);
+    // What it says of itself is of no use here.
+    command.arg(script).arg(&weights).stderr(std::process::Stdio::null());
     println!("starting {}", weights.display());
     let server = Server::start(command)?;
     let address = format!("{}/v1#smollm2", server.address);

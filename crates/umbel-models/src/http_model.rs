@@ -278,7 +278,12 @@ impl Intake {
             }
             None => {
                 let (reader, answer) = (&mut self.reader, &mut self.answer);
-                self.frames.feed(bytes, |event, data| reader.frame(event, data, answer))
+                let read = self.frames.feed(bytes, |event, data| match answer.is_finished() {
+                    true => Ok(()),
+                    false => reader.frame(event, data, answer),
+                });
+                // Whatever comes behind the end, the answer is there.
+                if self.answer.is_finished() { Ok(()) } else { read }
             }
         }
     }
@@ -287,14 +292,18 @@ impl Intake {
         let (reader, answer) = (&mut self.reader, &mut self.answer);
         match self.whole.take() {
             Some(whole) => {
-                let text = std::str::from_utf8(&whole).map_err(|_| unreadable("the answer is not UTF-8"))?;
                 // An answer that broke off is no JSON, and nobody's fault but the line's.
+                let cut = || Error::new(ErrorKind::StreamCut, "the answer of the model broke off");
+                let text = std::str::from_utf8(&whole).map_err(|error| match error.error_len() {
+                    None => cut(),
+                    Some(_) => unreadable("the answer is not UTF-8"),
+                })?;
                 reader.whole(text, answer).map_err(|error| match is_cut(text) {
-                    true => Error::new(ErrorKind::StreamCut, "the answer of the model broke off")
-                        .with_source(error),
+                    true => cut().with_source(error),
                     false => error,
                 })?;
             }
+            None if answer.is_finished() => {}
             None => {
                 self.frames.end(|event, data| reader.frame(event, data, answer))?;
                 reader.end(answer)?;

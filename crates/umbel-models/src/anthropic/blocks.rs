@@ -95,9 +95,22 @@ fn model_block(fragment: &mut Fragment, part: &Part, model: &str) {
     }
 }
 
-/// Whether two names are of one model: the name of a family stands for its newest member, and answers say which that is.
+/// Whether two names are of one model: it may be asked for without the date that its answers name it with, and under the
+/// name of who passes requests on.
 fn is_same_model(by: &str, model: &str) -> bool {
-    by.is_empty() || by.starts_with(model) || model.starts_with(by)
+    fn bare(name: &str) -> &str {
+        let name = name.rsplit('/').next().unwrap_or_default();
+        name.strip_suffix("-latest").unwrap_or(name)
+    }
+    let (by, model) = (bare(by), bare(model));
+    let is_date = |rest: &str| {
+        rest.is_empty()
+            || rest.strip_prefix(['-', '@']).is_some_and(|date| {
+                date.len() == "20260101".len() && date.bytes().all(|byte| byte.is_ascii_digit())
+            })
+    };
+    let longer = [by.strip_prefix(model), model.strip_prefix(by)];
+    by.is_empty() || longer.into_iter().flatten().any(is_date)
 }
 
 /// The id of a call. One that has none goes by the name of its tool.
@@ -226,6 +239,28 @@ fn file_block(file: &FileData) -> Value {
         false => {
             let block = if image { "image" } else { "document" };
             json!({"type": block, "source": {"type": "file", "file_id": uri}})
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_the_same_with_a_date_and_without() {
+        for (by, model, same) in [
+            ("claude-opus-5", "claude-opus-5", true),
+            ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5", true),
+            ("claude-sonnet-4-5", "claude-sonnet-4-5@20250929", true),
+            ("claude-3-7-sonnet-20250219", "claude-3-7-sonnet-latest", true),
+            ("claude-opus-5", "anthropic/claude-opus-5", true),
+            ("", "claude-opus-5", true),
+            ("claude-opus-5", "claude-opus-5-5", false),
+            ("claude-opus-5-5", "claude-opus-5", false),
+            ("claude-opus-5", "claude-sonnet-5", false),
+        ] {
+            assert_eq!(is_same_model(by, model), same, "{by} and {model}");
         }
     }
 }

@@ -132,9 +132,10 @@ impl Tokens {
 
     /// Nothing if nothing was said.
     fn usage(&self) -> Option<Usage> {
+        self.input_tokens.or(self.output_tokens)?;
         // What came from the cache or went there is not among the input here.
-        let cached = [self.cache_read_input_tokens, self.cache_creation_input_tokens];
-        let prompt = cached.iter().flatten().fold(self.input_tokens?, |sum, more| sum.saturating_add(*more));
+        let input = [self.input_tokens, self.cache_read_input_tokens, self.cache_creation_input_tokens];
+        let prompt = input.into_iter().flatten().fold(0, u64::saturating_add);
         let thoughts = self.output_tokens_details.as_ref().and_then(|details| details.thinking_tokens);
         let output = self.output_tokens.unwrap_or_default();
         let mut unknown = Object::new();

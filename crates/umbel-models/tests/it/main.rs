@@ -1,5 +1,6 @@
 //! What is sent to providers, and what is made of their answers: with bytes, without a network.
 
+mod anthropic;
 mod http;
 mod openai_chat;
 mod server;
