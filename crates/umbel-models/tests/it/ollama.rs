@@ -105,9 +105,12 @@ fn settings_are_sent_by_their_names_here() {
         json!({"temperature": 0.5, "top_p": 0.9, "top_k": 41, "num_predict": 100, "stop": ["END"], "seed": 7,
                "presence_penalty": 0.1, "frequency_penalty": 0.2, "num_ctx": 8192})
     );
-    for (key, value) in
-        [("stream", json!(true)), ("keep_alive", json!("10m")), ("logprobs", json!(true)), ("format", json!("json"))]
-    {
+    for (key, value) in [
+        ("stream", json!(true)),
+        ("keep_alive", json!("10m")),
+        ("logprobs", json!(true)),
+        ("format", json!("json")),
+    ] {
         assert_eq!(written[key], value, "{key}");
     }
     assert_eq!(written.get("think"), None);
@@ -140,9 +143,13 @@ fn thinking_is_yes_no_or_how_hard() {
 fn what_does_not_fit_together_is_repaired() {
     let call = |id: &str| Part::call(FunctionCall::new("t", serde_json::Map::new()).with_id(id));
     let request = request([
-        content(json!({"role": "user", "parts": [{"functionResponse": {"name": "t", "response": {"ok": true}}}]})),
+        content(
+            json!({"role": "user", "parts": [{"functionResponse": {"name": "t", "response": {"ok": true}}}]}),
+        ),
         Content::new(Role::Model, [call("c1"), call("c2")]),
-        content(json!({"role": "user", "parts": [{"functionResponse": {"id": "c2", "name": "t", "response": {}}}]})),
+        content(
+            json!({"role": "user", "parts": [{"functionResponse": {"id": "c2", "name": "t", "response": {}}}]}),
+        ),
         content(json!({"role": "user", "parts": [{"text": ""}]})),
         content(json!({"role": "model", "parts": [{"functionCall": {"name": "t"}}]})),
     ]);
@@ -231,7 +238,10 @@ fn an_answer_that_is_not_streamed_says_the_same() {
     );
     assert_eq!(whole_answer.error_code(), Some("MAX_TOKENS"));
     let meta = whole_answer.meta.as_ref().unwrap();
-    assert_eq!((&meta.unknown["stopReason"], &meta.unknown["logprobsResult"][0]["token"]), (&json!("length"), &json!("Once")));
+    assert_eq!(
+        (&meta.unknown["stopReason"], &meta.unknown["logprobsResult"][0]["token"]),
+        (&json!("length"), &json!("Once"))
+    );
     assert_eq!(whole(&read_stream(&ollama(), &lines(&[answer.clone()]))), &whole_answer);
 }
 
@@ -239,7 +249,10 @@ fn an_answer_that_is_not_streamed_says_the_same() {
 fn every_reason_to_stop_is_told() {
     for (word, reason) in [("stop", "STOP"), ("length", "MAX_TOKENS"), ("load", "STOP"), ("unload", "STOP")] {
         let whole = read_whole(&ollama(), &end(word));
-        assert_eq!((whole.finish_reason(), &whole.meta.as_ref().unwrap().unknown["stopReason"]), (Some(reason), &json!(word)));
+        assert_eq!(
+            (whole.finish_reason(), &whole.meta.as_ref().unwrap().unknown["stopReason"]),
+            (Some(reason), &json!(word))
+        );
     }
     let whole = read_whole(&ollama(), &json!({"message": {"content": "a"}, "done": true}));
     assert_eq!((whole.finish_reason(), whole.usage()), (Some("STOP"), None));
@@ -260,7 +273,8 @@ fn streams_that_fail_or_break_off_end_with_an_error_that_says_so() {
     let read = |bytes: &[u8]| read_stream(&model, bytes).pop().unwrap().unwrap_err();
     let said = line(json!({"content": "Once"}));
     assert_eq!(read(&lines(&[said.clone()])).kind(), ErrorKind::StreamCut);
-    let failed = read(&lines(&[said.clone(), json!({"error": "an error was encountered while running the model"})]));
+    let failed =
+        read(&lines(&[said.clone(), json!({"error": "an error was encountered while running the model"})]));
     assert!(failed.message().contains("ollama: an error was encountered"), "{failed}");
     let too_long = read(&lines(&[json!({"error": "the input length exceeds the context length"})]));
     assert_eq!(too_long.kind(), ErrorKind::Model(ModelErrorKind::ContextTooLong));
@@ -285,7 +299,12 @@ fn unknown_lines_are_kept_and_hostile_ones_are_errors() {
         b"{\"done\": true, \"eval_count\": -1}\n",
     ] {
         let error = read_stream(&ollama(), bytes).pop().unwrap().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Model(ModelErrorKind::Other), "{}", String::from_utf8_lossy(bytes));
+        assert_eq!(
+            error.kind(),
+            ErrorKind::Model(ModelErrorKind::Other),
+            "{}",
+            String::from_utf8_lossy(bytes)
+        );
     }
     let most = json!({"message": {}, "done": true, "prompt_eval_count": u64::MAX, "eval_count": u64::MAX});
     assert_eq!(read_whole(&ollama(), &most).usage().unwrap().total_token_count, Some(u64::MAX));

@@ -40,9 +40,8 @@ fn person(server: &str) -> String {
 fn vertex(variables: &[(&str, &str)]) -> HttpModel {
     let variables: Vec<(String, String)> =
         variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let find = move |wanted: &str| {
-        variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
-    };
+    let find =
+        move |wanted: &str| variables.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
     model_with("vertex/gemini-2.5-flash", find).unwrap()
 }
 
@@ -89,7 +88,10 @@ async fn a_service_account_signs_for_a_token_and_keeps_it() {
     let header: Value = serde_json::from_slice(&decoded(header)).unwrap();
     assert_eq!(header, json!({"alg": "RS256", "typ": "JWT", "kid": "k1"}));
     let claims: Value = serde_json::from_slice(&decoded(claims)).unwrap();
-    assert_eq!((&claims["iss"], &claims["aud"]), (&json!("robot@p-1.example"), &json!(format!("{}/token", tokens.url))));
+    assert_eq!(
+        (&claims["iss"], &claims["aud"]),
+        (&json!("robot@p-1.example"), &json!(format!("{}/token", tokens.url)))
+    );
     assert_eq!(claims["scope"], "https://www.googleapis.com/auth/cloud-platform");
     assert_eq!(claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap(), 3600);
     let der: String = KEY.lines().filter(|line| !line.starts_with('-')).collect();
@@ -120,7 +122,10 @@ async fn the_machine_is_asked_if_there_is_nothing_else() {
     ]);
     ask(&model, false).await.pop().unwrap().unwrap();
     let asked = &machine.requests()[0];
-    assert!(asked.starts_with("GET /computeMetadata/v1/instance/service-accounts/default/token HTTP"), "{asked}");
+    assert!(
+        asked.starts_with("GET /computeMetadata/v1/instance/service-accounts/default/token HTTP"),
+        "{asked}"
+    );
     assert!(asked.contains("metadata-flavor: Google"), "{asked}");
     let sent = &models.requests()[0];
     assert!(sent.starts_with("POST /projects/p-2/locations/global/publishers/"), "{sent}");
@@ -141,7 +146,10 @@ async fn the_file_of_gcloud_is_found_and_another_source_can_be_given() {
     let given = GoogleCredentials::from_json(&account(&tokens.url)).unwrap();
     ask(&model.token_source(given).unwrap(), false).await.pop().unwrap().unwrap();
     let sent = models.requests();
-    assert!(sent[0].starts_with("POST /projects/q-1/") && sent[0].contains("Bearer ya29.gcloud\r\n"), "{sent:?}");
+    assert!(
+        sent[0].starts_with("POST /projects/q-1/") && sent[0].contains("Bearer ya29.gcloud\r\n"),
+        "{sent:?}"
+    );
     assert!(sent[1].contains("Bearer ya29.given\r\n"), "{sent:?}");
 }
 
@@ -217,7 +225,7 @@ fn labels_and_names_of_media_are_sent_and_the_path_follows_the_name() {
     let written = body(&model, &request);
     assert_eq!(written["labels"], json!({"team": "blue"}));
     assert_eq!(written["contents"][0]["parts"][0]["inlineData"]["displayName"], "a");
-    let capabilities = model.capabilities();
+    let capabilities = Model::capabilities(&model);
     assert!(capabilities.schema_with_tools && !capabilities.refuses_display_names);
 }
 
@@ -227,7 +235,10 @@ async fn models_of_others_and_tuned_ones_have_their_own_places() {
     for (name, path) in [
         ("meta/llama-4", "/projects/p/locations/global/publishers/meta/models/llama-4:generateContent"),
         ("endpoints/7", "/projects/p/locations/global/endpoints/7:generateContent"),
-        ("publishers/google/models/g", "/projects/p/locations/global/publishers/google/models/g:generateContent"),
+        (
+            "publishers/google/models/g",
+            "/projects/p/locations/global/publishers/google/models/g:generateContent",
+        ),
         ("projects/q/locations/l/endpoints/8", "/projects/q/locations/l/endpoints/8:generateContent"),
     ] {
         let models = Server::answering("200 OK", "content-type: application/json\r\n", ANSWER).await;
@@ -245,7 +256,9 @@ async fn models_of_others_and_tuned_ones_have_their_own_places() {
 
 #[tokio::test]
 async fn a_key_is_sent_in_its_header_and_the_path_names_the_model() {
-    for (name, key) in [("gemini/gemini-3-pro", "GEMINI_API_KEY"), ("google/models/gemini-3-pro", "GOOGLE_API_KEY")] {
+    for (name, key) in
+        [("gemini/gemini-3-pro", "GEMINI_API_KEY"), ("google/models/gemini-3-pro", "GOOGLE_API_KEY")]
+    {
         let models = Server::answering("200 OK", "content-type: application/json\r\n", ANSWER).await;
         let environment = |variable: &str| match variable {
             "GEMINI_BASE_URL" => Some(format!("{}/v1beta", models.url)),
@@ -254,7 +267,10 @@ async fn a_key_is_sent_in_its_header_and_the_path_names_the_model() {
         let model = model_with(name, environment).unwrap();
         ask(&model, true).await;
         let sent = &models.requests()[0];
-        assert!(sent.starts_with("POST /v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse HTTP"), "{sent}");
+        assert!(
+            sent.starts_with("POST /v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse HTTP"),
+            "{sent}"
+        );
         assert!(sent.contains("x-goog-api-key: AIza-test\r\n"), "{sent}");
     }
     let error = model_with("gemini/m", |_| None).unwrap_err();
