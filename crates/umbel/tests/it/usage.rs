@@ -588,7 +588,8 @@ async fn a_ledger_of_one_agent_counts_the_run_from_there_on() {
         LlmAgent::new(name).model(ScriptedModel::new("m").response(says("fine", prompt, 0)))
     };
     let second = saying("two", 10).handler(UsageLedger::new(prices()));
-    let team = umbel::Sequential::new("team").agent(saying("one", 1)).agent(second).agent(saying("three", 100));
+    let team =
+        umbel::Sequential::new("team").agent(saying("one", 1)).agent(second).agent(saying("three", 100));
     let (runner, key) = with_session(Runner::new("app", team).unwrap()).await;
     let notes = Notes::default();
     read(runner.run(&key, "hi")).await.assert_finished();
@@ -607,7 +608,8 @@ async fn a_ledger_of_one_agent_counts_the_run_from_there_on() {
 async fn counting_costs_no_write() {
     for counts in [false, true] {
         let store = Spy::default();
-        let model = ScriptedModel::new("m").response(asks("echo", json!({}), 1, 1)).response(says("fine", 1, 1));
+        let model =
+            ScriptedModel::new("m").response(asks("echo", json!({}), 1, 1)).response(says("fine", 1, 1));
         let agent = LlmAgent::new("a").model(model).tool(echo());
         let runner = Runner::builder("app", agent).sessions(store.clone());
         let runner = if counts { runner.handler(UsageLedger::new(prices())) } else { runner };
