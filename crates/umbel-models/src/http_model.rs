@@ -287,11 +287,14 @@ impl Intake {
         let (reader, answer) = (&mut self.reader, &mut self.answer);
         match self.whole.take() {
             Some(whole) => {
-                let text = std::str::from_utf8(&whole).map_err(|_| unreadable("the answer is not UTF-8"))?;
+                let text = std::str::from_utf8(&whole).map_err(|error| match error.error_len() {
+                    // It ends within a character.
+                    None => cut(),
+                    Some(_) => unreadable("the answer is not UTF-8"),
+                })?;
                 // An answer that broke off is no JSON, and nobody's fault but the line's.
                 reader.whole(text, answer).map_err(|error| match is_cut(text) {
-                    true => Error::new(ErrorKind::StreamCut, "the answer of the model broke off")
-                        .with_source(error),
+                    true => cut().with_source(error),
                     false => error,
                 })?;
             }
@@ -302,6 +305,10 @@ impl Intake {
         }
         self.answer.check_end()
     }
+}
+
+fn cut() -> Error {
+    Error::new(ErrorKind::StreamCut, "the answer of the model broke off")
 }
 
 /// Whether a text is the beginning of JSON, and not more.

@@ -2,5 +2,6 @@
 
 mod http;
 mod openai_chat;
+mod openai_responses;
 mod server;
 mod support;
