@@ -244,13 +244,13 @@ fn calls_without_ids_pair_in_their_order_by_the_name_of_their_tool() {
         Content::user("hi"),
         content(json!({"role": "model", "parts": [call("a"), call("a"), call("b")]})),
         content(json!({"role": "user", "parts": [answer("a", 1), answer("a", 2)]})),
-        content(json!({"role": "user", "parts": [answer("b", 3), answer("b", 4)]})),
+        content(json!({"role": "user", "parts": [answer("b", 3), answer("d", 4)]})),
         content(json!({"role": "model", "parts": [call("c")]})),
     ]);
     let written = body(&named("gemini/gemini-2.5-pro"), &request);
     let messages = &written["contents"];
     assert_eq!(messages[2]["parts"], json!([answer("a", 1), answer("a", 2), answer("b", 3)]));
-    assert_eq!(messages[3]["parts"][0]["text"], "The tool `b` answered: {\"said\":4}");
+    assert_eq!(messages[3]["parts"][0]["text"], "The tool `d` answered: {\"said\":4}");
     let unanswered = &messages[5]["parts"][0]["functionResponse"];
     assert_eq!((&unanswered["name"], unanswered.get("id")), (&json!("c"), None));
 }
