@@ -107,10 +107,7 @@ impl Answer {
 
     /// More of a text, a thought, or the arguments of a call.
     pub(crate) fn push(&mut self, slot: SlotId, more: &str) -> Result<()> {
-        self.bytes += more.len();
-        if self.bytes > MOST {
-            return Err(unreadable("the answer is too long"));
-        }
+        self.grow(more.len())?;
         match self.slots.get_mut(slot.0) {
             Some(Slot::Text { text, thought, .. }) if !more.is_empty() => {
                 text.push_str(more);
@@ -137,6 +134,15 @@ impl Answer {
             if !pieces.is_empty() {
                 self.preview_call(slot, pieces, true);
             }
+        }
+    }
+
+    /// The answer becomes longer by so many bytes.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
+        self.bytes += bytes;
+        match self.bytes > MOST {
+            true => Err(unreadable("the answer is too long")),
+            false => Ok(()),
         }
     }
 

@@ -70,11 +70,13 @@ fn close(open: &mut Vec<(CallId, SmolStr)>, next: &mut impl FnMut(Next<'_>)) {
 }
 
 fn orphan(content: &Arc<Content>, piece: &Piece, next: &mut impl FnMut(Next<'_>)) {
-    let answers = |response: &&FunctionResponse| match &response.id {
-        Some(id) => Some(id) == piece.answers.as_ref(),
-        None => piece.answers.as_ref().is_some_and(|id| id.as_str() == response.name),
+    let is_this = |response: &&FunctionResponse| match (&response.id, &piece.answers) {
+        (Some(id), Some(answered)) => id == answered,
+        // One without an id goes by the name of its tool.
+        (None, Some(answered)) => response.name == answered.as_str(),
+        _ => false,
     };
-    let response = content.responses().find(answers);
+    let response = content.responses().find(is_this);
     if let Some(response) = response {
         next(Next::Orphan(response));
     }

@@ -20,7 +20,7 @@ const FRAGMENT_BYTES: usize = 32 << 20;
 
 /// A model at a provider. Made by name with [`model`](crate::model), or by a constructor of the format that it speaks.
 ///
-/// Clones share what they keep of requests; connections are shared by all models.
+/// Clones share their connections, and what they keep of requests.
 #[derive(Clone)]
 pub struct HttpModel {
     name: SmolStr,

@@ -3,6 +3,7 @@
 //! | Format | Feature | File |
 //! |---|---|---|
 //! | Anthropic's Messages | `anthropic` | `anthropic/` |
+//! | Responses: OpenAI | `openai` | `openai_responses.rs` |
 //! | Chat completions: OpenAI, and all who speak like it | `openai` | `openai_chat.rs` |
 //! | Gemini, by key and on Vertex | `gemini` | `gemini/` |
 //! | Ollama's own | `ollama` | `ollama.rs` |
@@ -30,6 +31,9 @@ mod named;
 mod ollama;
 #[cfg(feature = "openai")]
 mod openai_chat;
+#[cfg(feature = "openai")]
+mod openai_responses;
+mod prices;
 mod schema;
 mod tape;
 mod wire;
@@ -40,4 +44,5 @@ pub use endpoint::{Timeouts, TokenSource};
 pub use gemini::GoogleCredentials;
 pub use http_model::HttpModel;
 pub use named::{model, model_with};
+pub use prices::{prices, prices_as_of};
 pub use tape::Tape;

@@ -17,6 +17,8 @@ use crate::http_model::HttpModel;
 /// | `gemini/…`, `google/…` | Gemini | `GEMINI_API_KEY` or `GOOGLE_API_KEY` | `GEMINI_BASE_URL` |
 /// | `vertex/…` | Gemini | `GOOGLE_APPLICATION_CREDENTIALS` and its like | `GOOGLE_CLOUD_PROJECT`, `GOOGLE_CLOUD_LOCATION` |
 /// | `ollama/…` | Ollama | none, or `OLLAMA_API_KEY` | `OLLAMA_HOST` |
+/// | `openai/…` | Responses | `OPENAI_API_KEY` | `OPENAI_BASE_URL` |
+/// | `azure/…` with the name of a deployment | chat completions | `AZURE_OPENAI_API_KEY` | `AZURE_OPENAI_ENDPOINT` |
 /// | `groq/…`, `deepseek/…`, `mistral/…`, `xai/…`, `openrouter/…` | chat completions | `GROQ_API_KEY` and so on | |
 /// | `http://localhost:8080/v1#…` | chat completions | none unless given | |
 ///
@@ -93,6 +95,17 @@ fn compatible(
     Provider { name, base, base_variable, key, sent: Key::Bearer, make }
 }
 
+#[cfg(feature = "anthropic")]
+fn anthropic(model: &str, mut endpoint: Endpoint) -> Result<HttpModel> {
+    // Anthropic's own clients take the address without the version.
+    let base = endpoint.base.trim_end_matches('/');
+    if !base.ends_with("/v1") {
+        endpoint.base = format!("{base}/v1");
+    }
+    endpoint.headers.insert("anthropic-version", reqwest::header::HeaderValue::from_static("2023-06-01"));
+    HttpModel::new(model, crate::anthropic::Anthropic, endpoint)
+}
+
 /// Makes a model from its name and the environment.
 type Make = fn(&str, &dyn Fn(&str) -> Option<String>) -> Result<HttpModel>;
 
@@ -104,15 +117,16 @@ const IN_THEIR_OWN_WAY: &[(&str, Make)] = &[
     ("ollama", crate::ollama::model),
 ];
 
-#[cfg(feature = "anthropic")]
-fn anthropic(model: &str, mut endpoint: Endpoint) -> Result<HttpModel> {
-    // Anthropic's own clients take the address without the version.
-    let base = endpoint.base.trim_end_matches('/');
-    if !base.ends_with("/v1") {
-        endpoint.base = format!("{base}/v1");
+/// A deployment at Azure. What a portal gives as the endpoint of a resource is the address without its path.
+#[cfg(feature = "openai")]
+fn at_azure(deployment: &str, mut endpoint: Endpoint) -> Result<HttpModel> {
+    if endpoint.base.is_empty() {
+        let message = "a model at Azure needs an address: set the environment variable AZURE_OPENAI_ENDPOINT";
+        return Err(Error::new(ErrorKind::Build, message));
     }
-    endpoint.headers.insert("anthropic-version", reqwest::header::HeaderValue::from_static("2023-06-01"));
-    HttpModel::new(model, crate::anthropic::Anthropic, endpoint)
+    let base = endpoint.base.trim_end_matches('/').to_owned();
+    endpoint.base = if base.ends_with("/openai/v1") { base } else { format!("{base}/openai/v1") };
+    HttpModel::new(deployment, crate::openai_chat::OpenAiChat::openai("azure"), endpoint)
 }
 
 /// All providers that are known by name.
@@ -130,8 +144,19 @@ static PROVIDERS: std::sync::LazyLock<Vec<Provider>> = std::sync::LazyLock::new(
     #[cfg(feature = "openai")]
     providers.extend([
         Provider {
-            make: |model, endpoint| HttpModel::new(model, crate::openai_chat::OpenAiChat::openai(), endpoint),
+            make: |model, endpoint| HttpModel::new(model, crate::openai_responses::OpenAiResponses, endpoint),
+            ..compatible("openai", "https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY")
+        },
+        Provider {
+            make: |model, endpoint| {
+                HttpModel::new(model, crate::openai_chat::OpenAiChat::openai("openai"), endpoint)
+            },
             ..compatible("openai-chat", "https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY")
+        },
+        Provider {
+            make: at_azure,
+            sent: |key| Key::Header("api-key", key),
+            ..compatible("azure", "", "AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY")
         },
         compatible("groq", "https://api.groq.com/openai/v1", "GROQ_BASE_URL", "GROQ_API_KEY"),
         compatible("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_BASE_URL", "DEEPSEEK_API_KEY"),

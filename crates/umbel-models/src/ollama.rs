@@ -332,7 +332,8 @@ struct Line<'a> {
 struct Message<'a> {
     #[serde(borrow)]
     content: Option<Cow<'a, str>>,
-    #[serde(borrow)]
+    // Servers that stand in for Ollama call it by another name.
+    #[serde(borrow, alias = "reasoning_content")]
     thinking: Option<Cow<'a, str>>,
     #[serde(borrow)]
     tool_calls: Option<Vec<ToolCall<'a>>>,

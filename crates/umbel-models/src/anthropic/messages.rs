@@ -35,7 +35,7 @@ impl<'a> Messages<'a> {
     }
 
     /// Writes what stands next.
-    pub(super) fn add(&mut self, next: Next<'_>) {
+    pub(super) fn add(&mut self, next: &Next<'_>) {
         match next {
             Next::Piece(fragment, piece) if piece.answers.is_some() => {
                 self.block(false, |out| out.extend_from_slice(fragment.bytes(piece)));

@@ -73,7 +73,7 @@ impl Wire for Anthropic {
         // The conversation comes last: what was sent before is the beginning of what is sent next.
         let mut messages = Messages::new(body.key("messages"));
         let write = |content: &Content| blocks::message(content, &request.model);
-        walk(&request.contents, &mut writing, write, |next| messages.add(next));
+        walk(&request.contents, &mut writing, write, |next| messages.add(&next));
         messages.end(blocks::is_paused(&request.contents), cache.as_ref());
         drop(body);
         out

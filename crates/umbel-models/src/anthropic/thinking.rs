@@ -175,7 +175,7 @@ mod tests {
             ("claude-opus-5", Some(1_500), None, (adaptive.clone(), Some("low"), 32_000)),
             ("claude-opus-5", Some(50_000), None, (adaptive.clone(), Some("high"), 32_000)),
             ("claude-opus-5-5", None, Some(Effort::Minimal), (adaptive.clone(), Some("low"), 32_000)),
-            ("claude-mythos-preview", None, None, (adaptive.clone(), None, 32_000)),
+            ("claude-mythos-preview", None, None, (adaptive, None, 32_000)),
         ] {
             assert_eq!(asked(model, budget, effort), expected, "{model} {budget:?} {effort:?}");
         }

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::Mutex;
 use umbel_core::{BoxFuture, Error, ErrorKind, ModelErrorKind, Result};
 
-use crate::endpoint::{Secret, TokenSource, shared_client, words};
+use crate::endpoint::{Secret, Timeouts, TokenSource, client, words};
 
 /// Where tokens are to be good for.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
@@ -179,7 +179,8 @@ impl GoogleCredentials {
     async fn ask(&self) -> Result<Token> {
         let grant = &self.inner.grant;
         let asked = SystemTime::now();
-        let client = shared_client()?;
+        let client =
+            client(Timeouts::default().connect, None).map_err(|why| Error::new(ErrorKind::Build, why))?;
         let request = match grant {
             Grant::Machine { host } => {
                 let path = "computeMetadata/v1/instance/service-accounts/default/token";

@@ -224,10 +224,7 @@ fn a_tool_answers_with_media_and_says_if_it_failed() {
     let image = json!([{"inlineData": {"mimeType": "image/png", "data": "AAEC"}}]);
     let answered = |response: Value| {
         let call = FunctionCall::new("t", serde_json::Map::new()).with_id("c1");
-        let mut answer = json!({"id": "c1", "name": "t", "response": response, "parts": image});
-        if answer["response"].get("error").is_none() && answer["response"].get("plain").is_some() {
-            answer.as_object_mut().unwrap().shift_remove("parts");
-        }
+        let answer = json!({"id": "c1", "name": "t", "response": response, "parts": image});
         let request = request([
             Content::user("go"),
             Content::model(Part::call(call)),
@@ -242,9 +239,9 @@ fn a_tool_answers_with_media_and_says_if_it_failed() {
             {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAEC"}}]})
     );
     assert_eq!(
-        answered(json!({"plain": 1, "error": null})),
+        answered(json!({"error": null})),
         json!({"type": "tool_result", "tool_use_id": "c1", "content": [
-            text("{\"plain\":1,\"error\":null}"),
+            text("{\"error\":null}"),
             {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAEC"}}]})
     );
     assert_eq!(
@@ -660,6 +657,7 @@ fn thoughts_of_another_model_are_not_sent_and_signatures_of_others_never() {
     let foreign = Response::new(content(json!({"role": "model", "parts": [
         {"text": "hm", "thought": true, "thoughtSignature": "Z2VtaW5p"},
         {"text": "hm", "thought": true, "openaiChat": {"thoughtIn": "reasoning"}},
+        {"text": "unsigned", "thought": true, "anthropic": {"model": "claude-opus-4-6"}},
         {"thoughtSignature": "Z2VtaW5p"},
         {"openaiChat": {"reasoning_details": [{}]}},
         {"text": "Well.", "thoughtSignature": "Z2VtaW5p"},

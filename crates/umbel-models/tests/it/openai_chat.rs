@@ -42,7 +42,7 @@ fn a_conversation_with_calls_and_media_is_written_as_messages() {
     assert_eq!(
         written["messages"],
         json!([
-            {"role": "system", "content": "Be brief."},
+            {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": [
                 {"type": "text", "text": "Look"},
                 {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAEC"}}]},
@@ -168,7 +168,7 @@ fn a_stream_gives_thoughts_calls_usage_and_the_same_wherever_it_is_split() {
     assert_eq!(
         parts(whole),
         json!([
-            {"text": "need the töol", "thought": true, "openaiChat": {"thoughtIn": "reasoning_content"}},
+            {"text": "need the töol", "thought": true, "openaiChat": {"provider": "openai", "thoughtIn": "reasoning_content"}},
             {"text": "One moment 😀"},
             {"functionCall": {"id": "call_1", "name": "get_weather", "args": {"city": "Berlin"}}},
             {"functionCall": {"id": "call_2", "name": "get_weather", "args": {"city": "Rome"}}},

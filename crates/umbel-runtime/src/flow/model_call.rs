@@ -13,7 +13,7 @@ use umbel_core::{
 
 use super::draft::Draft;
 use super::function_calls::{self, Batch};
-use super::{After, Made, Turn, handlers};
+use super::{After, Made, Turn, handlers, overflow};
 use crate::aggregator::Aggregator;
 use crate::onion::Onion;
 use crate::usage::book::metered;
@@ -54,6 +54,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
     {
         return Ok(made);
     }
+    overflow::check(turn, &draft.request)?;
     let asked = AskModel::default();
     let mut call = Call {
         tools: draft.request.tools.clone(),
@@ -67,8 +68,8 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
         after: After::Event,
         turn,
     };
-    match (&cx, kept) {
-        (_, Some(response)) => Box::pin(call.answer(*response)).await?,
+    let answered = match (&cx, kept) {
+        (_, Some(response)) => Box::pin(call.answer(*response)).await,
         (Some(cx), _) if !onion.wrap_model.is_empty() => {
             let request = ModelCall {
                 cx,
@@ -77,7 +78,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
                 extensions: Extensions::new(),
             };
             let chunks = NextModel::new(&onion.wrap_model, &asked).call(request);
-            Box::pin(call.read_wrapped(chunks)).await?;
+            Box::pin(call.read_wrapped(chunks)).await
         }
         _ => {
             run.count_model_call()?;
@@ -87,8 +88,12 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
                 call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code()))
             };
             // Boxed, since a future that is handed through several layers is copied by each of them.
-            Box::pin(read.instrument(span)).await?;
+            Box::pin(read.instrument(span)).await
         }
+    };
+    match answered {
+        Ok(()) => call.turn.overflow = None,
+        Err(error) => return Box::pin(call.failed(error, &draft.request)).await,
     }
     call.follow().await?;
     if let (Some(cx), None) = (call.cx, &call.last) {
@@ -199,6 +204,17 @@ impl<'a> Call<'_, 'a> {
             None if cut => Err(Error::new(ErrorKind::StreamCut, text::STREAM_CUT)),
             None => Ok(()),
         }
+    }
+
+    /// The answer failed. A conversation that is too long is made shorter, if someone can, and the model is asked again.
+    async fn failed(mut self, error: Error, request: &ModelRequest) -> Result<Made> {
+        let has_acted = self.last.as_ref().is_some_and(|event| !event.is_partial());
+        if has_acted || !overflow::is_curable(self.turn, &error) {
+            return Err(error);
+        }
+        overflow::note(self.turn, request, error)?;
+        self.void().await?;
+        Ok(Made { last: None, after: After::Again })
     }
 
     /// Tells readers that what they saw of this answer is void. What comes next has another id.

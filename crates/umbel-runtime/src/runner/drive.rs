@@ -468,6 +468,7 @@ fn watched<'a, T>(
 async fn keep_watch(run: &Run, recorder: &Recorder) -> Error {
     let limits = run.config().limits;
     let deadline = Instant::now() + limits.run_time;
+    run.cancel_token().set_deadline(deadline.into_std());
     let mut beat = Instant::now() + limits.lease / 3;
     loop {
         let next = if run.cancel_token().is_cancelled() { beat } else { beat.min(deadline) };
