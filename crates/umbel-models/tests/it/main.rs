@@ -5,6 +5,7 @@ mod gemini;
 mod http;
 mod ollama;
 mod openai_chat;
+mod openai_responses;
 mod server;
 mod support;
 mod vertex;
