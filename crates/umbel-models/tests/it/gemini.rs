@@ -563,7 +563,7 @@ fn streams_that_fail_or_break_off_end_with_an_error_that_says_so() {
         json!({"error": {"code": 503, "message": "The model is overloaded", "status": "UNAVAILABLE"}});
     let failed = read(&sse(&[frame(json!([{"text": "Once"}])), overloaded.clone()]));
     assert_eq!(failed.kind(), ErrorKind::Model(ModelErrorKind::Overloaded));
-    assert!(failed.message().contains("gemini: The model is overloaded (UNAVAILABLE)"), "{failed}");
+    assert!(failed.message().contains("gemini: The model is overloaded (503, UNAVAILABLE)"), "{failed}");
     let whole = model.read(false, [json!([overloaded]).to_string().as_bytes()]).pop().unwrap().unwrap_err();
     assert_eq!(whole.kind(), ErrorKind::Model(ModelErrorKind::Overloaded));
     let unfinished = json!([frame(json!([{"text": "Once"}]))]).to_string();
