@@ -191,6 +191,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_deadline_is_told_once_and_that_of_whoever_waits_counts_too() {
+        let (above, now) = (CancelToken::new(), Instant::now());
+        let later = |seconds| now + std::time::Duration::from_secs(seconds);
+        let below = above.below();
+        assert_eq!(below.deadline(), None);
+        below.set_deadline(later(5));
+        below.set_deadline(later(1));
+        assert_eq!((above.deadline(), below.deadline()), (None, Some(later(5))));
+        above.set_deadline(later(3));
+        assert_eq!(below.deadline(), Some(later(3)));
+    }
+
+    #[test]
     fn a_token_stops_at_the_points_it_was_told_and_so_do_those_below() {
         let token = CancelToken::new();
         let below = token.below().below();

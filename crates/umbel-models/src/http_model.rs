@@ -293,7 +293,6 @@ impl Intake {
         match self.whole.take() {
             Some(whole) => {
                 // An answer that broke off is no JSON, and nobody's fault but the line's.
-                let cut = || Error::new(ErrorKind::StreamCut, "the answer of the model broke off");
                 let text = std::str::from_utf8(&whole).map_err(|error| match error.error_len() {
                     None => cut(),
                     Some(_) => unreadable("the answer is not UTF-8"),
@@ -311,6 +310,10 @@ impl Intake {
         }
         self.answer.check_end()
     }
+}
+
+fn cut() -> Error {
+    Error::new(ErrorKind::StreamCut, "the answer of the model broke off")
 }
 
 /// Whether a text is the beginning of JSON, and not more.

@@ -5,7 +5,7 @@
 //! | Anthropic's Messages | `anthropic` | `anthropic/` |
 //! | Responses: OpenAI | `openai` | `openai_responses.rs` |
 //! | Chat completions: OpenAI, and all who speak like it | `openai` | `openai_chat.rs` |
-//! | Gemini, by key and on Vertex | `gemini` | `gemini.rs`, `gemini_reader.rs`, `vertex.rs` |
+//! | Gemini, by key and on Vertex | `gemini` | `gemini/` |
 //! | Ollama's own | `ollama` | `ollama.rs` |
 //!
 //! A format is pure: it writes the bytes of a request and reads the bytes of an answer. All of them share what carries the
@@ -24,10 +24,6 @@ mod fragments;
 mod frames;
 #[cfg(feature = "gemini")]
 mod gemini;
-#[cfg(feature = "gemini")]
-mod gemini_reader;
-#[cfg(feature = "gemini")]
-mod google_credentials;
 mod http_model;
 mod json;
 mod named;
@@ -40,14 +36,12 @@ mod openai_responses;
 mod prices;
 mod schema;
 mod tape;
-#[cfg(feature = "gemini")]
-mod vertex;
 mod wire;
 
 pub use catalog::{Catalog, ModelInfo};
 pub use endpoint::{Timeouts, TokenSource};
 #[cfg(feature = "gemini")]
-pub use google_credentials::GoogleCredentials;
+pub use gemini::GoogleCredentials;
 pub use http_model::HttpModel;
 pub use named::{model, model_with};
 pub use prices::{prices, prices_as_of};

@@ -112,7 +112,7 @@ type Make = fn(&str, &dyn Fn(&str) -> Option<String>) -> Result<HttpModel>;
 /// Providers that take more from the environment than a key and an address, or less.
 const IN_THEIR_OWN_WAY: &[(&str, Make)] = &[
     #[cfg(feature = "gemini")]
-    ("vertex", crate::vertex::model),
+    ("vertex", crate::gemini::vertex::model),
     #[cfg(feature = "ollama")]
     ("ollama", crate::ollama::model),
 ];

@@ -14,7 +14,7 @@ use umbel_core::{
 };
 
 use crate::answer::Answer;
-use crate::conversation::{NO_ANSWER, Next, orphan_words, walk};
+use crate::conversation::{self, NO_ANSWER, Next, orphan_words, walk};
 use crate::endpoint::{Endpoint, Key, Secret};
 use crate::failure;
 use crate::fragments::{Fragment, Fragments, Piece};
@@ -289,10 +289,9 @@ fn response_media(response: &umbel_core::FunctionResponse) -> Vec<Part> {
     serde_json::from_value(parts).unwrap_or_default()
 }
 
-/// A part as words, if that is what it is or can be.
+/// A part as words, if that is what it is or can be. Media are named.
 fn words(part: &Part) -> Option<Cow<'_, str>> {
     match &part.payload {
-        Payload::Text(text) => Some(Cow::Borrowed(text)),
         Payload::InlineData(blob) => {
             let kind = blob.mime_type.as_deref().unwrap_or("application/octet-stream");
             let text = std::str::from_utf8(&blob.data).ok().filter(|_| kind.starts_with("text/"));
@@ -302,16 +301,7 @@ fn words(part: &Part) -> Option<Cow<'_, str>> {
         Payload::FileData(file) => {
             Some(Cow::Owned(format!("[file: {}]", file.file_uri.as_deref().unwrap_or_default())))
         }
-        Payload::Code(code) => {
-            let language = code.language.as_deref().unwrap_or_default().to_lowercase();
-            let code = code.code.as_deref().unwrap_or_default();
-            Some(Cow::Owned(format!("\n```{language}\n{code}\n```\n")))
-        }
-        Payload::CodeResult(result) => {
-            let output = result.output.as_deref().unwrap_or_default();
-            Some(Cow::Owned(format!("\n```\n{output}\n```\n")))
-        }
-        _ => None,
+        _ => conversation::words(part),
     }
 }
 

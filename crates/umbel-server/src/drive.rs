@@ -1,8 +1,10 @@
 //! One run of a client, from its first frame to its last.
 
 use std::borrow::Cow;
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use futures::FutureExt;
 use umbel_agui::{Ending, EventKind, InputMark, Message, PROTOCOL_VERSION, Translator, messages};
@@ -72,12 +74,14 @@ async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mu
         false => Outcome::Interrupted { interrupts: Box::new(open) },
     };
     let mut failure = None;
-    if let Some(history) = &history
-        && let Err(error) = handing_on(Box::pin(create(endpoint, &live.key, history)), emitter).await
-    {
-        outcome = Outcome::from_error(&error);
-        failure = Some(error);
-        turns.clear();
+    if let Some(history) = &history {
+        // Boxed: most sessions are there, or made by their run.
+        let mut making = Box::pin(create(endpoint, &live.key, history));
+        if let Err(error) = handing_on(emitter, |cx| making.as_mut().poll(cx)).await {
+            outcome = Outcome::from_error(&error);
+            failure = Some(error);
+            turns.clear();
+        }
     }
     for (content, config) in turns {
         let mut stream = endpoint.runner.run_with(&live.key, content, config);
@@ -98,16 +102,17 @@ async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mu
 }
 
 /// Waits for something. What is ready is handed on when there is nothing more at the moment.
-async fn handing_on<T>(work: impl Future<Output = T>, emitter: &mut Emitter) -> T {
-    let mut work = std::pin::pin!(work);
-    let next = std::future::poll_fn(|cx| {
-        let next = work.as_mut().poll(cx);
+fn handing_on<T>(
+    emitter: &mut Emitter,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> impl Future<Output = T> {
+    poll_fn(move |cx| {
+        let next = poll(cx);
         if next.is_pending() {
             emitter.flush();
         }
         next
-    });
-    next.await
+    })
 }
 
 /// Tells all that a run says. Gives the error it ended with.
@@ -120,7 +125,7 @@ async fn follow(
 ) -> Option<Error> {
     let mut failure = None;
     loop {
-        match handing_on(stream.said(), emitter).await {
+        match handing_on(emitter, |cx| stream.poll_said(cx)).await {
             None => return failure,
             Some(Err(error)) => failure = Some(error),
             Some(Ok(Said::Event(event))) => follow_event(endpoint, live, &event, translator, emitter).await,

@@ -309,6 +309,8 @@ fn digest(body: &[u8]) -> u64 {
     hasher.write(&(body.len() as u64).to_le_bytes());
     let end = body.len().min(DIGESTED);
     hasher.write(body.get(..end).unwrap_or_default());
-    hasher.write(body.get(body.len() - end..).unwrap_or_default());
+    if end < body.len() {
+        hasher.write(body.get(body.len() - end..).unwrap_or_default());
+    }
     hasher.finish()
 }

@@ -96,14 +96,18 @@ fn keep_as_seed(model: &HttpModel, bytes: &[u8]) {
 
 /// Ids that were made up are not the same each time.
 fn stable(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find("call_") {
-        let (head, behind) = rest.split_at(at + "call_".len());
-        out.push_str(head);
-        rest = behind.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+    let mut text = text.to_owned();
+    for prefix in ["call_", "adk-"] {
+        let mut out = String::new();
+        let mut rest = text.as_str();
+        while let Some(at) = rest.find(prefix) {
+            let (head, behind) = rest.split_at(at + prefix.len());
+            out.push_str(head);
+            rest = behind.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+        }
+        text = out + rest;
     }
-    out + rest
+    text
 }
 
 /// The whole that chunks end with.

@@ -19,8 +19,8 @@ use crate::usage::{Money, Prices, Tally};
 /// Counts the tokens that a run and its session use, and what they cost, by model.
 ///
 /// Give it to the runner: then every model call of its runs counts, those of sub-agents, of agents that are called as
-/// tools, of summaries and of tool selection included. One that is given to an agent counts the whole run too, from that
-/// agent's first turn on. Attempts that failed or were rejected count as far as the model told what they took. A summariser
+/// tools, of summaries and of tool selection included. One that is given to an agent counts the run from that agent's first
+/// turn on, and its session knows of it with that agent's events. Attempts that failed or were rejected count as far as the model told what they took. A summariser
 /// or a tool that asks a model of its own is not seen.
 ///
 /// [`Used`](crate::usage::Used) tells what was counted: to tools and handlers while a run lasts, and by a session's state

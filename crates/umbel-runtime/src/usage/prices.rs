@@ -183,7 +183,6 @@ impl Prices {
 
     /// What a model costs, if that is known.
     pub fn price(&self, model: &str) -> Option<&Price> {
-        // Of the names that fit, the last in order is the longest; what stands between them fits less.
         let fitting = self.0.iter().filter(|(name, _)| model.starts_with(name.as_str()));
         fitting.max_by_key(|(name, _)| name.len()).map(|(_, price)| price)
     }

@@ -132,7 +132,8 @@ impl Stored {
 }
 
 impl Used {
-    /// What a run has used so far, with all that works for it. `None` if nobody counts.
+    /// What a run has used so far, with all that works for it. A run that works for a call tells of the one that all began
+    /// with. `None` if nobody counts.
     pub fn by_run(run: &Run) -> Option<Self> {
         Book::of(run).map(|book| book.run())
     }

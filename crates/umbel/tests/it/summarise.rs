@@ -538,3 +538,31 @@ async fn a_fraction_goes_by_what_the_model_tells_of_itself() {
         }
     }
 }
+
+/// Forgets the oldest messages when they are too many for the model.
+struct Forgets(Notes);
+
+#[umbel::handler]
+impl umbel::Handler for Forgets {
+    fn name(&self) -> &str {
+        "forgets"
+    }
+
+    fn before_model(&self, turn: &mut umbel::ModelTurn<'_>) -> Result<umbel::Step> {
+        turn.offer_to_shorten();
+        self.0.add(format!("{} of {}", turn.overflows(), turn.history.len()));
+        if turn.overflows() > 0 {
+            turn.history.splice(0..2, []);
+        }
+        Ok(umbel::Step::Continue)
+    }
+}
+
+#[tokio::test]
+async fn any_handler_may_offer_to_shorten_a_conversation() {
+    let (model, notes) = (takes(2), Notes::default());
+    let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).handler(Forgets(notes.clone()))).await;
+    say(&runner, &key, ["one", "two", "three"]).await;
+    assert_eq!(sent(&model, 5), ["three"]);
+    assert_eq!(notes.all(), ["0 of 1", "0 of 3", "1 of 3", "0 of 5", "1 of 5", "2 of 3"]);
+}

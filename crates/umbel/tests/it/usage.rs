@@ -581,3 +581,40 @@ async fn what_cannot_be_read_is_an_error_and_not_nothing() {
     let seen = read(runner.run_with(&key, "hi", config)).await;
     assert_eq!(seen.kind(), ErrorKind::Corrupt);
 }
+
+#[tokio::test]
+async fn a_ledger_of_one_agent_counts_the_run_from_there_on() {
+    let saying = |name: &str, prompt| {
+        LlmAgent::new(name).model(ScriptedModel::new("m").response(says("fine", prompt, 0)))
+    };
+    let second = saying("two", 10).handler(UsageLedger::new(prices()));
+    let team =
+        umbel::Sequential::new("team").agent(saying("one", 1)).agent(second).agent(saying("three", 100));
+    let (runner, key) = with_session(Runner::new("app", team).unwrap()).await;
+    let notes = Notes::default();
+    read(runner.run(&key, "hi")).await.assert_finished();
+    assert_eq!(total(&runner, &key).await, (1, 10, Some(10_000)));
+    // What follows is known to who looks while the run lasts, and to the log with that agent's next event.
+    let look = AtEnd(notes.clone());
+    let team = umbel::Sequential::new("team")
+        .agent(saying("two", 10).handler(UsageLedger::new(prices())))
+        .agent(saying("three", 100));
+    let (runner, key) = with_session(Runner::builder("app", team).handler(look).build().unwrap()).await;
+    read(runner.run(&key, "hi")).await.assert_finished();
+    assert_eq!(notes.all(), ["Some(110) Some(110)"]);
+}
+
+#[tokio::test]
+async fn counting_costs_no_write() {
+    for counts in [false, true] {
+        let store = Spy::default();
+        let model =
+            ScriptedModel::new("m").response(asks("echo", json!({}), 1, 1)).response(says("fine", 1, 1));
+        let agent = LlmAgent::new("a").model(model).tool(echo());
+        let runner = Runner::builder("app", agent).sessions(store.clone());
+        let runner = if counts { runner.handler(UsageLedger::new(prices())) } else { runner };
+        let (runner, key) = with_session(runner.build().unwrap()).await;
+        read(runner.run(&key, "hi")).await.assert_finished();
+        assert_eq!(store.writes(), 4, "counts: {counts}");
+    }
+}

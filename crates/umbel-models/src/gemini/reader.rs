@@ -11,8 +11,9 @@ use umbel_core::{CallId, Error, FunctionCall, Ids, Object, Part, Payload, Random
 use crate::answer::{Answer, SlotId};
 use crate::failure;
 use crate::frames::unreadable;
-use crate::gemini::{OWN, PART_KEYS};
 use crate::wire::Reader;
+
+use super::{OWN, PART_KEYS};
 
 /// Keys of a part that messages know here.
 const KNOWN: [&str; 9] = [
@@ -28,7 +29,7 @@ const KNOWN: [&str; 9] = [
 ];
 
 #[derive(Debug)]
-pub(crate) struct GeminiReader {
+pub(super) struct GeminiReader {
     provider: &'static str,
     /// The call whose arguments are coming in.
     open: Option<SlotId>,
@@ -94,7 +95,7 @@ struct Words<'a> {
 }
 
 impl GeminiReader {
-    pub(crate) fn new(provider: &'static str) -> Self {
+    pub(super) fn new(provider: &'static str) -> Self {
         Self { provider, open: None, stopped: false, logprobs: None }
     }
 

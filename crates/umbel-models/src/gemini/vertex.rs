@@ -5,9 +5,9 @@ use std::sync::Arc;
 use umbel_core::{Error, ErrorKind, Result};
 
 use crate::endpoint::{Endpoint, Key};
-use crate::gemini::{Gemini, Vertex};
-use crate::google_credentials::GoogleCredentials;
 use crate::http_model::HttpModel;
+
+use super::{Gemini, GoogleCredentials, Vertex};
 
 /// A model on Vertex, as the environment says.
 pub(crate) fn model(name: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<HttpModel> {

@@ -1,5 +1,9 @@
 //! Gemini, by key and on Vertex. Messages have its form here, so most of what is sent is what is in the log.
 
+mod credentials;
+mod reader;
+pub(crate) mod vertex;
+
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_core::history::{BEGIN_TURN, CONTINUE_TURN};
@@ -10,18 +14,20 @@ use umbel_core::{
 
 use crate::conversation::{NO_ANSWER, Next, orphan_words, walk};
 use crate::fragments::{Fragment, Fragments, Piece};
-use crate::gemini_reader::GeminiReader;
 use crate::json::{self, Fields, array};
 use crate::wire::{Reader, Wire};
 
+pub use credentials::GoogleCredentials;
+use reader::GeminiReader;
+
 /// The key under which parts carry what Gemini said and this version does not know.
-pub(crate) const OWN: &str = "gemini";
+const OWN: &str = "gemini";
 
 /// Keys by which other formats mark what only they understand. A signature next to one of them is not Gemini's.
 const FOREIGN: [&str; 4] = ["anthropic", "openaiChat", "openaiResponses", "ollama"];
 
 /// Keys of a part that are Gemini's, besides what it carries, the mark of a thought and the signature.
-pub(crate) const PART_KEYS: [&str; 6] =
+const PART_KEYS: [&str; 6] =
     ["videoMetadata", "mediaResolution", "toolCall", "toolResponse", "partMetadata", "audioTranscription"];
 
 /// Keys of a tool's answer that are Gemini's.
