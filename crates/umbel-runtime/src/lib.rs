@@ -59,7 +59,7 @@ pub use models::{RecordingModel, ReplayModel, ScriptedModel};
 pub use per_run::{HandlerFactory, PerRun, per_run};
 pub use planner::{PlanAndAct, Planner, ThinkingPlanner};
 pub use plugin::Plugin;
-pub use runner::{Recovered, RunStream, Runner, RunnerBuilder, SessionView};
+pub use runner::{Recovered, RunStream, Runner, RunnerBuilder, Said, SessionView};
 pub use session_manager::{SessionManager, Sweeper, Swept};
 pub use tools::{AgentTool, ExitLoop, LoadArtifacts, LoadMemory, PreloadMemory, RequestInput};
 pub use usage::{Money, Price, Prices, Used};

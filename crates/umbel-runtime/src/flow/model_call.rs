@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
-    Address, CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId,
-    Extensions, Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response,
-    Result, Run, RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
+    Address, CallId, Chunk, ChunkStream, Content, Context, Error, ErrorKind, Event, EventId, Extensions,
+    Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, Run,
+    RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
 };
 
 use super::draft::Draft;
@@ -170,11 +170,19 @@ impl<'a> Call<'_, 'a> {
             }
             match chunk {
                 None => break,
-                Some(Ok(chunk @ (Chunk::Text(_) | Chunk::Thought(_) | Chunk::Delta(_)))) => {
+                Some(Ok(Chunk::Text(text))) => {
+                    fold.get_or_insert_default().fold_text(&text, false);
+                    self.show(text, false).await?;
+                }
+                Some(Ok(Chunk::Thought(text))) => {
+                    fold.get_or_insert_default().fold_text(&text, true);
+                    self.show(text, true).await?;
+                }
+                Some(Ok(chunk @ Chunk::Delta(_))) => {
                     let ids = run.services().ids.as_ref();
                     let piece = fold.get_or_insert_default().fold_chunk(chunk, ids, run.config().streaming);
-                    if let Some(shown) = piece.and_then(|piece| self.begin_preview(piece)) {
-                        self.last = Some(shown.await?);
+                    if let Some(piece) = piece {
+                        self.preview(piece).await?;
                     }
                 }
                 Some(Ok(Chunk::Complete(whole))) => {
@@ -220,19 +228,23 @@ impl<'a> Call<'_, 'a> {
 
     /// Shows a piece of an answer. It is never stored and never acted on.
     async fn preview(&mut self, piece: Response) -> Result<()> {
-        if let Some(shown) = self.begin_preview(piece) {
-            self.last = Some(shown.await?);
-        }
-        Ok(())
-    }
-
-    fn begin_preview(&mut self, piece: Response) -> Option<Emit<'a>> {
         if is_nothing(&piece) {
-            return None;
+            return Ok(());
         }
         let mut event = self.event(piece);
         function_calls::name_calls(self.turn.run, &self.tools, &mut event);
-        Some(self.turn.run.emit(event))
+        self.last = Some(self.turn.run.emit(event).await?);
+        Ok(())
+    }
+
+    /// Shows more words of the answer. They are never stored and never acted on.
+    fn show(&mut self, text: String, is_thought: bool) -> Work<'a, Result<()>> {
+        let run = self.turn.run;
+        if !run.config().streaming {
+            return Work::done(Ok(()));
+        }
+        let id = self.event_id.get_or_insert_with(|| run.services().ids.event());
+        run.show(id.clone(), text, is_thought)
     }
 
     /// Acts on a whole answer of the model.
