@@ -96,7 +96,9 @@ impl AgentTool {
         if let Some((begins, id)) = begins {
             let child = (key.clone(), id.unwrap_or_else(|| shared.services.ids.run()), begins);
             let hear = |event: &Event| said.hear(cx, event);
-            let outcome = run_child(shared.clone(), cx.run(), child, cx.extensions(), hear).await?;
+            let outcome = run_child(shared.clone(), cx.run(), child, cx.extensions(), hear).await;
+            keep_used(cx.run())?;
+            let outcome = outcome?;
             if let Outcome::Interrupted { interrupts } = outcome {
                 return Err(Error::asked_inside(*interrupts));
             }
@@ -107,6 +109,7 @@ impl AgentTool {
             let session = shared.services.sessions.get(&key, EventFilter::default()).await?;
             if let (Some(book), Some(session)) = (Book::of(cx.run()), &session) {
                 book.take_in_done(&session.state)?;
+                keep_used(cx.run())?;
             }
             let events = session.iter().flat_map(|session| &session.events);
             events.filter(|event| !event.is_user()).for_each(|event| said.hear(cx, event));
@@ -216,6 +219,12 @@ impl AgentTool {
         };
         Content::user(Part::text(text))
     }
+}
+
+/// Has the run remember what was used for a call, with whatever is written next: once that tells of the call's end, nobody
+/// looks into the session of the call again.
+fn keep_used(run: &Run) -> Result<()> {
+    Book::of(run).map_or(Ok(()), |book| book.keep(run))
 }
 
 /// What people said to questions that the agent left open.
