@@ -45,7 +45,8 @@ impl NewMessages {
         let parse = |index: usize, raw: &RawValue| {
             Message::parse_within(raw, limits).map_err(|error| error.within(&format!("messages[{index}]")))
         };
-        let mut new = Vec::new();
+        // There is seldom more than one.
+        let mut new = Vec::with_capacity(1);
         let mut is_found = false;
         for (index, raw) in messages.iter().enumerate().rev() {
             let message = parse(index, raw)?;
@@ -62,7 +63,9 @@ impl NewMessages {
         let from = messages.len() - new.len();
         // One that comes twice is one: the later form counts.
         let mut seen = HashSet::new();
-        new.retain(|message| seen.insert(SmolStr::new(message.id())));
+        if new.len() > 1 {
+            new.retain(|message: &Message| seen.insert(message.id().clone()));
+        }
         new.reverse();
         // Instructions stand at the front and are sent with every run.
         let mut told = Vec::new();
@@ -72,7 +75,7 @@ impl NewMessages {
                 _ => break,
             }
         }
-        let mut found = Self::default();
+        let mut found = Self { turn: Vec::with_capacity(1), ..Self::default() };
         for message in new {
             match message {
                 Message::System(message) | Message::Developer(message) => told.push(message.content),

@@ -92,7 +92,12 @@ impl Answer {
 
     /// A part that readers have no use for: only `wire` understands it.
     pub(crate) fn opaque(&mut self, wire: &'static str, value: Value) -> SlotId {
-        self.begin(Slot::Part(Part::new(umbel_core::Payload::Empty).with_unknown(wire, value)))
+        self.hidden(Part::new(umbel_core::Payload::Empty).with_unknown(wire, value))
+    }
+
+    /// A part that is whole, of which readers are told with the whole only.
+    pub(crate) fn hidden(&mut self, part: Part) -> SlotId {
+        self.begin(Slot::Part(part))
     }
 
     fn begin(&mut self, slot: Slot) -> SlotId {
@@ -120,6 +125,16 @@ impl Answer {
             _ => {}
         }
         Ok(())
+    }
+
+    /// More of the arguments of a call, by their paths.
+    pub(crate) fn push_args(&mut self, slot: SlotId, pieces: Vec<PartialArg>) {
+        if let Some(Slot::Call { args, open: true, .. }) = self.slots.get_mut(slot.0) {
+            pieces.iter().for_each(|piece| args.put(piece));
+            if !pieces.is_empty() {
+                self.preview_call(slot, pieces, true);
+            }
+        }
     }
 
     /// The answer becomes longer by so many bytes.

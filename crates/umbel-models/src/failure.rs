@@ -87,7 +87,9 @@ fn classify(status: u16, code: &str, message: &str) -> ModelErrorKind {
         "rate_limit_error" | "rate_limit_exceeded" | "resource_exhausted" | "too_many_requests" => {
             return ModelErrorKind::RateLimited;
         }
-        "overloaded_error" | "overloaded" | "unavailable" | "slow_down" => return ModelErrorKind::Overloaded,
+        "overloaded_error" | "overloaded" | "unavailable" | "slow_down" | "timeout_error" => {
+            return ModelErrorKind::Overloaded;
+        }
         _ => {}
     }
     if says(&["api key not valid", "invalid api key", "incorrect api key"]) {

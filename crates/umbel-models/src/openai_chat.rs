@@ -13,7 +13,7 @@ use umbel_core::{
 };
 
 use crate::catalog::Catalog;
-use crate::conversation::{NO_ANSWER, Next, orphan_words, walk};
+use crate::conversation::{NO_ANSWER, Next, orphan_words, walk, words};
 use crate::fragments::{Fragment, Fragments, Piece};
 use crate::json::{self, Fields, array};
 use crate::schema;
@@ -369,23 +369,6 @@ pub(crate) fn is_said(part: &Part) -> bool {
 pub(crate) fn response_media(response: &FunctionResponse) -> Vec<Part> {
     let parts = response.unknown.get("parts").cloned().unwrap_or_default();
     serde_json::from_value(parts).unwrap_or_default()
-}
-
-/// A part as words, if that is what it is or can be.
-pub(crate) fn words(part: &Part) -> Option<Cow<'_, str>> {
-    match &part.payload {
-        Payload::Text(text) => Some(Cow::Borrowed(text)),
-        Payload::Code(code) => {
-            let language = code.language.as_deref().unwrap_or_default().to_lowercase();
-            let code = code.code.as_deref().unwrap_or_default();
-            Some(Cow::Owned(format!("\n```{language}\n{code}\n```\n")))
-        }
-        Payload::CodeResult(result) => {
-            let output = result.output.as_deref().unwrap_or_default();
-            Some(Cow::Owned(format!("\n```\n{output}\n```\n")))
-        }
-        _ => None,
-    }
 }
 
 fn user_part(out: &mut Vec<u8>, part: &Part) {

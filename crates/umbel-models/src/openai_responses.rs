@@ -11,10 +11,10 @@ use umbel_core::{
     Part, Payload, Role, ToolChoice, ToolSpec,
 };
 
-use crate::conversation::{NO_ANSWER, Next, orphan_words, walk};
+use crate::conversation::{NO_ANSWER, Next, orphan_words, walk, words};
 use crate::fragments::{Fragment, Fragments, Piece};
 use crate::json::{self, Fields, array};
-use crate::openai_chat::{arguments, audio_format, is_said, response_media, thinks, words};
+use crate::openai_chat::{arguments, audio_format, is_said, response_media, thinks};
 use crate::schema;
 use crate::wire::{Reader, Wire};
 

@@ -30,7 +30,7 @@ const LOOKED_AT: usize = 64;
 pub(crate) struct Plan {
     /// What the user says, turn by turn: answers first, then anything else.
     pub(crate) turns: Vec<(Content, RunConfig)>,
-    /// The session is not there yet: this was said before, elsewhere.
+    /// The session is not there yet, and its first run does not make it: this was said before, elsewhere.
     pub(crate) history: Option<Vec<Message>>,
     /// The state that the client sent.
     pub(crate) theirs: Option<Value>,
@@ -95,26 +95,31 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
     let turn = Turn::new(&new.turn, &input.resume, &waiting, was_asked, knows_interrupts)?;
     let mut pending = waiting.calls;
     pending.retain(|(id, _)| !turn.answers(id));
-    // A session that is not there yet is made by its run, unless it is needed before.
+    // A session that is not there yet is made by its run, unless it is needed before, or not empty then.
     let mut history = view.is_none().then(|| std::mem::take(&mut new.history));
     let mut kept = view.as_ref().map(|view| view.state.clone());
     if endpoint.cast.scoped_state
         && let Some(history) = history.take()
     {
         // A new thread has the state of its user and its app.
-        create(endpoint, asked.key, &history).await?;
+        Box::pin(create(endpoint, asked.key, &history)).await?;
         kept = runner.session(asked.key).await?.map(|view| view.state);
     }
     let (mut delta, ours) = state(&endpoint.cast, kept.as_ref(), asked);
     if turn.is_empty() && !delta.is_empty() {
         if let Some(history) = history.take() {
-            create(endpoint, asked.key, &history).await?;
+            Box::pin(create(endpoint, asked.key, &history)).await?;
         }
         // There is no run whose message could carry it, and none for which `temp:` keys could be.
         delta.retain(|key, _| StateScope::split(key).0 != StateScope::Temp);
-        SessionManager::new(runner).set_all(asked.key, std::mem::take(&mut delta)).await?;
+        Box::pin(SessionManager::new(runner).set_all(asked.key, std::mem::take(&mut delta))).await?;
     }
-    let turns = turns(endpoint, asked, &new, turn, delta)?;
+    let mut turns = turns(endpoint, asked, &new, turn, delta)?;
+    if let Some((_, config)) = turns.first_mut()
+        && history.take_if(|said| said.is_empty() || !endpoint.import_history).is_some()
+    {
+        config.create_session = true;
+    }
     Ok(Some(Plan {
         turns,
         history,
@@ -216,7 +221,8 @@ fn turns(
     turn: Turn,
     delta: Object,
 ) -> Result<Vec<(Content, RunConfig)>, Problem> {
-    let mut turns = Vec::new();
+    // There is seldom more than one.
+    let mut turns = Vec::with_capacity(1);
     let mut delta = Some(delta);
     let parts = [(turn.answers, turn.answer_ids), (turn.message, turn.message_ids)];
     for (parts, messages) in parts.into_iter().filter(|(parts, _)| !parts.is_empty()) {
