@@ -45,6 +45,7 @@ pub mod memory;
 pub mod model;
 pub mod onion;
 pub mod part;
+pub mod partial_arg;
 pub mod piece;
 pub mod plan;
 pub mod response;
@@ -85,13 +86,12 @@ pub use json::Object;
 pub use list::List;
 pub use log::{AgentDone, CallFinished, Continued, Edited, Failure, Kept, LogEntry, Outcome, RunStep};
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
-pub use model::{Capabilities, Chunk, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
+pub use model::{Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
 pub use onion::{
     ChunkStream, Guarded, LayerPlace, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
 };
-pub use part::{
-    Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, PartialArg, Payload,
-};
+pub use part::{Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, Payload};
+pub use partial_arg::PartialArg;
 pub use piece::Piece;
 pub use plan::{
     AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, provided, template,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::id::CallId;
 use crate::json::{Fields, Object};
+use crate::partial_arg::PartialArg;
 
 /// One piece of a [`Content`](crate::Content).
 #[derive(Clone, Debug, PartialEq)]
@@ -124,6 +125,12 @@ impl Part {
         self.extra.as_ref()?.unknown.get(key)
     }
 
+    /// The part with a key that is none of the known ones, such as what only one provider understands.
+    pub fn with_unknown(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.extra_mut().unknown.insert(key.into(), value.into());
+        self
+    }
+
     /// The text, if it is text (or a thought).
     pub fn as_text(&self) -> Option<&str> {
         match &self.payload {
@@ -172,6 +179,9 @@ impl From<&str> for Part {
     }
 }
 
+/// The key of arguments that are no JSON object, in a call.
+const UNREADABLE_ARGS: &str = "unreadableArgs";
+
 /// A model's wish to have a tool called.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -207,30 +217,19 @@ impl FunctionCall {
         self.id = Some(id.into());
         self
     }
-}
 
-/// A piece of one streamed argument.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PartialArg {
-    /// Where it belongs, such as `$.city` or `$.tags[0]`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub json_path: Option<String>,
-    /// Text to add to the string there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub string_value: Option<String>,
-    /// A number to put there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub number_value: Option<serde_json::Number>,
-    /// A boolean to put there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bool_value: Option<bool>,
-    /// Present if null is to be put there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub null_value: Option<Value>,
-    /// Whether more of this string follows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub will_continue: Option<bool>,
+    /// The same call without arguments, since what the model wrote for them is no JSON object. The tool is not called; the
+    /// model is told.
+    pub fn with_unreadable_args(mut self, text: impl Into<String>) -> Self {
+        self.args = None;
+        self.unknown.insert(UNREADABLE_ARGS.to_owned(), Value::String(text.into()));
+        self
+    }
+
+    /// What the model wrote for arguments, if that is no JSON object.
+    pub fn unreadable_args(&self) -> Option<&str> {
+        self.unknown.get(UNREADABLE_ARGS).and_then(Value::as_str)
+    }
 }
 
 /// What a tool answered.

@@ -11,6 +11,7 @@
 //! - [`handlers`]: handlers that are ready to use; [`layers`]: those that go around tool calls; [`with`]: handlers from
 //!   closures
 //! - [`plugin`], [`legacy`], [`mod@per_run`]: other forms of a handler; [`explain`]: what came of all of them
+//! - [`usage`]: what models took and what it costs
 //! - [`backoff`], [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
 //! Of Umbel it knows `umbel-core`, and `#[handler]`.
@@ -42,6 +43,7 @@ pub mod team;
 pub mod template;
 pub mod text;
 pub mod tools;
+pub mod usage;
 pub mod with;
 
 pub use agents::{
@@ -60,3 +62,4 @@ pub use plugin::Plugin;
 pub use runner::{Recovered, RunStream, Runner, RunnerBuilder, Said, SessionView};
 pub use session_manager::{SessionManager, Sweeper, Swept};
 pub use tools::{AgentTool, ExitLoop, LoadArtifacts, LoadMemory, PreloadMemory, RequestInput};
+pub use usage::{Money, Price, Prices, Used};

@@ -7,15 +7,16 @@ use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
     Address, CallId, Chunk, ChunkStream, Content, Context, Error, ErrorKind, Event, EventId, Extensions,
-    Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, RunStep,
-    SafePoint, Step, ToolSet, ToolValue, Work,
+    Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, Run,
+    RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
 };
 
 use super::draft::Draft;
 use super::function_calls::{self, Batch};
-use super::{After, Made, Turn, handlers};
+use super::{After, Made, Turn, handlers, overflow};
 use crate::aggregator::Aggregator;
 use crate::onion::Onion;
+use crate::usage::book::metered;
 use crate::{spans, text};
 
 /// The error code of a model that ended its turn without an answer.
@@ -53,6 +54,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
     {
         return Ok(made);
     }
+    overflow::check(turn, &draft.request)?;
     let asked = AskModel::default();
     let mut call = Call {
         tools: draft.request.tools.clone(),
@@ -66,8 +68,8 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
         after: After::Event,
         turn,
     };
-    match (&cx, kept) {
-        (_, Some(response)) => Box::pin(call.answer(*response)).await?,
+    let answered = match (&cx, kept) {
+        (_, Some(response)) => Box::pin(call.answer(*response)).await,
         (Some(cx), _) if !onion.wrap_model.is_empty() => {
             let request = ModelCall {
                 cx,
@@ -76,18 +78,22 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
                 extensions: Extensions::new(),
             };
             let chunks = NextModel::new(&onion.wrap_model, &asked).call(request);
-            Box::pin(call.read_wrapped(chunks)).await?;
+            Box::pin(call.read_wrapped(chunks)).await
         }
         _ => {
             run.count_model_call()?;
             let span = spans::model_call(run, &draft.request);
-            let chunks = generate(&*draft.model, &draft.request)?;
+            let chunks = generate(run, &*draft.model, &draft.request)?;
             let read = async {
                 call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code()))
             };
             // Boxed, since a future that is handed through several layers is copied by each of them.
-            Box::pin(read.instrument(span)).await?;
+            Box::pin(read.instrument(span)).await
         }
+    };
+    match answered {
+        Ok(()) => call.turn.overflow = None,
+        Err(error) => return Box::pin(call.failed(error, &draft.request)).await,
     }
     call.follow().await?;
     if let (Some(cx), None) = (call.cx, &call.last) {
@@ -110,7 +116,7 @@ impl ModelEnd for AskModel {
         }
         let span = spans::model_call(call.run(), &call.request);
         *self.span.lock().unwrap_or_else(PoisonError::into_inner) = Some(span.clone());
-        let chunks = match span.in_scope(|| generate(&*call.model, &call.request)) {
+        let chunks = match span.in_scope(|| generate(call.run(), &*call.model, &call.request)) {
             Ok(chunks) => chunks,
             Err(error) => return Work::done(Err(error)),
         };
@@ -124,8 +130,9 @@ impl ModelEnd for AskModel {
 }
 
 /// Asks a model. One that panics has failed, and not whoever stands around it.
-fn generate(model: &dyn Model, request: &ModelRequest) -> Result<ChunkStream<'static>> {
+fn generate(run: &Run, model: &dyn Model, request: &ModelRequest) -> Result<ChunkStream<'static>> {
     catch_unwind(AssertUnwindSafe(|| model.generate(request)))
+        .map(|chunks| metered(run, model, chunks))
         .map_err(|panic| Error::from_panic(&format!("model `{}`", model.name()), panic.as_ref()))
 }
 
@@ -197,6 +204,17 @@ impl<'a> Call<'_, 'a> {
             None if cut => Err(Error::new(ErrorKind::StreamCut, text::STREAM_CUT)),
             None => Ok(()),
         }
+    }
+
+    /// The answer failed. A conversation that is too long is made shorter, if someone can, and the model is asked again.
+    async fn failed(mut self, error: Error, request: &ModelRequest) -> Result<Made> {
+        let has_acted = self.last.as_ref().is_some_and(|event| !event.is_partial());
+        if has_acted || !overflow::is_curable(self.turn, &error) {
+            return Err(error);
+        }
+        overflow::note(self.turn, request, error)?;
+        self.void().await?;
+        Ok(Made { last: None, after: After::Again })
     }
 
     /// Tells readers that what they saw of this answer is void. What comes next has another id.

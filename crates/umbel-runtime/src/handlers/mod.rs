@@ -18,6 +18,7 @@ mod todo;
 mod token_counter;
 mod tool_error;
 mod tool_select;
+mod usage;
 #[cfg(test)]
 mod vectors;
 
@@ -36,3 +37,4 @@ pub use self::todo::{TODOS, Todo, TodoList, TodoStatus, WRITE_TODOS};
 pub use self::token_counter::{ApproximateTokens, TokenCounter};
 pub use self::tool_error::ToolErrorHandler;
 pub use self::tool_select::{OnParsingFailure, ToolSelect};
+pub use self::usage::{UsageLedger, UsageLimit, UsageReached};

@@ -27,6 +27,7 @@ use crate::agents::run_agent;
 use crate::onion;
 use crate::team::Team;
 use crate::tools::delegate::open_task;
+use crate::usage::book::Book;
 use crate::{spans, text};
 
 /// How often a run waits for its reader before its time is looked at.
@@ -467,6 +468,7 @@ fn watched<'a, T>(
 async fn keep_watch(run: &Run, recorder: &Recorder) -> Error {
     let limits = run.config().limits;
     let deadline = Instant::now() + limits.run_time;
+    run.cancel_token().set_deadline(deadline.into_std());
     let mut beat = Instant::now() + limits.lease / 3;
     loop {
         let next = if run.cancel_token().is_cancelled() { beat } else { beat.min(deadline) };
@@ -531,7 +533,12 @@ async fn wind_up(shared: &Shared, run: &Run, outcome: &Outcome) -> Result<()> {
     onion::after_run(&shared.team.hooks.after_run, run, outcome).await?;
     let ended_well = matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
     if let Some(compactor) = shared.team.extras.compaction.as_ref().filter(|_| ended_well) {
-        compactor.compact_by_runs(run).await?;
+        let compacted = compactor.compact_by_runs(run).await;
+        if let Some(book) = Book::of(run) {
+            // A summary that came to nothing was paid for, too.
+            book.settle(run).await?;
+        }
+        compacted?;
     }
     Ok(())
 }
