@@ -9,6 +9,7 @@ mod auth;
 mod bad_requests;
 mod choosing;
 mod client_tools;
+mod confirming;
 mod desk;
 mod docs;
 mod faults;
