@@ -37,6 +37,7 @@ mod resolve;
 mod routes;
 mod runs;
 mod server;
+mod state;
 mod steps;
 mod sweep;
 mod tokens;

@@ -16,8 +16,9 @@ use crate::emitter::Emitter;
 use crate::endpoint::AgentEndpoint;
 use crate::live::LiveRun;
 use crate::place::{Of, Part, Place};
-use crate::plan::{last_turn, visible};
+use crate::plan::last_turn;
 use crate::problem::Problem;
+use crate::state::visible;
 
 /// How often the log is looked at for more of a run that is under way elsewhere.
 const LOOK: Duration = Duration::from_millis(250);

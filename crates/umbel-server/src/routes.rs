@@ -17,10 +17,10 @@ use crate::app::Offered;
 use crate::capabilities;
 use crate::live::Stop;
 use crate::place::Place;
-use crate::plan::visible;
 use crate::post::{encoding, from_log, principal, read};
 use crate::problem::Problem;
 use crate::resolve::Asking;
+use crate::state::visible;
 
 /// How many of a user's threads are searched for a run whose thread is not named.
 const SEARCHED: usize = 200;
@@ -309,7 +309,8 @@ pub(crate) async fn thread_runs(
     let mut runs: Vec<Value> = Vec::new();
     for entry in news.map(|news| news.entries).unwrap_or_default() {
         match entry {
-            LogEntry::Event(event) if event.is_user() => {
+            // What is said to nobody is state that was set.
+            LogEntry::Event(event) if event.is_user() && event.content.is_some() => {
                 let mark = InputMark::of(&event).unwrap_or_default();
                 let name = if mark.run.is_empty() { event.run.as_str() } else { &mark.run };
                 runs.push(json!({"runId": name, "startedAt": event.timestamp, "outcome": "running"}));
