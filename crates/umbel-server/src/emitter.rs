@@ -34,6 +34,8 @@ struct Frames {
     seen: Option<Place>,
     /// How often that event told of agents that begin or end.
     announced: u32,
+    /// The stream ends before its run does.
+    leaves: bool,
 }
 
 impl Emitter {
@@ -46,6 +48,7 @@ impl Emitter {
             part: Part::Whole,
             seen: None,
             announced: 0,
+            leaves: false,
         };
         Self { live, guard: Guard::new(), frames, flushed: 0, handed_on: false }
     }
@@ -126,6 +129,14 @@ impl Emitter {
         }
     }
 
+    /// Says a terminal event that ends the stream and not its run: who takes it up behind that misses nothing. So what is
+    /// open stays open.
+    pub(crate) fn leave(&mut self, event: &AguiEvent<'_>) {
+        self.frames.leaves = true;
+        self.begin(None, Part::Aside);
+        self.frames.write(event);
+    }
+
     /// Hands on what is ready.
     pub(crate) fn flush(&mut self) {
         self.hand_on(false);
@@ -154,6 +165,7 @@ impl Frames {
             return;
         }
         self.place.pass(event, self.of.as_ref(), self.part);
+        self.place.is_over &= !self.leaves;
         let before = self.out.len();
         if let Err(error) = sse::write_frame(&mut self.out, |out| self.place.write(out), event) {
             // Nothing of ours cannot be written; whatever it is, half a frame must not go out.

@@ -210,17 +210,19 @@ fn turns(
     let mut turns = Vec::new();
     let mut delta = Some(delta);
     let parts = [(turn.answers, turn.answer_ids), (turn.message, turn.message_ids)];
-    for (parts, messages) in parts.into_iter().filter(|(parts, _)| !parts.is_empty()) {
+    let mut parts = parts.into_iter().filter(|(parts, _)| !parts.is_empty()).peekable();
+    while let Some((content, messages)) = parts.next() {
         let mark = InputMark {
             run: SmolStr::new(&asked.input.run_id),
             parent: asked.input.parent_run_id.as_deref().map(SmolStr::new),
             follows: !turns.is_empty(),
+            leads: parts.peek().is_some(),
             digest: asked.digest,
             is_plain: asked.input.protocol_version.is_none(),
             messages,
         };
         let config = config(endpoint, asked, new, &mark, delta.take().unwrap_or_default())?;
-        turns.push((Content { role: Some(Role::User), parts }, config));
+        turns.push((Content { role: Some(Role::User), parts: content }, config));
     }
     Ok(turns)
 }

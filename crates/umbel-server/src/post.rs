@@ -130,7 +130,7 @@ async fn step_off(run: impl Future<Output = ()> + Send + 'static) {
 async fn tell_again(offered: &Offered, ticket: Ticket) {
     let live = ticket.live.clone();
     match replay::read(&offered.endpoint, &live.key, &live.run, None).await {
-        Ok(Some(log)) => replay::replay(&offered.endpoint, &live, log, None).await,
+        Ok(Some(log)) => replay::replay(offered, &live, log, None).await,
         Ok(None) => ticket.refuse(&Problem::not_found("run")),
         Err(problem) => ticket.refuse(&problem),
     }
@@ -170,8 +170,8 @@ pub(crate) async fn from_log(
     let view = live.view(0).ok_or_else(|| Problem::not_found("run"))?;
     let response = offered.stream(&live, view, encoding);
     offered.app.metrics.count(Counted::Replay);
-    let endpoint = offered.endpoint.clone();
-    tokio::spawn(async move { replay::replay(&endpoint, &live, log, seen).await });
+    let offered = offered.clone();
+    tokio::spawn(async move { replay::replay(&offered, &live, log, seen).await });
     Ok(response)
 }
 

@@ -45,6 +45,17 @@ impl Problem {
         Self { retry_after: Some(1), ..problem }
     }
 
+    /// The server is about to stop.
+    pub(crate) fn shutting_down(message: &str) -> Self {
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "SHUTTING_DOWN", message);
+        Self { retry_after: Some(1), ..problem }
+    }
+
+    /// What was asked for was not begun.
+    pub(crate) fn not_begun(message: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "NOT_BEGUN", message)
+    }
+
     /// Whether it is told as the end of a run: the protocol has it so for what concerns interrupts.
     pub(crate) fn is_of_run(&self) -> bool {
         let codes = [
