@@ -133,7 +133,10 @@ pub struct Usage {
     /// Tokens of the prompt that came from a cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_content_token_count: Option<u64>,
-    /// Tokens spent on thinking.
+    /// Tokens of the prompt that were put into a cache, where that has a price of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_write_token_count: Option<u64>,
+    /// Tokens spent on thinking. They are not among those of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thoughts_token_count: Option<u64>,
     /// Keys this version does not know.

@@ -84,7 +84,7 @@ pub use json::Object;
 pub use list::List;
 pub use log::{AgentDone, CallFinished, Continued, Edited, Failure, Kept, LogEntry, Outcome, RunStep};
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
-pub use model::{Capabilities, Chunk, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
+pub use model::{Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
 pub use onion::{
     ChunkStream, Guarded, LayerPlace, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
 };

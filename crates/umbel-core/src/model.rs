@@ -86,6 +86,8 @@ pub struct Capabilities {
     pub pairs_calls_by_id: bool,
     /// It refuses media that carry a display name.
     pub refuses_display_names: bool,
+    /// How many tokens it takes in one request, if that is known.
+    pub context_tokens: Option<u32>,
 }
 
 impl Capabilities {
@@ -104,6 +106,12 @@ impl Capabilities {
     /// The same, refusing display names.
     pub fn refuses_display_names(mut self) -> Self {
         self.refuses_display_names = true;
+        self
+    }
+
+    /// The same, taking so many tokens in one request.
+    pub fn context_tokens(mut self, tokens: u32) -> Self {
+        self.context_tokens = Some(tokens);
         self
     }
 }
@@ -178,6 +186,9 @@ pub struct GenerateConfig {
     /// Which tools may be called.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ToolChoice>,
+    /// Whether it may call several tools at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel_calls: Option<bool>,
     /// The media type of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_mime_type: Option<SmolStr>,
@@ -198,6 +209,36 @@ pub struct Thinking {
     /// Tokens it may spend on them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<u32>,
+    /// How hard it thinks, for models that are told so in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
+}
+
+/// How hard a model thinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum Effort {
+    /// As good as not at all.
+    Minimal,
+    /// A little.
+    Low,
+    /// As usual.
+    Medium,
+    /// Much.
+    High,
+}
+
+impl Effort {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Minimal => "minimal",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
 }
 
 /// Which tools a model may call.

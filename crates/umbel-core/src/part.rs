@@ -124,6 +124,12 @@ impl Part {
         self.extra.as_ref()?.unknown.get(key)
     }
 
+    /// The part with a key that is none of the known ones, such as what only one provider understands.
+    pub fn with_unknown(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.extra_mut().unknown.insert(key.into(), value.into());
+        self
+    }
+
     /// The text, if it is text (or a thought).
     pub fn as_text(&self) -> Option<&str> {
         match &self.payload {
@@ -172,6 +178,9 @@ impl From<&str> for Part {
     }
 }
 
+/// The key of arguments that are no JSON object, in a call.
+const UNREADABLE_ARGS: &str = "unreadableArgs";
+
 /// A model's wish to have a tool called.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -206,6 +215,19 @@ impl FunctionCall {
     pub fn with_id(mut self, id: impl Into<CallId>) -> Self {
         self.id = Some(id.into());
         self
+    }
+
+    /// The same call without arguments, since what the model wrote for them is no JSON object. The tool is not called; the
+    /// model is told.
+    pub fn with_unreadable_args(mut self, text: impl Into<String>) -> Self {
+        self.args = None;
+        self.unknown.insert(UNREADABLE_ARGS.to_owned(), Value::String(text.into()));
+        self
+    }
+
+    /// What the model wrote for arguments, if that is no JSON object.
+    pub fn unreadable_args(&self) -> Option<&str> {
+        self.unknown.get(UNREADABLE_ARGS).and_then(Value::as_str)
     }
 }
 

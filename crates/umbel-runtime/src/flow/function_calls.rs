@@ -566,6 +566,8 @@ impl Caller<'_> {
         let before = if self.batch.again == Again::No { Ok(None) } else { self.cut_short(cx, meta, &args) };
         let given = if !matches!(before, Ok(None)) {
             before.map(|value| Box::new(value.unwrap_or_default()))
+        } else if call.unreadable_args().is_some() {
+            return Ok(Box::new(error_value(text::UNREADABLE_ARGS)));
         } else if self.layers.is_empty() {
             match meta {
                 Some(meta) => self.known(cx, meta, args).await,

@@ -65,6 +65,16 @@ async fn a_call_without_arguments_is_told_what_is_missing() {
     seen.assert_finished();
 }
 
+#[tokio::test]
+async fn arguments_that_cannot_be_read_go_back_to_the_model_and_no_tool_is_called() {
+    let call = FunctionCall { name: "echo".into(), ..FunctionCall::default() };
+    let call = Part::call(call.with_unreadable_args("{\"text\": "));
+    let model = ScriptedModel::new("m").response(calls([call])).text("done");
+    let seen = run_once(LlmAgent::new("a").model(model).tool(echo())).await;
+    assert!(seen.tool_error().contains("its arguments are not a JSON object"), "{}", seen.tool_error());
+    seen.assert_finished();
+}
+
 #[test]
 fn arguments_that_are_no_object_cannot_be_read() {
     let part = json!({"functionCall": {"name": "t", "args": [1]}});

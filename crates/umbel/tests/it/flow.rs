@@ -165,7 +165,7 @@ async fn a_response_processor_can_be_removed() {
 
 #[tokio::test]
 async fn a_thinking_planner_sets_how_much_the_model_thinks() {
-    let thinking = Thinking { include_thoughts: true, budget: Some(100) };
+    let thinking = Thinking { include_thoughts: true, budget: Some(100), effort: None };
     let request = request_of(LlmAgent::new("a").planner(ThinkingPlanner(thinking))).await;
     assert_eq!(request.config.thinking, Some(thinking));
 }

@@ -1,0 +1,258 @@
+//! Where a provider is, and how to reach it.
+
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Proxy, Url};
+use rustls::ClientConfig;
+use rustls::crypto::ring;
+use rustls_platform_verifier::Verifier;
+use umbel_core::{BoxFuture, BoxStream, Error, ErrorKind, ModelErrorKind, Result};
+
+use crate::failure;
+use crate::tape::{Played, Recording, Tape};
+
+/// The most bytes of a refusal that are read.
+const REFUSAL_BYTES: usize = 64 << 10;
+
+/// How long to wait for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For a connection: 10 s.
+    pub connect: Duration,
+    /// For the beginning of the answer: 5 min. What is not streamed begins when it is complete.
+    pub first_byte: Duration,
+    /// Between two pieces of the answer: 2 min.
+    pub between_bytes: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            first_byte: Duration::from_secs(300),
+            between_bytes: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Gives a token that is good for a while, such as those of Google Cloud.
+pub trait TokenSource: fmt::Debug + Send + Sync {
+    /// A token that is good now. Asked before each request, so keep it.
+    fn token(&self) -> BoxFuture<'_, Result<String>>;
+}
+
+/// What shows who asks.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Key {
+    #[default]
+    None,
+    /// Sent in a header of that name, as it is.
+    Header(&'static str, Secret),
+    /// Sent as `Authorization: Bearer …`.
+    Bearer(Secret),
+    Source(Arc<dyn TokenSource>),
+}
+
+/// Nobody sees it in a log.
+#[derive(Clone)]
+pub(crate) struct Secret(pub(crate) String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// A provider's address, and all it takes to send something there.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    /// Whose it is, for messages.
+    pub(crate) provider: String,
+    pub(crate) base: String,
+    pub(crate) key: Key,
+    pub(crate) headers: HeaderMap,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) proxy: Option<String>,
+    pub(crate) tape: Option<Tape>,
+    client: Option<Client>,
+}
+
+/// An answer that has begun.
+pub(crate) struct Reply {
+    pub(crate) is_json: bool,
+    pub(crate) request_id: Option<String>,
+    pub(crate) body: BoxStream<'static, Result<Bytes>>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(provider: impl Into<String>, base: impl Into<String>) -> Self {
+        Self {
+            provider: provider.into(),
+            base: base.into(),
+            key: Key::None,
+            headers: HeaderMap::new(),
+            timeouts: Timeouts::default(),
+            proxy: None,
+            tape: None,
+            client: None,
+        }
+    }
+
+    /// Checks the address and makes the client. Models with the same settings share their connections.
+    pub(crate) fn open(&mut self) -> Result<()> {
+        let refuse = |message: String| Error::new(ErrorKind::Build, message);
+        let url = Url::parse(&self.base)
+            .map_err(|error| refuse(format!("{} is no address: {error}", self.base)))?;
+        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+            return Err(refuse(format!("{} is no address of a provider: use http or https", self.base)));
+        }
+        if let Key::Header(_, Secret(key)) | Key::Bearer(Secret(key)) = &self.key
+            && HeaderValue::from_str(key).is_err()
+        {
+            let message = format!("the key of {} has characters that no key has", self.provider);
+            return Err(refuse(message));
+        }
+        let usual = self.proxy.is_none() && self.timeouts.connect == Timeouts::default().connect;
+        self.client = Some(match usual {
+            true => SHARED.clone().map_err(refuse)?,
+            false => client(self.timeouts.connect, self.proxy.as_deref()).map_err(refuse)?,
+        });
+        Ok(())
+    }
+
+    /// Sends a request and waits for the answer to begin.
+    pub(crate) async fn post(&self, path: &str, body: Vec<u8>) -> Result<Reply> {
+        let recording = match &self.tape {
+            None => None,
+            Some(tape) => match tape.begin(path, &body, &self.secrets()) {
+                Recording::Replay(take) => {
+                    let Played { status, headers, body } = take?;
+                    return self.reply(status, &headers, body).await;
+                }
+                Recording::Record(take) => Some(take),
+            },
+        };
+        let url = format!("{}{path}", self.base.trim_end_matches('/'));
+        let client = self.client.as_ref().ok_or_else(|| self.failed("the model was not opened"))?;
+        let mut request =
+            client.post(url).headers(self.headers.clone()).header(CONTENT_TYPE, "application/json");
+        request = match &self.key {
+            Key::None => request,
+            Key::Header(name, Secret(key)) => request.header(HeaderName::from_static(name), sensitive(key)?),
+            Key::Bearer(Secret(key)) => request.header("authorization", sensitive(&format!("Bearer {key}"))?),
+            Key::Source(source) => {
+                request.header("authorization", sensitive(&format!("Bearer {}", source.token().await?))?)
+            }
+        };
+        let waited = tokio::time::timeout(self.timeouts.first_byte, request.body(body).send()).await;
+        let response = waited
+            .map_err(|_| self.failed(format!("no answer within {} s", self.timeouts.first_byte.as_secs())))?
+            .map_err(|error| self.failed(words(&error)))?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let provider = self.provider.clone();
+        let body = response.bytes_stream().map(move |bytes| {
+            bytes.map_err(|error| {
+                let message = format!("{provider}: the answer broke off: {}", words(&error));
+                Error::new(ErrorKind::StreamCut, message)
+            })
+        });
+        match recording {
+            None => self.reply(status, &headers, Box::pin(body)).await,
+            Some(take) => self.reply(status, &headers, take.record(status, &headers, Box::pin(body))).await,
+        }
+    }
+
+    /// What comes of an answer: it can be read, or it is a refusal.
+    async fn reply(
+        &self,
+        status: u16,
+        headers: &HeaderMap,
+        mut body: BoxStream<'static, Result<Bytes>>,
+    ) -> Result<Reply> {
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        if (200..300).contains(&status) {
+            let is_json = header("content-type").is_some_and(|kind| kind.starts_with("application/json"));
+            let request_id = ["x-request-id", "request-id", "apim-request-id"].into_iter().find_map(header);
+            return Ok(Reply { is_json, request_id: request_id.map(str::to_owned), body });
+        }
+        let mut refused = Vec::new();
+        while refused.len() < REFUSAL_BYTES {
+            let waited = tokio::time::timeout(self.timeouts.between_bytes, body.next()).await;
+            // The status says enough if the words do not come.
+            let Ok(Some(Ok(bytes))) = waited else { break };
+            refused.extend_from_slice(&bytes);
+        }
+        Err(failure::refusal(&self.provider, status, headers, &String::from_utf8_lossy(&refused)))
+    }
+
+    /// A connection that failed.
+    pub(crate) fn failed(&self, why: impl fmt::Display) -> Error {
+        Error::new(ErrorKind::Model(ModelErrorKind::Transport), format!("{}: {why}", self.provider))
+    }
+
+    /// What must never be written down.
+    fn secrets(&self) -> Vec<&str> {
+        let key = match &self.key {
+            Key::Header(_, Secret(key)) | Key::Bearer(Secret(key)) => Some(key.as_str()),
+            Key::None | Key::Source(_) => None,
+        };
+        let headers = self.headers.values().filter(|value| value.is_sensitive());
+        key.into_iter().chain(headers.filter_map(|value| value.to_str().ok())).collect()
+    }
+}
+
+/// A header that is shown nowhere.
+pub(crate) fn sensitive(value: &str) -> Result<HeaderValue> {
+    let mut value = HeaderValue::from_str(value).map_err(|error| {
+        Error::new(ErrorKind::Build, "a header has characters that headers cannot have").with_source(error)
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// What went wrong, down to the cause: a client says only that it failed to send. Addresses may have keys in them, so they
+/// are left out.
+fn words(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    if error.is_timeout() {
+        "timed out".to_owned()
+    } else if std::ptr::eq(cause, error as &dyn std::error::Error) {
+        "the connection failed".to_owned()
+    } else {
+        cause.to_string()
+    }
+}
+
+/// The client of all models with the usual settings.
+static SHARED: LazyLock<Result<Client, String>> = LazyLock::new(|| client(Timeouts::default().connect, None));
+
+/// A client that trusts whom the operating system trusts, and goes where the environment says proxies are.
+fn client(connect: Duration, proxy: Option<&str>) -> Result<Client, String> {
+    let make = || -> Result<Client, Box<dyn std::error::Error>> {
+        let provider = Arc::new(ring::default_provider());
+        let verifier = Arc::new(Verifier::new(provider.clone())?);
+        let tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        // A key is for the address it was given for.
+        let redirect = reqwest::redirect::Policy::none();
+        let mut builder =
+            Client::builder().tls_backend_preconfigured(tls).redirect(redirect).connect_timeout(connect);
+        builder = builder.tcp_nodelay(true);
+        if let Some(proxy) = proxy {
+            builder = builder.proxy(Proxy::all(proxy)?);
+        }
+        Ok(builder.build()?)
+    };
+    make().map_err(|error| format!("no connections can be made: {error}"))
+}
