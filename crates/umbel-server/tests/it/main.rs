@@ -27,4 +27,5 @@ mod state;
 mod support;
 mod tenants;
 mod threads;
+mod usage;
 mod viewers;
