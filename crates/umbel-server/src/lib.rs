@@ -16,6 +16,7 @@
 mod app;
 mod auth;
 mod body;
+mod brought;
 mod capabilities;
 mod drive;
 mod emitter;

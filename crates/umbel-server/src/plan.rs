@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::{
-    InputLimits, InputMark, Message, NewMessages, RunAgentInput, Turn, Waiting, event_of, ids, inbound,
+    InputLimits, InputMark, Message, NewMessages, RunAgentInput, Tool, Turn, Waiting, event_of, ids, inbound,
 };
 use umbel_core::store::Entries;
 use umbel_core::{
@@ -15,6 +15,7 @@ use umbel_core::{
 };
 
 use crate::auth::Principal;
+use crate::brought::{self, Brought};
 use crate::endpoint::{AgentEndpoint, ClientInput};
 use crate::problem::Problem;
 use crate::state::{Conflict, Known, Merged, merge};
@@ -116,7 +117,12 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
         }
         keep_state(endpoint, asked.key, std::mem::take(&mut delta)).await?;
     }
-    let turns = turns(endpoint, asked, &new, turn, delta)?;
+    let brought = Brought {
+        tools: if endpoint.client_tools { input.tools.clone() } else { Vec::new() },
+        instruction: new.instruction.take().filter(|_| endpoint.system_messages),
+    };
+    let kept = (!brought.is_empty()).then(|| brought.to_log(events));
+    let turns = turns(endpoint, asked, (&brought, kept), turn, delta)?;
     Ok(Some(Plan {
         turns,
         history,
@@ -203,7 +209,7 @@ pub(crate) async fn create(
 fn turns(
     endpoint: &AgentEndpoint,
     asked: &Asked<'_>,
-    new: &NewMessages,
+    (brought, kept): (&Brought, Option<Value>),
     turn: Turn,
     delta: Object,
 ) -> Result<Vec<(Content, RunConfig)>, Problem> {
@@ -221,7 +227,9 @@ fn turns(
             is_plain: asked.input.protocol_version.is_none(),
             messages,
         };
-        let config = config(endpoint, asked, new, &mark, delta.take().unwrap_or_default())?;
+        let mut metadata = mark.to_metadata();
+        metadata.extend(kept.clone().map(|kept| (brought::KEY.to_owned(), kept)));
+        let config = config(endpoint, asked, brought, metadata, delta.take().unwrap_or_default())?;
         turns.push((Content { role: Some(Role::User), parts: content }, config));
     }
     Ok(turns)
@@ -230,21 +238,16 @@ fn turns(
 fn config(
     endpoint: &AgentEndpoint,
     asked: &Asked<'_>,
-    new: &NewMessages,
-    mark: &InputMark,
+    brought: &Brought,
+    metadata: Object,
     delta: Object,
 ) -> Result<RunConfig, Problem> {
     let input = asked.input;
     let mut config = RunConfig::clone(endpoint.runner.config());
     config.streaming = true;
     config.state_delta.extend(delta);
-    config.input_metadata = mark.to_metadata();
-    if endpoint.client_tools && !input.tools.is_empty() {
-        config.tools = Some(client_tools(endpoint, input));
-    }
-    if endpoint.system_messages {
-        config.instruction = new.instruction.as_deref().map(Arc::from);
-    }
+    config.input_metadata = metadata;
+    brought.give(endpoint, &mut config);
     // Clients send an empty object where there is nothing to hand through.
     let is_nothing = |props: &Value| props.as_object().is_some_and(Object::is_empty);
     let forwarded_props = input.forwarded_props.clone().filter(|props| !is_nothing(props));
@@ -265,9 +268,9 @@ fn config(
 
 /// The client's tools, as calls whose answer comes later. Names of the framework and of agents are not theirs to give;
 /// those of the agents' own tools count by themselves.
-fn client_tools(endpoint: &AgentEndpoint, input: &RunAgentInput<'_>) -> Arc<ToolSet> {
+pub(crate) fn client_tools(endpoint: &AgentEndpoint, brought: &[Tool]) -> Arc<ToolSet> {
     let mut tools = ToolSet::new();
-    for tool in &input.tools {
+    for tool in brought {
         if is_reserved(&tool.name) || endpoint.runner.tree().find(&tool.name).is_some() {
             tracing::warn!(tool = %tool.name, "a client's tool has a name that is taken: it is left out");
             continue;

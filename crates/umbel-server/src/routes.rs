@@ -31,7 +31,7 @@ const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LAST_LOOK: Duration = Duration::from_millis(640);
 
 /// A name in an address.
-pub(crate) struct Named(SmolStr);
+pub(crate) struct Named(pub(crate) SmolStr);
 
 impl<S: Send + Sync> FromRequestParts<S> for Named {
     type Rejection = Problem;

@@ -24,6 +24,7 @@ mod seams;
 mod sessions;
 mod slow_readers;
 mod state;
+mod steps;
 mod support;
 mod tenants;
 mod threads;
