@@ -286,9 +286,8 @@ pub(crate) async fn read(offered: &Offered, body: axum::body::Body) -> Result<By
         return Err(too_large());
     }
     let collected = Limited::new(body, limits.body_bytes).collect();
-    let collected = tokio::time::timeout(limits.request_time, collected).await.map_err(|_| {
-        Problem::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TOO_SLOW", "the request took too long to arrive")
-    })?;
+    let collected = tokio::time::timeout(limits.request_time, collected).await;
+    let collected = collected.map_err(|_| Problem::too_slow())?;
     match collected {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
