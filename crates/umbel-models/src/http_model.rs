@@ -312,6 +312,10 @@ impl Intake {
     }
 }
 
+fn cut() -> Error {
+    Error::new(ErrorKind::StreamCut, "the answer of the model broke off")
+}
+
 /// Whether a text is the beginning of JSON, and not more.
 fn is_cut(text: &str) -> bool {
     let read: Result<serde::de::IgnoredAny, _> = serde_json::from_str(text);
