@@ -59,6 +59,7 @@ impl Emitter {
         if let Some(seen) = &seen {
             // What was previewed stays so until it is there, also for who stops reading before.
             emitter.frames.place.shown.clone_from(&seen.shown);
+            emitter.frames.place.is_mixed = seen.is_mixed;
         }
         emitter.frames.seen = seen;
         emitter
@@ -87,6 +88,11 @@ impl Emitter {
     pub(crate) fn told(&mut self) {
         let Frames { place, of, .. } = &mut self.frames;
         place.told(of.as_ref().map(|of| &of.event));
+    }
+
+    /// The client has messages in another order than the log, or has not.
+    pub(crate) fn mixed(&mut self, is_mixed: bool) {
+        self.frames.place.is_mixed = is_mixed;
     }
 
     /// The client has the conversation as the log has it.
