@@ -30,16 +30,9 @@ async function fold(input, events) {
   return JSON.parse(JSON.stringify({ messages, state, pendingInterrupts, failed, warnings }));
 }
 
-/**
- * What must be the same. Messages of agents that speak at the same time stand in the order in which they began, for who
- * was there, and in that of the log for who was not: each agent's own have one order. An error's message may have a
- * reference of its own each time.
- */
-function essence({ messages, failed, ...rest }) {
-  const owner = (message) => message.subagentRunId ?? "";
-  const owners = [...new Set(messages.map(owner))].sort();
-  const byOwner = owners.map((name) => messages.filter((message) => owner(message) === name));
-  return { ...rest, byOwner, failed: failed?.replace(/ \(reference .*/, "") };
+/** What must be the same. An error's message may have a reference of its own each time. */
+function essence({ failed, ...rest }) {
+  return { ...rest, failed: failed?.replace(/ \(reference .*/, "") };
 }
 
 const wrong = [];

@@ -69,6 +69,25 @@ pub(crate) struct Draft {
     pub(crate) calls: SmallVec<[DraftCall; 1]>,
     /// What was previewed here, to be held against the whole.
     pub(crate) preview: Preview,
+    /// How many messages it has, and as which of all that the front end saw begin its first and its last began.
+    pub(crate) messages: u32,
+    pub(crate) first: Option<u32>,
+    pub(crate) last: u32,
+}
+
+impl Draft {
+    /// Takes in what messages it has by now. `begun` counts all that began.
+    pub(crate) fn count_messages(&mut self, calls: bool, begun: &mut u32) {
+        let Shown { text, thinks, open, .. } = &self.shown;
+        let speaks = *text > 0 || *open == Open::Text || calls || !self.calls.is_empty();
+        let messages = u32::from(*thinks) + u32::from(speaks);
+        if messages > self.messages {
+            *begun += 1;
+            self.messages = messages;
+            self.first.get_or_insert(*begun);
+            self.last = *begun;
+        }
+    }
 }
 
 /// A call whose arguments come piece by piece.
@@ -98,8 +117,16 @@ pub(crate) fn owned_by<'a>(draft: &'a Draft, kind: EventKind<'a>) -> AguiEvent<'
 }
 
 pub(crate) fn new_draft(event: &EventId, source: &Arc<Source>, owner: Option<SmolStr>) -> Draft {
-    let shown = Shown { event: event.clone(), ..Shown::default() };
-    Draft { shown, source: source.clone(), owner, calls: SmallVec::new(), preview: Preview::default() }
+    Draft {
+        shown: Shown { event: event.clone(), ..Shown::default() },
+        source: source.clone(),
+        owner,
+        calls: SmallVec::new(),
+        preview: Preview::default(),
+        messages: 0,
+        first: None,
+        last: 0,
+    }
 }
 
 /// Brings a draft to where a front end stopped reading. Says how what is open began.

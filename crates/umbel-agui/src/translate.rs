@@ -82,6 +82,9 @@ pub struct Translator {
     is_void: bool,
     /// Thoughts of that kind, by the ids of their messages.
     void_thoughts: Vec<SmolStr>,
+    /// How many messages began, and whether some stand in another order than in the log.
+    begun: u32,
+    is_mixed: bool,
     told: Option<EventId>,
     /// The structured answer of the agent at the top.
     result: Option<Value>,
@@ -104,6 +107,8 @@ impl Translator {
             usage: Vec::new(),
             is_void: false,
             void_thoughts: Vec::new(),
+            begun: 0,
+            is_mixed: false,
             told: None,
             result: None,
         }
@@ -221,17 +226,42 @@ impl Translator {
         self.told.as_ref()
     }
 
+    /// Whether the front end has messages in another order than the log: those of agents that speak at the same time stand
+    /// in the order in which they began. [`messages`](Self::messages) puts them right.
+    pub fn is_mixed(&self) -> bool {
+        self.is_mixed
+    }
+
+    /// The front end has messages in another order than the log.
+    pub fn mix(&mut self) {
+        self.is_mixed = true;
+    }
+
     /// Tells the front end the whole conversation.
     pub fn messages(&mut self, messages: &[Message], sink: &mut impl FnMut(AguiEvent<'_>)) {
         self.is_void = false;
         let void = std::mem::take(&mut self.void_thoughts);
-        if !void.is_empty() && !messages.iter().any(|message| matches!(message, Message::Reasoning(_))) {
+        let snapshot = |messages| EventKind::MessagesSnapshot { messages }.into();
+        let is_thought = |message: &Message| matches!(message, Message::Reasoning(_));
+        // Clients leave what they have where it is. So what may stand in another order is taken away first.
+        let is_users = |message: &Message| matches!(message, Message::User(_));
+        let sure = match std::mem::take(&mut self.is_mixed) {
+            true => messages.iter().rposition(is_users).map_or(0, |last| last + 1),
+            false => messages.len(),
+        };
+        let (sure, rest) = messages.split_at(sure);
+        let thoughts = rest.iter().filter(|message| is_thought(message)).map(|one| SmolStr::new(one.id()));
+        let thoughts: Vec<SmolStr> = void.into_iter().chain(thoughts).collect();
+        if !thoughts.is_empty() && !sure.iter().any(is_thought) {
             // Clients keep thoughts that a conversation without any does not have. So these are made something else first.
             let blank = |id| Message::Assistant(AssistantMessage { id, ..AssistantMessage::default() });
-            let blanks = messages.iter().cloned().chain(void.into_iter().map(blank)).collect();
-            sink(EventKind::MessagesSnapshot { messages: Cow::Owned(blanks) }.into());
+            let blanks = sure.iter().cloned().chain(thoughts.into_iter().map(blank)).collect();
+            sink(snapshot(Cow::Owned(blanks)));
         }
-        sink(EventKind::MessagesSnapshot { messages: Cow::Borrowed(messages) }.into());
+        if !rest.is_empty() {
+            sink(snapshot(Cow::Borrowed(sure)));
+        }
+        sink(snapshot(Cow::Borrowed(messages)));
     }
 
     /// The conversation cannot be told: the front end keeps what it has.
@@ -342,7 +372,7 @@ impl Translator {
             Some(at) => at,
             None => self.begin_draft(event, sink),
         };
-        let Self { cast, drafts, knows_interrupts, .. } = self;
+        let Self { cast, drafts, knows_interrupts, begun, .. } = self;
         let silent = cast.is_silent(event.author());
         let Some(draft) = drafts.get_mut(at) else { return };
         for part in &content.parts {
@@ -362,6 +392,7 @@ impl Translator {
                 _ => {}
             }
         }
+        draft.count_messages(false, begun);
     }
 
     /// An event is in the making. One of the same agent that never came whole has died.
@@ -413,6 +444,9 @@ impl Translator {
             (draft.shown.text, draft.shown.thoughts) = (usize::MAX, usize::MAX);
         }
         self.say(event, &mut draft, parts, sink);
+        draft.count_messages(event.calls().next().is_some(), &mut self.begun);
+        // What began before it comes behind it in the log.
+        self.is_mixed |= self.drafts.iter().any(|other| other.first.is_some_and(|first| first < draft.last));
         close(&mut draft, sink);
         draft.calls.retain(|streamed| event.calls().all(|call| call.id.as_ref() != Some(&streamed.id)));
         end_calls(&draft, sink);

@@ -177,6 +177,7 @@ pub(crate) fn tell(event: &Event, translator: &mut Translator, emitter: &mut Emi
     emitter.begin(Some(Of::new(event, translator.root())), part);
     translator.event(event, &mut |event| emitter.say(&event));
     if part == Part::Whole {
+        emitter.mixed(translator.is_mixed());
         emitter.told();
     }
 }
@@ -240,7 +241,7 @@ pub(crate) async fn end(
     translator.make_all_void(&mut |event| emitter.say(&event));
     emitter.begin(None, Part::Whole);
     translator.wind_up(&ending, &mut |event| emitter.say(&event));
-    if translator.owes_messages() || matches!(ending, Ending::Interrupted(_)) {
+    if translator.owes_messages() || translator.is_mixed() || matches!(ending, Ending::Interrupted(_)) {
         Box::pin(correct(endpoint, live, translator, emitter)).await;
     }
     emitter.begin(None, Part::Whole);

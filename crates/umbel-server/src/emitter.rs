@@ -73,6 +73,7 @@ impl Emitter {
         if let Some(seen) = &seen {
             // What was previewed stays so until it is there, also for who stops reading before.
             emitter.frames.place.shown.clone_from(&seen.shown);
+            emitter.frames.place.is_mixed = seen.is_mixed;
         }
         emitter.frames.seen = seen;
         emitter
@@ -103,6 +104,11 @@ impl Emitter {
         let Frames { place, of, refrain, .. } = &mut self.frames;
         *refrain = None;
         place.told(of.as_ref().map(|of| &of.event));
+    }
+
+    /// The client has messages in another order than the log, or has not.
+    pub(crate) fn mixed(&mut self, is_mixed: bool) {
+        self.frames.place.is_mixed = is_mixed;
     }
 
     /// The client has the conversation as the log has it.

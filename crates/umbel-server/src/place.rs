@@ -58,6 +58,8 @@ pub(crate) struct Place {
     pub(crate) events: u32,
     /// Frames of the next one.
     pub(crate) frames: u32,
+    /// Messages stand in another order than in the log.
+    pub(crate) is_mixed: bool,
     /// The terminal event was told.
     pub(crate) is_over: bool,
     /// How much was previewed of events that are still to come.
@@ -162,6 +164,7 @@ impl Place {
     /// Takes in that the client has the conversation as the log has it: nothing of what was previewed is left, but that it
     /// was told who speaks.
     pub(crate) fn corrected(&mut self) {
+        self.is_mixed = false;
         self.shown.retain(|shown| shown.announced > 0);
         for shown in &mut self.shown {
             let Shown { event, by, announced, .. } = std::mem::take(shown);
@@ -254,6 +257,9 @@ impl Place {
             return out.extend_from_slice(b"end");
         }
         write_number(out, u64::from(self.frames));
+        if self.is_mixed {
+            out.push(b'm');
+        }
         for shown in &self.shown {
             out.push(b'.');
             out.extend_from_slice(shown.event.as_str().as_bytes());
@@ -343,9 +349,11 @@ impl FromStr for Place {
         let events = next()?.parse().map_err(drop)?;
         let frames = next()?;
         let is_over = frames == "end";
-        let frames = if is_over { 0 } else { frames.parse().map_err(drop)? };
+        let number = frames.strip_suffix('m');
+        let is_mixed = number.is_some();
+        let frames = if is_over { 0 } else { number.unwrap_or(frames).parse().map_err(drop)? };
         let shown = groups.map(parse_shown).collect::<Option<_>>().ok_or(())?;
-        Ok(Self { stream, round, frame, events, frames, is_over, shown })
+        Ok(Self { stream, round, frame, events, frames, is_mixed, is_over, shown })
     }
 }
 
@@ -398,6 +406,8 @@ mod tests {
         place.shown[0].calls.push(("f.x:0".into(), 9));
         assert_eq!(written(&place), "31.7.2.3.e-1_x~12~3~R~2@left@both%2eleft~9:f%2ex%3a0");
         assert_eq!(written(&place).parse(), Ok(place));
+        let mixed = Place { stream: 31, frame: 7, frames: 2, is_mixed: true, ..Place::default() };
+        assert_eq!((written(&mixed).as_str(), "31.7.0.2m".parse()), ("31.7.0.2m", Ok(mixed)));
         let over = Place { stream: 31, round: 2, frame: 9, events: 4, is_over: true, ..Place::default() };
         assert_eq!(written(&over), "31-2.9.4.end");
         assert_eq!("31-2.9.4.end".parse(), Ok(over));
@@ -414,6 +424,8 @@ mod tests {
             "1.1.1.1.e~1~1~t~1:%",
             "1-.1.1.1",
             "1.1.1.ends",
+            "1.1.1.m",
+            "1.1.1.1mm",
         ] {
             assert_eq!(nonsense.parse::<Place>(), Err(()), "{nonsense}");
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use umbel_agui::{AguiEvent, EventKind, InputMark, Shown, Translator, Waiting};
+use umbel_agui::{AguiEvent, EventKind, InputMark, Open, Shown, Translator, Waiting};
 use umbel_core::json::empty_object;
 use umbel_core::{Event, List, LogEntry, Outcome, RunId, RunStep, SessionKey, State, Versions};
 
@@ -137,6 +137,9 @@ impl<'a> Telling<'a> {
         let theirs = Some(&Value::Null);
         translator.begin(mark.parent.as_deref(), theirs, ours, pending, &mut |event| emitter.say(&event));
         emitter.told();
+        if seen.as_ref().is_some_and(|place| place.is_mixed) {
+            translator.mix();
+        }
         Self {
             endpoint,
             live,
@@ -190,6 +193,14 @@ impl<'a> Telling<'a> {
     async fn tell(&mut self, event: Arc<Event>) -> Result<(), Problem> {
         let Self { endpoint, live, emitter, translator, shown, run, .. } = self;
         let of = Of::new(&event, translator.root());
+        let is_begun = |shown: &Shown| {
+            let speaks = shown.text > 0 || shown.open == Open::Text || !shown.calls.is_empty();
+            shown.event != event.id && (speaks || shown.thinks)
+        };
+        if emitter.is_new() && event.responses().next().is_none() && shown.iter().any(is_begun) {
+            // What the client saw begin before it comes behind it in the log.
+            translator.mix();
+        }
         if let Some(at) = shown.iter().position(|shown| shown.event == event.id) {
             emitter.begin(Some(of), Part::Preview);
             translator.take_up(&event, shown.remove(at), &mut |event| emitter.say(&event));

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::{InputLimits, InputMark, event_of, interrupt_on_the_wire, messages};
@@ -53,8 +54,8 @@ pub(crate) fn answer(status: StatusCode, body: &Value) -> Response {
 }
 
 /// A value of the query.
-pub(crate) fn query(head: &Parts, name: &str) -> Option<String> {
-    let pairs = head.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+pub(crate) fn query(uri: &Uri, name: &str) -> Option<String> {
+    let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.into_iter().find(|(key, _)| *key == name)?.1;
     let (mut bytes, mut rest) = (Vec::new(), value.bytes());
     while let Some(byte) = rest.next() {
@@ -91,7 +92,7 @@ pub(crate) async fn events(
     let (head, _) = request.into_parts();
     let principal = principal(&head)?;
     let seen = seen(&head)?;
-    let thread = query(&head, "thread");
+    let thread = query(&head.uri, "thread");
     let asking = Asking { head: &head, principal: &principal, input: None };
     let may_begin = seen.is_some() || thread.is_some();
     let mut pause = FIRST_LOOK;
@@ -175,7 +176,8 @@ pub(crate) async fn find_run(
 /// The place that a client has come to.
 fn seen(head: &Parts) -> Result<Option<Place>, Problem> {
     let header = |headers: &HeaderMap| Some(headers.get("last-event-id")?.to_str().ok()?.to_owned());
-    let Some(text) = header(&head.headers).or_else(|| query(head, "after")).filter(|text| !text.is_empty())
+    let Some(text) =
+        header(&head.headers).or_else(|| query(&head.uri, "after")).filter(|text| !text.is_empty())
     else {
         return Ok(None);
     };
@@ -218,7 +220,7 @@ pub(crate) async fn cancel(
         live = live.or_else(|| offered.app.runs.find(any.app(), any.user(), &run));
     }
     let live = live.ok_or_else(|| Problem::not_found("run"))?;
-    let stop = match query(&head, "at").as_deref() {
+    let stop = match query(&head.uri, "at").as_deref() {
         None | Some("now") => Stop::Now,
         Some("step") => Stop::At(SafePoint::Next),
         Some(_) => {
@@ -256,18 +258,27 @@ pub(crate) async fn threads(State(offered): State<Offered>, request: Request) ->
     Ok(answer(StatusCode::OK, &json!({"threads": threads})))
 }
 
-/// A thread that is the caller's, and the agent that has it.
-async fn thread(
+/// A thread that is the caller's, named by the address, and the agent that has it.
+pub(crate) struct Thread {
     offered: Offered,
-    head: &Parts,
-    thread: &str,
-) -> Result<(Offered, SessionKey, SessionView), Problem> {
-    let principal = principal(head)?;
-    let asking = Asking { head, principal: &principal, input: None };
-    let offered = offered.choose(&asking, Some(thread)).await?.unwrap_or(offered);
-    let key = offered.endpoint.key(head, &principal, thread)?;
-    let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("thread"))?;
-    Ok((offered, key, view))
+    key: SessionKey,
+    view: SessionView,
+}
+
+impl FromRequestParts<Offered> for Thread {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, offered: &Offered) -> Result<Self, Problem> {
+        let Named(thread) = Named::from_request_parts(head, offered).await?;
+        let principal = principal(head)?;
+        let asking = Asking { head, principal: &principal, input: None };
+        let chosen = offered.choose(&asking, Some(&thread)).await?;
+        let offered = chosen.unwrap_or_else(|| offered.clone());
+        let key = offered.endpoint.key(head, &principal, &thread)?;
+        let view =
+            offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("thread"))?;
+        Ok(Self { offered, key, view })
+    }
 }
 
 /// The events that a session had when a run began, with those that began it.
@@ -280,15 +291,10 @@ fn until_run(events: &List<Arc<Event>>, run: &str) -> List<Arc<Event>> {
 
 /// `GET {agent}/threads/{thread}`: its messages and its state. With `before`, the messages are those there were when that
 /// run began: whoever reads the run's stream from its beginning has all then.
-pub(crate) async fn read_thread(
-    State(offered): State<Offered>,
-    Named(id): Named,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, _) = request.into_parts();
-    let (offered, key, view) = thread(offered, &head, &id).await?;
+pub(crate) async fn read_thread(thread: Thread, uri: Uri) -> Result<Response, Problem> {
+    let Thread { offered, key, view } = thread;
     let endpoint = &offered.endpoint;
-    let events = match query(&head, "before") {
+    let events = match query(&uri, "before") {
         Some(run) => until_run(&view.events, &run),
         None => view.events.clone(),
     };
@@ -307,13 +313,8 @@ pub(crate) async fn read_thread(
 }
 
 /// `DELETE {agent}/threads/{thread}`. Runs that it has are stopped first.
-pub(crate) async fn delete_thread(
-    State(offered): State<Offered>,
-    Named(id): Named,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, _) = request.into_parts();
-    let (offered, key, _) = thread(offered, &head, &id).await?;
+pub(crate) async fn delete_thread(thread: Thread) -> Result<Response, Problem> {
+    let Thread { offered, key, .. } = thread;
     let under_way = offered.app.runs.all_of_thread(&key);
     under_way.iter().for_each(|live| live.stop(Stop::Now));
     for live in under_way {
@@ -325,13 +326,8 @@ pub(crate) async fn delete_thread(
 }
 
 /// `GET {agent}/threads/{thread}/runs`.
-pub(crate) async fn thread_runs(
-    State(offered): State<Offered>,
-    Named(id): Named,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, _) = request.into_parts();
-    let (offered, key, _) = thread(offered, &head, &id).await?;
+pub(crate) async fn thread_runs(thread: Thread) -> Result<Response, Problem> {
+    let Thread { offered, key, .. } = thread;
     let news = offered.endpoint.runner.sessions().news(&key, Versions::default()).await?;
     let mut runs: Vec<Value> = Vec::new();
     for entry in news.map(|news| news.entries).unwrap_or_default() {
@@ -360,13 +356,8 @@ pub(crate) async fn thread_runs(
 }
 
 /// `POST {agent}/threads/{thread}/fork`: a thread of its own that begins like this one, up to a message.
-pub(crate) async fn fork_thread(
-    State(offered): State<Offered>,
-    Named(id): Named,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
-    let (offered, key, _) = thread(offered, &head, &id).await?;
+pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, Problem> {
+    let Thread { offered, key, .. } = thread;
     let body = read(&offered, body).await?;
     let invalid = |message: &str| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "INVALID_INPUT", message);
     let body: Value = match body.is_empty() {

@@ -29,7 +29,7 @@ struct Steps {
 impl Steps {
     async fn of(offered: &Offered, head: &Parts, run: &SmolStr) -> Result<Self, Problem> {
         let asking = Asking { head, principal: &principal(head)?, input: None };
-        let (offered, key) = find_run(offered, &asking, run, query(head, "thread").as_deref()).await?;
+        let (offered, key) = find_run(offered, &asking, run, query(&head.uri, "thread").as_deref()).await?;
         let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("run"))?;
         let marked = view.events.iter().filter(|event| event.is_user());
         let marked = marked.filter(|event| InputMark::of(event).is_some_and(|mark| mark.run == *run));

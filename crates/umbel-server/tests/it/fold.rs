@@ -1,6 +1,6 @@
 //! What a client makes of a stream, after the rules of the protocol and not after any code of ours.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -21,9 +21,7 @@ pub(crate) struct Client {
 /// What a client has in the end.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Folded {
-    /// By agent. Those of agents that speak at the same time stand in the order in which they began, for who was there,
-    /// and in that of the log for who was not: each agent's own have one order.
-    pub(crate) messages: BTreeMap<String, Vec<Value>>,
+    pub(crate) messages: Vec<Value>,
     pub(crate) state: Value,
     pub(crate) end: Value,
 }
@@ -48,11 +46,7 @@ impl Client {
             self.take(event)?;
         }
         let end = self.end.ok_or("the stream has no end")?;
-        let mut messages: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-        for message in self.messages {
-            messages.entry(tag(&message).unwrap_or_default()).or_default().push(message);
-        }
-        Ok(Folded { messages, state: self.state, end: without_wording(end) })
+        Ok(Folded { messages: self.messages, state: self.state, end: without_wording(end) })
     }
 
     pub(crate) fn take(&mut self, event: &Value) -> Verdict {
