@@ -29,11 +29,15 @@ fn key(name: &str) -> String {
 
 /// Ids that were made up are not the same each time.
 fn shown(chunks: &[Result<Chunk>]) -> String {
-    let text = format!("{chunks:?}");
-    let mut pieces = text.split("call_");
-    let mut out = pieces.next().unwrap_or_default().to_owned();
-    for piece in pieces {
-        out.push_str(piece.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+    let mut text = format!("{chunks:?}");
+    for prefix in ["call_", "adk-"] {
+        let mut pieces = text.split(prefix);
+        let mut out = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
+            let made_up = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+            out.push_str(piece.trim_start_matches(made_up));
+        }
+        text = out;
     }
-    out
+    text
 }

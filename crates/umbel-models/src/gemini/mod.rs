@@ -296,11 +296,7 @@ impl Wire for Gemini {
 
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::default();
-        capabilities.schema_with_tools = match self.generation {
-            Generation::Third => true,
-            Generation::Second => self.vertex.is_some(),
-            Generation::Other => false,
-        };
+        capabilities.schema_with_tools = self.generation == Generation::Third;
         capabilities.refuses_display_names = self.vertex.is_none();
         capabilities
     }

@@ -244,13 +244,13 @@ fn calls_without_ids_pair_in_their_order_by_the_name_of_their_tool() {
         Content::user("hi"),
         content(json!({"role": "model", "parts": [call("a"), call("a"), call("b")]})),
         content(json!({"role": "user", "parts": [answer("a", 1), answer("a", 2)]})),
-        content(json!({"role": "user", "parts": [answer("b", 3), answer("b", 4)]})),
+        content(json!({"role": "user", "parts": [answer("b", 3), answer("d", 4)]})),
         content(json!({"role": "model", "parts": [call("c")]})),
     ]);
     let written = body(&named("gemini/gemini-2.5-pro"), &request);
     let messages = &written["contents"];
     assert_eq!(messages[2]["parts"], json!([answer("a", 1), answer("a", 2), answer("b", 3)]));
-    assert_eq!(messages[3]["parts"][0]["text"], "The tool `b` answered: {\"said\":4}");
+    assert_eq!(messages[3]["parts"][0]["text"], "The tool `d` answered: {\"said\":4}");
     let unanswered = &messages[5]["parts"][0]["functionResponse"];
     assert_eq!((&unanswered["name"], unanswered.get("id")), (&json!("c"), None));
 }
@@ -563,7 +563,7 @@ fn streams_that_fail_or_break_off_end_with_an_error_that_says_so() {
         json!({"error": {"code": 503, "message": "The model is overloaded", "status": "UNAVAILABLE"}});
     let failed = read(&sse(&[frame(json!([{"text": "Once"}])), overloaded.clone()]));
     assert_eq!(failed.kind(), ErrorKind::Model(ModelErrorKind::Overloaded));
-    assert!(failed.message().contains("gemini: The model is overloaded (UNAVAILABLE)"), "{failed}");
+    assert!(failed.message().contains("gemini: The model is overloaded (503, UNAVAILABLE)"), "{failed}");
     let whole = model.read(false, [json!([overloaded]).to_string().as_bytes()]).pop().unwrap().unwrap_err();
     assert_eq!(whole.kind(), ErrorKind::Model(ModelErrorKind::Overloaded));
     let unfinished = json!([frame(json!([{"text": "Once"}]))]).to_string();

@@ -293,7 +293,6 @@ fn unknown_lines_are_kept_and_hostile_ones_are_errors() {
     for bytes in [
         &b"{\"message\": 3}\n"[..],
         b"{\"message\": {\"tool_calls\": [{}]}}\n",
-        b"[]\n",
         b"nonsense\n",
         b"\xff\n",
         b"{\"done\": true, \"eval_count\": -1}\n",
