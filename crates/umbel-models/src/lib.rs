@@ -12,6 +12,11 @@
 //! bytes ([`HttpModel`]), cuts streams into frames, puts answers together, says what a refusal means, and keeps what was
 //! written before so that it need not be written again.
 
+#![cfg_attr(
+    not(all(feature = "anthropic", feature = "gemini", feature = "ollama", feature = "openai")),
+    allow(dead_code, reason = "no format needs all that they share")
+)]
+
 mod answer;
 #[cfg(feature = "anthropic")]
 mod anthropic;
