@@ -515,6 +515,11 @@ fn every_reason_to_stop_but_the_good_one_is_an_error_of_its_name() {
         assert_eq!(whole.meta.unwrap().unknown["stopReason"], reason);
         assert_eq!(whole.content, None);
     }
+    let calls = read_whole(
+        &named("gemini/m"),
+        &last(json!([{"functionCall": {"id": "c", "name": "t"}}]), "FUNCTION_CALL"),
+    );
+    assert_eq!((calls.finish_reason(), calls.error_code()), (Some("STOP"), None));
     let silent = read_whole(&named("gemini/m"), &last(json!([]), "STOP"));
     assert_eq!((silent.content.as_ref(), silent.error_code()), (None, None));
 }

@@ -259,6 +259,15 @@ fn every_reason_to_stop_is_told() {
 }
 
 #[test]
+fn thoughts_are_read_by_the_name_that_others_give_them_too() {
+    let bytes = lines(&[line(json!({"content": "", "reasoning_content": "hm"})), end("stop")]);
+    assert_eq!(
+        parts(whole(&read_stream(&ollama(), &bytes))),
+        json!([{"text": "hm", "thought": true, "ollama": {}}])
+    );
+}
+
+#[test]
 fn arguments_that_are_no_object_are_kept_as_they_came() {
     let call = json!({"function": {"name": "t", "arguments": "{\"a\":"}});
     let bytes = lines(&[line(json!({"tool_calls": [call]})), end("stop")]);
