@@ -76,6 +76,9 @@ export class ResumableHttpAgent extends HttpAgent {
         for await (const frame of frames(await this.open(url, init, signal))) {
           last = frame.id ?? last;
           failures = 0;
+          if (isLeft(frame.event)) {
+            break;
+          }
           emit(frame.event);
           if (frame.event.type === EventType.RUN_FINISHED || frame.event.type === EventType.RUN_ERROR) {
             return;
@@ -152,6 +155,11 @@ export class ResumableHttpAgent extends HttpAgent {
       return () => own.abort();
     });
   }
+}
+
+/** Whether a server stops that only told of a run: the run goes on elsewhere, and so does its stream. */
+function isLeft(event: BaseEvent): boolean {
+  return event.type === EventType.RUN_ERROR && (event as { code?: string }).code === "SHUTTING_DOWN";
 }
 
 /** The frames of a stream. What stands behind the last whole one is dropped: it comes again. */

@@ -45,8 +45,8 @@ async function load() {
   return (await import(pathToFileURL(built).href)).ResumableHttpAgent;
 }
 
-/** A fetch whose streams break after so many frames. */
-function breaking(frames, count) {
+/** A fetch whose streams break after so many frames, or end with those words. */
+function breaking(frames, count, words) {
   return async (url, init) => {
     count.requests += 1;
     const response = await fetch(url, init);
@@ -69,6 +69,12 @@ function breaking(frames, count) {
           kept += text.slice(0, end);
           text = text.slice(end);
           left -= 1;
+        }
+        if (left === 0 && words) {
+          controller.enqueue(new TextEncoder().encode(`${kept}data: ${JSON.stringify(words)}\n\n`));
+          controller.close();
+          await reader.cancel();
+          return;
         }
         // Half a frame gets through, too.
         controller.enqueue(new TextEncoder().encode(left > 0 ? kept + text : kept + text.slice(0, 5)));
@@ -112,6 +118,17 @@ const checks = {
         assert.ok(count.requests > 1, `${path}, ${frames} frames: nothing broke`);
       }
     }
+  },
+
+  async "a stream that a server leaves is taken up elsewhere"(Agent) {
+    const whole = asked(HttpAgent, "/tool");
+    await whole.runAgent();
+    const count = { requests: 0 };
+    const words = { type: "RUN_ERROR", code: "SHUTTING_DOWN", message: "the run goes on elsewhere" };
+    const agent = asked(Agent, "/tool", { fetch: breaking(5, count, words) });
+    await agent.runAgent();
+    assert.deepEqual(said(agent), said(whole));
+    assert.ok(count.requests > 1, "nothing was left");
   },
 
   async "a page that is loaded again follows the run that is under way"(Agent) {

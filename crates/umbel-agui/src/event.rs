@@ -533,6 +533,7 @@ impl TokenUsage {
         add(&mut self.total_tokens, used.total_token_count);
         add(&mut self.reasoning_tokens, used.thoughts_token_count);
         add(&mut self.cached_input_tokens, used.cached_content_token_count);
+        add(&mut self.cache_write_input_tokens, used.cache_write_token_count);
     }
 }
 

@@ -28,6 +28,8 @@ pub struct NewMessages {
     pub history: Vec<Message>,
     /// What is said now.
     pub turn: Vec<Message>,
+    /// The last message that the session has: what comes before it was told to the client.
+    pub known: Option<SmolStr>,
 }
 
 impl NewMessages {
@@ -47,18 +49,20 @@ impl NewMessages {
         };
         // There is seldom more than one.
         let mut new = Vec::with_capacity(1);
-        let mut is_found = false;
+        let mut last_known = None;
         for (index, raw) in messages.iter().enumerate().rev() {
             let message = parse(index, raw)?;
             if is_recent(message.id()) {
-                is_found = true;
+                last_known = Some(SmolStr::new(message.id()));
                 break;
             }
             new.push(message);
         }
-        if !is_found {
-            let known = new.iter().position(|message| is_known(message.id()));
-            new.truncate(known.unwrap_or(new.len()));
+        if last_known.is_none()
+            && let Some(at) = new.iter().position(|message| is_known(message.id()))
+        {
+            last_known = new.get(at).map(|message| SmolStr::new(message.id()));
+            new.truncate(at);
         }
         let from = messages.len() - new.len();
         // One that comes twice is one: the later form counts.
@@ -75,7 +79,7 @@ impl NewMessages {
                 _ => break,
             }
         }
-        let mut found = Self { turn: Vec::with_capacity(1), ..Self::default() };
+        let mut found = Self { known: last_known, turn: Vec::with_capacity(1), ..Self::default() };
         for message in new {
             match message {
                 Message::System(message) | Message::Developer(message) => told.push(message.content),

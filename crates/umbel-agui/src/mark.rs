@@ -17,6 +17,8 @@ pub struct InputMark {
     pub parent: Option<SmolStr>,
     /// Whether it goes on with the same request as the run before: a client may answer questions and say something.
     pub follows: bool,
+    /// Whether another run goes on with the same request, once this one has ended well.
+    pub leads: bool,
     /// Tells the request apart from others under the same name.
     pub digest: u64,
     /// The client knows nothing of interrupts, and gets them as calls.
@@ -38,6 +40,9 @@ impl InputMark {
         }
         if self.follows {
             mark.insert("follows".to_owned(), Value::Bool(true));
+        }
+        if self.leads {
+            mark.insert("leads".to_owned(), Value::Bool(true));
         }
         mark.insert("digest".to_owned(), Value::String(format!("{:x}", self.digest)));
         if self.is_plain {
@@ -62,6 +67,7 @@ impl InputMark {
             run: mark.get("run")?.as_str()?.into(),
             parent: mark.get("parent").and_then(Value::as_str).map(SmolStr::new),
             follows: is_set("follows"),
+            leads: is_set("leads"),
             digest: digest.unwrap_or_default(),
             is_plain: is_set("plain"),
             messages: messages.into_iter().flatten().filter_map(message).collect(),
@@ -81,6 +87,7 @@ mod tests {
             run: "r1".into(),
             parent: Some("r0".into()),
             follows: true,
+            leads: true,
             digest: u64::MAX,
             is_plain: true,
             messages: vec![("m1".into(), 1), ("m2".into(), 3)],

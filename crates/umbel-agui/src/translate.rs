@@ -12,7 +12,7 @@ use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use umbel_core::{
     CallId, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Payload, Piece, RunId,
-    Source,
+    Source, Usage,
 };
 
 use crate::cast::Cast;
@@ -579,9 +579,17 @@ impl Translator {
     }
 
     fn note_usage(&mut self, event: &Event) {
-        let Some(meta) = &event.meta else { return };
-        let Some(used) = &meta.usage_metadata else { return };
-        let model = meta.model_version.as_deref();
+        if let Some(meta) = &event.meta
+            && let Some(used) = &meta.usage_metadata
+        {
+            self.add_usage(meta.model_version.as_deref(), used);
+        }
+        for used in event.actions.iter().flat_map(|actions| &actions.called_usage) {
+            self.add_usage(used.model.as_deref(), &used.usage);
+        }
+    }
+
+    fn add_usage(&mut self, model: Option<&str>, used: &Usage) {
         let place = self.usage.iter().position(|usage| usage.model.as_deref() == model);
         let place = place.unwrap_or_else(|| {
             self.usage.push(TokenUsage { model: model.map(SmolStr::new), ..TokenUsage::default() });

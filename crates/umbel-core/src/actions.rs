@@ -8,6 +8,7 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::content::Content;
+use crate::event::Usage;
 use crate::id::{CallId, RunId};
 use crate::json::Object;
 
@@ -53,9 +54,23 @@ pub struct Actions {
     /// A checkpoint of the agent; written by other systems.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_state: Option<Value>,
+    /// What models used that worked for the calls which the event answers: those of agents that are called as tools.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub called_usage: Vec<ModelUsage>,
     /// Keys this version does not know.
     #[serde(flatten)]
     pub unknown: Object,
+}
+
+/// What a model used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ModelUsage {
+    /// The model, by its own name for itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<SmolStr>,
+    /// What it used.
+    pub usage: Usage,
 }
 
 /// A person's word on a tool call, asked for or given.
@@ -114,7 +129,8 @@ impl Actions {
         *self == Self::default()
     }
 
-    /// Whether it only writes state and artifacts, or keeps the model from summing up: nothing that steers the run.
+    /// Whether it only writes state and artifacts, tells what was used, or keeps the model from summing up: nothing that
+    /// steers the run.
     pub fn is_plain(&self) -> bool {
         self.steering().is_empty()
     }
@@ -125,7 +141,13 @@ impl Actions {
     }
 
     fn steering(&self) -> Self {
-        Self { state_delta: None, artifact_delta: None, skip_summarization: None, ..self.clone() }
+        Self {
+            state_delta: None,
+            artifact_delta: None,
+            skip_summarization: None,
+            called_usage: Vec::new(),
+            ..self.clone()
+        }
     }
 
     /// Adds what a later call of the same batch did: objects merge key by key, a later value wins.
@@ -150,6 +172,7 @@ impl Actions {
                 (mine, theirs) => *mine = theirs,
             }
         }
+        self.called_usage.extend(later.called_usage);
         for (key, value) in later.unknown {
             merge_entry(&mut self.unknown, key, value);
         }
@@ -204,17 +227,22 @@ mod tests {
 
     #[test]
     fn merging_goes_deep_and_lets_the_later_one_win() {
-        let mut first: Actions =
-            serde_json::from_value(json!({"stateDelta": {"a": {"x": 1}, "k": 1}, "escalate": true})).unwrap();
-        let second = serde_json::from_value(
-            json!({"stateDelta": {"a": {"y": 2}, "k": 2}, "artifactDelta": {"f": 0}, "new": 1}),
-        )
+        let mut first: Actions = serde_json::from_value(json!({
+            "stateDelta": {"a": {"x": 1}, "k": 1}, "escalate": true,
+            "calledUsage": [{"model": "m", "usage": {"totalTokenCount": 1}}],
+        }))
+        .unwrap();
+        let second = serde_json::from_value(json!({
+            "stateDelta": {"a": {"y": 2}, "k": 2}, "artifactDelta": {"f": 0}, "new": 1,
+            "calledUsage": [{"usage": {"totalTokenCount": 2}}],
+        }))
         .unwrap();
         first.merge(second);
         assert_eq!(
             serde_json::to_value(&first).unwrap(),
             json!({"stateDelta": {"a": {"x": 1, "y": 2}, "k": 2}, "artifactDelta": {"f": 0},
-                   "escalate": true, "new": 1})
+                   "escalate": true, "new": 1,
+                   "calledUsage": [{"model": "m", "usage": {"totalTokenCount": 1}}, {"usage": {"totalTokenCount": 2}}]})
         );
     }
 

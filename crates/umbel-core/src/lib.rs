@@ -61,7 +61,7 @@ pub mod values;
 pub mod view;
 pub mod work;
 
-pub use actions::{Actions, Compaction, Confirmation};
+pub use actions::{Actions, Compaction, Confirmation, ModelUsage};
 pub use agent::{AfterOrder, Agent, AgentTree, Extending, Mode, NodeId, TransferPolicy};
 pub use artifact::{ArtifactStore, InMemoryArtifacts};
 pub use callbacks::{AgentCallback, Callbacks};

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
 
-use crate::actions::Confirmation;
+use crate::actions::{Confirmation, ModelUsage};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extensions::Extensions;
@@ -110,6 +110,11 @@ impl ToolContext {
     /// Makes the tool's answer the agent's answer: the model is not asked to put it in words.
     pub fn skip_summarization(&self) {
         self.actions(|actions| actions.skip_summarization = Some(true));
+    }
+
+    /// Tells what a model used that worked for the call. It counts as used by the run.
+    pub fn add_usage(&self, used: ModelUsage) {
+        self.actions(|actions| actions.called_usage.push(used));
     }
 
     /// Ends the enclosing loop.

@@ -13,11 +13,11 @@ use crate::http_model::HttpModel;
 /// | Name | Format | Key | Address |
 /// |---|---|---|---|
 /// | `anthropic/…` | Messages | `ANTHROPIC_API_KEY` | `ANTHROPIC_BASE_URL`, with `/v1` at its end or without |
+/// | `openai/…` | Responses | `OPENAI_API_KEY` | `OPENAI_BASE_URL` |
 /// | `openai-chat/…` | chat completions | `OPENAI_API_KEY` | `OPENAI_BASE_URL` |
 /// | `gemini/…`, `google/…` | Gemini | `GEMINI_API_KEY` or `GOOGLE_API_KEY` | `GEMINI_BASE_URL` |
 /// | `vertex/…` | Gemini | `GOOGLE_APPLICATION_CREDENTIALS` and its like | `GOOGLE_CLOUD_PROJECT`, `GOOGLE_CLOUD_LOCATION` |
 /// | `ollama/…` | Ollama | none, or `OLLAMA_API_KEY` | `OLLAMA_HOST` |
-/// | `openai/…` | Responses | `OPENAI_API_KEY` | `OPENAI_BASE_URL` |
 /// | `azure/…` with the name of a deployment | chat completions | `AZURE_OPENAI_API_KEY` | `AZURE_OPENAI_ENDPOINT` |
 /// | `groq/…`, `deepseek/…`, `mistral/…`, `xai/…`, `openrouter/…` | chat completions | `GROQ_API_KEY` and so on | |
 /// | `http://localhost:8080/v1#…` | chat completions | none unless given | |

@@ -20,6 +20,7 @@ use crate::place::{Of, Part};
 use crate::plan::{Plan, create};
 use crate::problem::Problem;
 use crate::runs::Ticket;
+use crate::state::tell_conflicts;
 
 /// Does what was planned, whatever comes. Its last frame is a terminal event.
 pub(crate) async fn drive(offered: &Offered, ticket: Ticket, plan: Plan) {
@@ -64,10 +65,12 @@ pub(crate) fn refuse(live: &Arc<LiveRun>, problem: &Problem) {
 
 async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mut Emitter) -> Outcome {
     let live = &ticket.live;
-    let Plan { mut turns, history, theirs, ours, pending, open, parent, knows_interrupts, round } = plan;
+    let Plan { mut turns, history, theirs, ours, conflicts, pending, open, parent, knows_interrupts, round } =
+        plan;
     emitter.round(round);
     let mut translator = Translator::new(endpoint.cast.clone(), live.key.id(), &live.run, knows_interrupts);
     translator.begin(parent.as_deref(), theirs.as_ref(), ours, pending, &mut |event| emitter.say(&event));
+    tell_conflicts(&conflicts, &mut |event| emitter.say(event));
     emitter.told();
     let mut outcome = match open.is_empty() {
         true => Outcome::Finished,

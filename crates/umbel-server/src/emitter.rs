@@ -46,6 +46,8 @@ struct Frames {
     has_words: bool,
     /// That frame, if more of its text is to follow.
     refrain: Option<Refrain>,
+    /// The stream ends before its run does.
+    leaves: bool,
 }
 
 impl Emitter {
@@ -60,6 +62,7 @@ impl Emitter {
             announced: 0,
             has_words: false,
             refrain: None,
+            leaves: false,
         };
         Self { live, guard: Guard::new(), frames, flushed: 0, handed_on: false }
     }
@@ -171,6 +174,14 @@ impl Emitter {
         }
     }
 
+    /// Says a terminal event that ends the stream and not its run: who takes it up behind that misses nothing. So what is
+    /// open stays open.
+    pub(crate) fn leave(&mut self, event: &AguiEvent<'_>) {
+        self.frames.leaves = true;
+        self.begin(None, Part::Aside);
+        self.frames.write(event);
+    }
+
     /// Hands on what is ready.
     pub(crate) fn flush(&mut self) {
         self.hand_on(false);
@@ -210,6 +221,7 @@ impl Frames {
             return;
         }
         self.place.pass(event, self.of.as_ref(), self.part);
+        self.place.is_over &= !self.leaves;
         let before = self.out.len();
         if let Err(error) = sse::write_frame(&mut self.out, |out| self.place.write(out), event) {
             // Nothing of ours cannot be written; whatever it is, half a frame must not go out.

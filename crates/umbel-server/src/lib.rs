@@ -16,6 +16,7 @@
 mod app;
 mod auth;
 mod body;
+mod brought;
 mod capabilities;
 mod drive;
 mod emitter;
@@ -38,6 +39,7 @@ mod resolve;
 mod routes;
 mod runs;
 mod server;
+mod state;
 mod steps;
 mod sweep;
 mod tokens;

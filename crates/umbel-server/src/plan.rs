@@ -6,18 +6,19 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::{
-    Cast, InputLimits, InputMark, Message, NewMessages, RunAgentInput, Turn, Waiting, event_of, ids, inbound,
+    InputLimits, InputMark, Message, NewMessages, RunAgentInput, Tool, Turn, Waiting, event_of, ids, inbound,
 };
 use umbel_core::store::Entries;
 use umbel_core::{
-    CallId, Content, Event, FunctionTool, Interrupt, List, LogEntry, NewSession, Object, Role, RunConfig,
-    RunId, SessionKey, State, StateScope, ToolSet, ToolSpec,
+    Actions, CallId, Content, Event, FunctionTool, Interrupt, List, LogEntry, NewSession, Object, Role,
+    RunConfig, RunId, SessionKey, Source, StateScope, ToolSet, ToolSpec,
 };
-use umbel_runtime::SessionManager;
 
 use crate::auth::Principal;
+use crate::brought::{self, Brought};
 use crate::endpoint::{AgentEndpoint, ClientInput};
 use crate::problem::Problem;
+use crate::state::{Conflict, Known, Merged, merge};
 
 /// How far back a session's last messages are looked for in what the client sends.
 const RECENT: usize = 16;
@@ -36,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) theirs: Option<Value>,
     /// The state that it sees once the run has begun.
     pub(crate) ours: Object,
+    /// Which of the client's changes of the state were not taken.
+    pub(crate) conflicts: Vec<Conflict>,
     /// What the thread waits for.
     pub(crate) pending: Vec<CallId>,
     pub(crate) open: Vec<Interrupt>,
@@ -105,16 +108,21 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
         Box::pin(create(endpoint, asked.key, &history)).await?;
         kept = runner.session(asked.key).await?.map(|view| view.state);
     }
-    let (mut delta, ours) = state(&endpoint.cast, kept.as_ref(), asked);
+    let known = Known { events, message: new.known.as_deref() };
+    let merged = merge(&endpoint.cast, kept.as_ref(), input.state.as_ref(), asked.state, known);
+    let Merged { mut delta, ours, conflicts } = merged;
     if turn.is_empty() && !delta.is_empty() {
         if let Some(history) = history.take() {
             Box::pin(create(endpoint, asked.key, &history)).await?;
         }
-        // There is no run whose message could carry it, and none for which `temp:` keys could be.
-        delta.retain(|key, _| StateScope::split(key).0 != StateScope::Temp);
-        Box::pin(SessionManager::new(runner).set_all(asked.key, std::mem::take(&mut delta))).await?;
+        Box::pin(keep_state(endpoint, asked.key, std::mem::take(&mut delta))).await?;
     }
-    let mut turns = turns(endpoint, asked, &new, turn, delta)?;
+    let brought = Brought {
+        tools: if endpoint.client_tools { input.tools.clone() } else { Vec::new() },
+        instruction: new.instruction.take().filter(|_| endpoint.system_messages),
+    };
+    let kept = (!brought.is_empty()).then(|| brought.to_log(events));
+    let mut turns = turns(endpoint, asked, (&brought, kept), turn, delta)?;
     if let Some((_, config)) = turns.first_mut()
         && history.take_if(|said| said.is_empty() || !endpoint.import_history).is_some()
     {
@@ -125,6 +133,7 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
         history,
         theirs: input.state.clone(),
         ours,
+        conflicts,
         pending: pending.into_iter().map(|(id, _)| id).collect(),
         open: waiting.questions,
         parent: input.parent_run_id.as_deref().map(SmolStr::new),
@@ -145,7 +154,7 @@ fn rounds<'a>(
     said.filter_map(|event| InputMark::of(event)).filter(move |mark| mark.run == run && !mark.follows)
 }
 
-fn has_message(event: &Event, id: &str) -> bool {
+pub(crate) fn has_message(event: &Event, id: &str) -> bool {
     let may_be = event.is_user() || event.id == *event_of(id) || event.id == *id;
     may_be && ids(event).any(|own| own == id)
 }
@@ -160,33 +169,21 @@ pub(crate) fn last_turn(events: &List<Arc<Event>>) -> impl DoubleEndedIterator<I
     events.iter_from(events.len() - back).map(|event| &**event)
 }
 
-/// The keys to be written, and the state that the client sees then.
-fn state(cast: &Cast, state: Option<&State>, asked: &Asked<'_>) -> (Object, Object) {
-    let mut delta = Object::new();
-    let visible = state.map(|state| visible(cast, state)).unwrap_or_default();
-    if let Some(Value::Object(theirs)) = &asked.input.state {
-        for (key, value) in theirs {
-            if cast.shows(key) && visible.get(key) != Some(value) {
-                delta.insert(key.clone(), value.clone());
-            }
-        }
+/// Writes state that came without a message: there is no run whose event could carry it, and none for which `temp:` keys
+/// could be.
+async fn keep_state(endpoint: &AgentEndpoint, key: &SessionKey, mut delta: Object) -> umbel_core::Result<()> {
+    delta.retain(|key, _| StateScope::split(key).0 != StateScope::Temp);
+    if delta.is_empty() {
+        return Ok(());
     }
-    delta.extend(asked.state.clone());
-    let mut ours = visible;
-    for (key, value) in delta.iter().filter(|(key, _)| cast.shows(key)) {
-        ours.insert(key.clone(), value.clone());
-    }
-    (delta, ours)
-}
-
-/// The state as clients see it.
-pub(crate) fn visible(cast: &Cast, state: &State) -> Object {
-    let mut all = Object::clone(state.scope(StateScope::Session));
-    all.retain(|key, _| cast.shows(key));
-    if cast.scoped_state {
-        all.extend(state.to_object().into_iter().filter(|(key, _)| cast.shows(key)));
-    }
-    all
+    let services = endpoint.runner.services();
+    let actions = Actions { state_delta: Some(delta), ..Actions::default() };
+    let mut event = Event::new(services.ids.run(), Source::user()).with_actions(actions);
+    event.id = services.ids.event();
+    event.timestamp = services.clock.now();
+    event.meta_mut().custom_metadata = Some(InputMark::default().to_metadata());
+    let entries = Entries::from_iter([LogEntry::Event(Arc::new(event))]);
+    services.sessions.commit(key, None, entries).await.map(drop)
 }
 
 /// Makes the session, with what was said before elsewhere.
@@ -217,7 +214,7 @@ pub(crate) async fn create(
 fn turns(
     endpoint: &AgentEndpoint,
     asked: &Asked<'_>,
-    new: &NewMessages,
+    (brought, kept): (&Brought, Option<Value>),
     turn: Turn,
     delta: Object,
 ) -> Result<Vec<(Content, RunConfig)>, Problem> {
@@ -225,17 +222,21 @@ fn turns(
     let mut turns = Vec::with_capacity(1);
     let mut delta = Some(delta);
     let parts = [(turn.answers, turn.answer_ids), (turn.message, turn.message_ids)];
-    for (parts, messages) in parts.into_iter().filter(|(parts, _)| !parts.is_empty()) {
+    let mut parts = parts.into_iter().filter(|(parts, _)| !parts.is_empty()).peekable();
+    while let Some((content, messages)) = parts.next() {
         let mark = InputMark {
             run: SmolStr::new(&asked.input.run_id),
             parent: asked.input.parent_run_id.as_deref().map(SmolStr::new),
             follows: !turns.is_empty(),
+            leads: parts.peek().is_some(),
             digest: asked.digest,
             is_plain: asked.input.protocol_version.is_none(),
             messages,
         };
-        let config = config(endpoint, asked, new, &mark, delta.take().unwrap_or_default())?;
-        turns.push((Content { role: Some(Role::User), parts }, config));
+        let mut metadata = mark.to_metadata();
+        metadata.extend(kept.clone().map(|kept| (brought::KEY.to_owned(), kept)));
+        let config = config(endpoint, asked, brought, metadata, delta.take().unwrap_or_default())?;
+        turns.push((Content { role: Some(Role::User), parts: content }, config));
     }
     Ok(turns)
 }
@@ -243,21 +244,16 @@ fn turns(
 fn config(
     endpoint: &AgentEndpoint,
     asked: &Asked<'_>,
-    new: &NewMessages,
-    mark: &InputMark,
+    brought: &Brought,
+    metadata: Object,
     delta: Object,
 ) -> Result<RunConfig, Problem> {
     let input = asked.input;
     let mut config = RunConfig::clone(endpoint.runner.config());
     config.streaming = true;
     config.state_delta.extend(delta);
-    config.input_metadata = mark.to_metadata();
-    if endpoint.client_tools && !input.tools.is_empty() {
-        config.tools = Some(client_tools(endpoint, input));
-    }
-    if endpoint.system_messages {
-        config.instruction = new.instruction.as_deref().map(Arc::from);
-    }
+    config.input_metadata = metadata;
+    brought.give(endpoint, &mut config);
     // Clients send an empty object where there is nothing to hand through.
     let is_nothing = |props: &Value| props.as_object().is_some_and(Object::is_empty);
     let forwarded_props = input.forwarded_props.clone().filter(|props| !is_nothing(props));
@@ -278,9 +274,9 @@ fn config(
 
 /// The client's tools, as calls whose answer comes later. Names of the framework and of agents are not theirs to give;
 /// those of the agents' own tools count by themselves.
-fn client_tools(endpoint: &AgentEndpoint, input: &RunAgentInput<'_>) -> Arc<ToolSet> {
+pub(crate) fn client_tools(endpoint: &AgentEndpoint, brought: &[Tool]) -> Arc<ToolSet> {
     let mut tools = ToolSet::new();
-    for tool in &input.tools {
+    for tool in brought {
         if is_reserved(&tool.name) || endpoint.runner.tree().find(&tool.name).is_some() {
             tracing::warn!(tool = %tool.name, "a client's tool has a name that is taken: it is left out");
             continue;

@@ -134,7 +134,7 @@ async fn step_off(run: impl Future<Output = ()> + Send + 'static) {
 async fn tell_again(offered: &Offered, ticket: Ticket) {
     let live = ticket.live.clone();
     match replay::read(&offered.endpoint, &live.key, &live.run, None).await {
-        Ok(Some(log)) => replay::replay(&offered.endpoint, &live, log, None).await,
+        Ok(Some(log)) => replay::replay(offered, &live, log, None).await,
         Ok(None) => ticket.refuse(&Problem::not_found("run")),
         Err(problem) => ticket.refuse(&problem),
     }
@@ -174,8 +174,8 @@ pub(crate) async fn from_log(
     let view = live.view(0).ok_or_else(|| Problem::not_found("run"))?;
     let response = offered.stream(&live, view, encoding);
     offered.app.metrics.count(Counted::Replay);
-    let endpoint = offered.endpoint.clone();
-    tokio::spawn(async move { replay::replay(&endpoint, &live, log, seen).await });
+    let offered = offered.clone();
+    tokio::spawn(async move { replay::replay(&offered, &live, log, seen).await });
     Ok(response)
 }
 
@@ -292,9 +292,8 @@ pub(crate) async fn read(offered: &Offered, body: axum::body::Body) -> Result<By
         return Err(too_large());
     }
     let collected = Limited::new(body, limits.body_bytes).collect();
-    let collected = tokio::time::timeout(limits.request_time, collected).await.map_err(|_| {
-        Problem::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TOO_SLOW", "the request took too long to arrive")
-    })?;
+    let collected = tokio::time::timeout(limits.request_time, collected).await;
+    let collected = collected.map_err(|_| Problem::too_slow())?;
     match collected {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),

@@ -2,6 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
+use serde_json::{Value, json};
 use smol_str::{SmolStr, format_smolstr};
 use umbel_agui::{InputError, InputErrorKind, ResumeError};
 use umbel_core::{Error, ErrorKind, Failure, Object};
@@ -43,6 +44,33 @@ impl Problem {
     pub(crate) fn busy(message: impl Into<String>) -> Self {
         let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_RUNS", message);
         Self { retry_after: Some(1), ..problem }
+    }
+
+    /// The request took too long to arrive.
+    pub(crate) fn too_slow() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TOO_SLOW", "the request took too long to arrive")
+    }
+
+    /// What the client gets.
+    pub(crate) fn body(&self) -> Value {
+        let mut error = Object::new();
+        error.insert("code".to_owned(), self.code.as_str().into());
+        error.insert("message".to_owned(), self.message.as_str().into());
+        if let Some(reference) = &self.reference {
+            error.insert("reference".to_owned(), reference.as_str().into());
+        }
+        json!({ "error": error })
+    }
+
+    /// The server is about to stop.
+    pub(crate) fn shutting_down(message: &str) -> Self {
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "SHUTTING_DOWN", message);
+        Self { retry_after: Some(1), ..problem }
+    }
+
+    /// What was asked for was not begun.
+    pub(crate) fn not_begun(message: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "NOT_BEGUN", message)
     }
 
     /// Whether it is told as the end of a run: the protocol has it so for what concerns interrupts.
@@ -185,14 +213,7 @@ impl From<ResumeError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut error = Object::new();
-        error.insert("code".to_owned(), self.code.as_str().into());
-        error.insert("message".to_owned(), self.message.into());
-        if let Some(reference) = &self.reference {
-            error.insert("reference".to_owned(), reference.as_str().into());
-        }
-        let body = serde_json::json!({ "error": error });
-        let mut response = (self.status, body.to_string()).into_response();
+        let mut response = (self.status, self.body().to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if self.status == StatusCode::UNAUTHORIZED {

@@ -7,20 +7,25 @@ use std::time::Duration;
 use serde_json::Value;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use umbel_agui::{EventKind, InputMark, Shown, Translator, Waiting};
+use umbel_agui::{AguiEvent, EventKind, InputMark, Shown, Translator, Waiting};
 use umbel_core::json::empty_object;
 use umbel_core::{Event, List, LogEntry, Outcome, RunId, RunStep, SessionKey, State, Versions};
 
+use crate::app::Offered;
 use crate::drive::{correct, end, tell};
 use crate::emitter::Emitter;
 use crate::endpoint::AgentEndpoint;
 use crate::live::LiveRun;
 use crate::place::{Of, Part, Place};
-use crate::plan::{last_turn, visible};
+use crate::plan::last_turn;
 use crate::problem::Problem;
+use crate::state::visible;
 
 /// How often the log is looked at for more of a run that is under way elsewhere.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// How long the second part of a request is waited for, once the first has ended.
+const FOLLOWS: Duration = Duration::from_secs(5);
 
 type Void = SmallVec<[Shown; 1]>;
 
@@ -35,94 +40,187 @@ pub(crate) struct Log {
     entries: Vec<LogEntry>,
 }
 
-/// Tells a run from the log, from behind that place on, and follows it until it ends or nobody looks any more. Its last
-/// frame is a terminal event.
-pub(crate) async fn replay(endpoint: &AgentEndpoint, live: &Arc<LiveRun>, log: Log, seen: Option<Place>) {
+/// Tells a run from the log, from behind that place on, and follows it until it ends, nobody looks any more, or the server is
+/// told to stop. Its last frame is a terminal event.
+pub(crate) async fn replay(offered: &Offered, live: &Arc<LiveRun>, log: Log, seen: Option<Place>) {
     let mut emitter = Emitter::behind(live.clone(), seen.clone());
-    if let Err(problem) = follow(endpoint, live, log, seen, &mut emitter).await {
-        tracing::warn!(code = %problem.code, "a run could not be told from the log");
-        let (message, code) = (Cow::Owned(problem.text()), Some(Cow::Borrowed(problem.code.as_str())));
-        emitter.finish(&EventKind::RunError { message, code, usage: Vec::new() }.into());
+    match follow(offered, live, log, seen, &mut emitter).await {
+        Ok(Followed::ToItsEnd) => {}
+        Ok(Followed::UntilStopped) => {
+            let problem = Problem::shutting_down("the run goes on elsewhere: take its stream up there");
+            emitter.leave(&ended_by(&problem));
+        }
+        Err(problem) => {
+            tracing::warn!(code = %problem.code, "a run could not be told from the log");
+            emitter.finish(&ended_by(&problem));
+        }
     }
     emitter.close();
 }
 
+fn ended_by(problem: &Problem) -> AguiEvent<'_> {
+    let (message, code) = (Cow::Owned(problem.text()), Some(Cow::Borrowed(problem.code.as_str())));
+    EventKind::RunError { message, code, usage: Vec::new() }.into()
+}
+
+/// How far a run was followed.
+enum Followed {
+    /// There is nothing more to tell, or nobody to tell it to.
+    ToItsEnd,
+    /// The server stops, and the run goes on.
+    UntilStopped,
+}
+
 async fn follow(
-    endpoint: &AgentEndpoint,
+    offered: &Offered,
     live: &Arc<LiveRun>,
     mut log: Log,
     seen: Option<Place>,
     emitter: &mut Emitter,
-) -> Result<(), Problem> {
-    let (key, run) = (&live.key, &live.run);
-    let first = log.entries.first().and_then(event_of_entry);
-    let mut internal = first.map(|event| event.run.clone()).unwrap_or_default();
-    let mark = first.and_then(|event| InputMark::of(event)).unwrap_or_default();
-    let mut translator = Translator::new(endpoint.cast.clone(), key.id(), run, !mark.is_plain);
-    let waiting = Waiting::of(last_turn(&log.before), Vec::new());
-    let pending = waiting.calls.into_iter().map(|(id, _)| id).collect();
-    let ours = visible(&endpoint.cast, &log.state);
-    emitter.round(log.round);
-    // What state the client had is not known any more.
-    let theirs = Some(&Value::Null);
-    translator.begin(mark.parent.as_deref(), theirs, ours, pending, &mut |event| emitter.say(&event));
-    emitter.told();
-    let mut shown = seen.map(|place| place.shown).unwrap_or_default();
+) -> Result<Followed, Problem> {
+    let mut telling = Telling::begin(&offered.endpoint, live, &log, seen, emitter);
+    let mut patience = FOLLOWS;
     loop {
-        let mut outcome = None;
-        for entry in std::mem::take(&mut log.entries) {
+        let is_all = telling.take(std::mem::take(&mut log.entries)).await?;
+        if telling.is_over() && (is_all || !telling.awaits_more() || patience.is_zero()) {
+            telling.end().await?;
+            return Ok(Followed::ToItsEnd);
+        }
+        telling.emitter.flush();
+        if tokio::time::timeout(LOOK, offered.app.runs.draining()).await.is_ok() {
+            return Ok(Followed::UntilStopped);
+        }
+        if telling.is_over() {
+            patience = patience.saturating_sub(LOOK);
+        }
+        if live.is_unseen() {
+            return Ok(Followed::ToItsEnd);
+        }
+        let news = offered.endpoint.runner.sessions().news(&live.key, log.versions).await?;
+        let news = news.ok_or_else(|| Problem::not_found("thread"))?;
+        log.versions = news.versions;
+        log.entries = news.entries;
+    }
+}
+
+/// A run that is being told.
+struct Telling<'a> {
+    endpoint: &'a AgentEndpoint,
+    live: &'a Arc<LiveRun>,
+    emitter: &'a mut Emitter,
+    translator: Translator,
+    /// What was previewed to the client, and is still to come.
+    shown: Void,
+    /// The run as the log calls it, and how it ended.
+    run: RunId,
+    outcome: Option<Outcome>,
+    /// Another part of the same request is to follow this one.
+    leads: bool,
+}
+
+impl<'a> Telling<'a> {
+    fn begin(
+        endpoint: &'a AgentEndpoint,
+        live: &'a Arc<LiveRun>,
+        log: &Log,
+        seen: Option<Place>,
+        emitter: &'a mut Emitter,
+    ) -> Self {
+        let first = log.entries.first().and_then(event_of_entry);
+        let mark = first.and_then(|event| InputMark::of(event)).unwrap_or_default();
+        let mut translator = Translator::new(endpoint.cast.clone(), live.key.id(), &live.run, !mark.is_plain);
+        let waiting = Waiting::of(last_turn(&log.before), Vec::new());
+        let pending = waiting.calls.into_iter().map(|(id, _)| id).collect();
+        let ours = visible(&endpoint.cast, &log.state);
+        emitter.round(log.round);
+        // What state the client had is not known any more.
+        let theirs = Some(&Value::Null);
+        translator.begin(mark.parent.as_deref(), theirs, ours, pending, &mut |event| emitter.say(&event));
+        emitter.told();
+        Self {
+            endpoint,
+            live,
+            emitter,
+            translator,
+            shown: seen.map(|place| place.shown).unwrap_or_default(),
+            run: first.map(|event| event.run.clone()).unwrap_or_default(),
+            outcome: None,
+            leads: false,
+        }
+    }
+
+    /// Whether what was told so far has ended.
+    fn is_over(&self) -> bool {
+        self.outcome.is_some()
+    }
+
+    /// Whether more of the same request is to come, though what was told so far has ended.
+    fn awaits_more(&self) -> bool {
+        self.leads && self.outcome == Some(Outcome::Finished)
+    }
+
+    /// Tells what the log has of the run. Whether it has something of another run behind it.
+    async fn take(&mut self, entries: Vec<LogEntry>) -> Result<bool, Problem> {
+        for entry in entries {
             match entry {
                 LogEntry::Event(event) => {
-                    if outcome.is_some() && !goes_on(&event, run) {
-                        break;
+                    if self.outcome.is_some() && !goes_on(&event, &self.live.run) {
+                        return Ok(true);
                     }
-                    outcome = None;
-                    internal.clone_from(&event.run);
+                    self.outcome = None;
+                    self.run.clone_from(&event.run);
                     if event.is_user() {
-                        translator.event(&event, &mut |event| emitter.say(&event));
-                        continue;
+                        self.leads = InputMark::of(&event).is_some_and(|mark| mark.leads);
+                        self.translator.event(&event, &mut |event| self.emitter.say(&event));
+                    } else {
+                        self.tell(event).await?;
                     }
-                    let of = Of::new(&event, translator.root());
-                    if let Some(at) = shown.iter().position(|shown| shown.event == event.id) {
-                        emitter.begin(Some(of), Part::Preview);
-                        translator.take_up(&event, shown.remove(at), &mut |event| emitter.say(&event));
-                    } else if emitter.is_new() && shown.iter().any(|shown| shown.by == of.by) {
-                        // Its agent had begun to say something else, and did not say it.
-                        let (void, rest) = shown.into_iter().partition(|shown| shown.by == of.by);
-                        shown = rest;
-                        take_up_void(void, &internal, &mut translator, emitter);
-                        emitter.begin(None, Part::Void);
-                        translator.make_void(&event, &mut |event| emitter.say(&event));
-                        if shown.is_empty() && translator.owes_messages() {
-                            correct(endpoint, live, &mut translator, emitter).await;
-                        }
-                    }
-                    let seen = endpoint.runner.as_seen(key, &List::from_iter([event])).await?;
-                    seen.iter().for_each(|event| tell(event, &mut translator, emitter));
-                    emitter.room().await;
                 }
                 LogEntry::Record(step) => {
-                    if let RunStep::Ended { outcome: ended } = &*step {
-                        outcome = Some(ended.clone());
+                    if let RunStep::Ended { outcome } = &*step {
+                        self.outcome = Some(outcome.clone());
                     }
                 }
             }
         }
-        if let Some(outcome) = outcome {
-            take_up_void(shown, &internal, &mut translator, emitter);
-            let (outcome, problem) = still_true(endpoint, key, outcome).await?;
-            end(endpoint, live, outcome, problem, &mut translator, emitter).await;
-            return Ok(());
+        Ok(false)
+    }
+
+    /// Tells an event of an agent.
+    async fn tell(&mut self, event: Arc<Event>) -> Result<(), Problem> {
+        let Self { endpoint, live, emitter, translator, shown, run, .. } = self;
+        let of = Of::new(&event, translator.root());
+        if let Some(at) = shown.iter().position(|shown| shown.event == event.id) {
+            emitter.begin(Some(of), Part::Preview);
+            translator.take_up(&event, shown.remove(at), &mut |event| emitter.say(&event));
+        } else if emitter.is_new() && shown.iter().any(|shown| shown.by == of.by) {
+            // Its agent had begun to say something else, and did not say it.
+            let (void, rest) = std::mem::take(shown).into_iter().partition(|shown| shown.by == of.by);
+            *shown = rest;
+            take_up_void(void, run, translator, emitter);
+            emitter.begin(None, Part::Void);
+            translator.make_void(&event, &mut |event| emitter.say(&event));
+            if shown.is_empty() && translator.owes_messages() {
+                correct(endpoint, live, translator, emitter).await;
+            }
         }
-        emitter.flush();
-        tokio::time::sleep(LOOK).await;
-        if live.is_unseen() {
-            return Ok(());
+        let seen = endpoint.runner.as_seen(&live.key, &List::from_iter([event])).await?;
+        seen.iter().for_each(|event| tell(event, translator, emitter));
+        emitter.room().await;
+        Ok(())
+    }
+
+    /// Tells how it ended.
+    async fn end(mut self) -> Result<(), Problem> {
+        if self.awaits_more() {
+            let message = "the message that came with the answers was not taken: send it again";
+            return Err(Problem::not_begun(message));
         }
-        let news = endpoint.runner.sessions().news(key, log.versions).await?;
-        let news = news.ok_or_else(|| Problem::not_found("thread"))?;
-        log.versions = news.versions;
-        log.entries = news.entries;
+        let Some(outcome) = self.outcome.take() else { return Ok(()) };
+        take_up_void(self.shown, &self.run, &mut self.translator, self.emitter);
+        let (outcome, problem) = still_true(self.endpoint, &self.live.key, outcome).await?;
+        end(self.endpoint, self.live, outcome, problem, &mut self.translator, self.emitter).await;
+        Ok(())
     }
 }
 

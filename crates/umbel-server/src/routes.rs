@@ -1,6 +1,7 @@
 //! The other routes of an agent: its runs and threads, and what it can do.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::response::{IntoResponse, Response};
@@ -17,16 +18,20 @@ use crate::app::Offered;
 use crate::capabilities;
 use crate::live::Stop;
 use crate::place::Place;
-use crate::plan::visible;
 use crate::post::{encoding, from_log, principal, read};
 use crate::problem::Problem;
 use crate::resolve::Asking;
+use crate::state::visible;
 
 /// How many of a user's threads are searched for a run whose thread is not named.
 const SEARCHED: usize = 200;
 
+/// How long it is waited before a run is looked for again, at first and at last; twice as long each time.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+const LAST_LOOK: Duration = Duration::from_millis(640);
+
 /// A name in an address.
-pub(crate) struct Named(SmolStr);
+pub(crate) struct Named(pub(crate) SmolStr);
 
 impl<S: Send + Sync> FromRequestParts<S> for Named {
     type Rejection = Problem;
@@ -86,11 +91,34 @@ pub(crate) async fn events(
     let (head, _) = request.into_parts();
     let principal = principal(&head)?;
     let seen = seen(&head)?;
-    let encoding = encoding(&head.headers);
     let thread = query(&head, "thread");
     let asking = Asking { head: &head, principal: &principal, input: None };
-    let (offered, key) = find_run(&offered, &asking, &run, thread.as_deref()).await?;
-    let live = offered.app.runs.find(key.app(), key.user(), &run);
+    let may_begin = seen.is_some() || thread.is_some();
+    let mut pause = FIRST_LOOK;
+    loop {
+        let found = stream_of(&offered, &asking, &run, thread.as_deref(), seen.clone()).await;
+        // That a run begins is told before the log knows of it: another server may hear of it a moment later.
+        match found {
+            Err(problem) if problem.status == StatusCode::NOT_FOUND && may_begin && pause <= LAST_LOOK => {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            found => return found,
+        }
+    }
+}
+
+/// The stream of a run from behind a place on.
+async fn stream_of(
+    offered: &Offered,
+    asking: &Asking<'_>,
+    run: &SmolStr,
+    thread: Option<&str>,
+    seen: Option<Place>,
+) -> Result<Response, Problem> {
+    let encoding = encoding(&asking.head.headers);
+    let (offered, key) = find_run(offered, asking, run, thread).await?;
+    let live = offered.app.runs.find(key.app(), key.user(), run);
     if let Some(live) = live.filter(|live| live.key == key) {
         let after = match &seen {
             None => Some(0),
@@ -100,9 +128,8 @@ pub(crate) async fn events(
         if let Some(view) = after.and_then(|after| live.view(after)) {
             return Ok(offered.stream(&live, view, encoding));
         }
-        return from_log(&offered, live.key.clone(), &run, seen, encoding).await;
     }
-    from_log(&offered, key, &run, seen, encoding).await
+    from_log(&offered, key, run, seen, encoding).await
 }
 
 /// The agent and the thread of a run.
@@ -309,7 +336,8 @@ pub(crate) async fn thread_runs(
     let mut runs: Vec<Value> = Vec::new();
     for entry in news.map(|news| news.entries).unwrap_or_default() {
         match entry {
-            LogEntry::Event(event) if event.is_user() => {
+            // What is said to nobody is state that was set.
+            LogEntry::Event(event) if event.is_user() && event.content.is_some() => {
                 let mark = InputMark::of(&event).unwrap_or_default();
                 let name = if mark.run.is_empty() { event.run.as_str() } else { &mark.run };
                 runs.push(json!({"runId": name, "startedAt": event.timestamp, "outcome": "running"}));

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smol_str::SmolStr;
+use tokio::sync::Notify;
 use umbel_core::{SafePoint, SessionKey};
 
 use crate::drive::refuse;
@@ -63,6 +64,8 @@ impl Default for ServerLimits {
 pub(crate) struct Runs {
     limits: ServerLimits,
     table: Mutex<Table>,
+    /// Told when no run may begin any more.
+    drains: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -105,7 +108,7 @@ pub(crate) enum Admission {
 
 impl Runs {
     pub(crate) fn new(limits: ServerLimits) -> Arc<Self> {
-        Arc::new(Self { limits, table: Mutex::default() })
+        Arc::new(Self { limits, table: Mutex::default(), drains: Notify::new() })
     }
 
     pub(crate) fn limits(&self) -> &ServerLimits {
@@ -146,10 +149,7 @@ impl Runs {
 
     fn check_load(&self, table: &Table, user: &str, counts_user: bool) -> Result<(), Problem> {
         if table.is_draining {
-            let status = http::StatusCode::SERVICE_UNAVAILABLE;
-            let problem =
-                Problem::new(status, "SHUTTING_DOWN", "the server is about to stop: try another one");
-            return Err(Problem { retry_after: Some(1), ..problem });
+            return Err(Problem::shutting_down("the server is about to stop: try another one"));
         }
         if table.active >= self.limits.runs {
             return Err(Problem::busy(format!(
@@ -222,7 +222,20 @@ impl Runs {
     pub(crate) fn drain(&self) -> Vec<Arc<LiveRun>> {
         let mut table = self.lock();
         table.is_draining = true;
-        table.by_name.values().filter(|live| live.over_since().is_none()).cloned().collect()
+        let under_way = table.by_name.values().filter(|live| live.over_since().is_none()).cloned().collect();
+        drop(table);
+        self.drains.notify_waiters();
+        under_way
+    }
+
+    /// Done once no run may begin any more.
+    pub(crate) async fn draining(&self) {
+        let mut drains = std::pin::pin!(self.drains.notified());
+        // Registered first: a word between the look and the wait must not be missed.
+        drains.as_mut().enable();
+        if !self.is_draining() {
+            drains.await;
+        }
     }
 
     /// Whether no run may begin any more.
@@ -317,8 +330,7 @@ impl Drop for Ticket {
         let was_cut_short = self.live.over_since().is_none();
         if was_cut_short && !self.live.has_begun() {
             // Whoever attached to it meanwhile waits for an end, and so does the run behind it.
-            let message = "the run could not begin: ask again";
-            refuse(&self.live, &Problem::new(http::StatusCode::SERVICE_UNAVAILABLE, "NOT_BEGUN", message));
+            refuse(&self.live, &Problem::not_begun("the run could not begin: ask again"));
         } else if was_cut_short {
             self.live.publish(bytes::Bytes::new(), 0, true);
         }

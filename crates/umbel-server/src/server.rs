@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use smol_str::SmolStr;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use umbel_core::{Error, ErrorKind, Result};
@@ -346,21 +348,40 @@ fn connection(
     let service = TowerToHyperService::new(router);
     let stream = Patience::new(stream, app.runs.limits().read_time);
     async move {
-        let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+        let mut connection = http.serve_connection(TokioIo::new(stream), service);
         let over = tokio::select! {
-            over = connection.as_mut() => Some(over),
+            over = &mut connection => Some(over),
             _ = closed.changed() => None,
         };
         let over = match over {
             Some(over) => over,
             None => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+                Pin::new(&mut connection).graceful_shutdown();
+                (&mut connection).await
             }
         };
-        if let Err(error) = over {
-            tracing::debug!("a connection ended: {error}");
+        let Err(error) = over else { return };
+        tracing::debug!("a connection ended: {error}");
+        let parts = connection.into_parts();
+        // A head that began and did not end is answered; who said nothing at all asked for nothing.
+        if error.is_timeout() && !parts.read_buf.is_empty() {
+            too_slow(parts.io.into_inner()).await;
         }
+    }
+}
+
+/// Tells a client that its request took too long, before there was one that a route could answer.
+async fn too_slow(mut stream: Patience) {
+    let problem = Problem::too_slow();
+    let body = problem.body().to_string();
+    let answer = format!(
+        "HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    // It may be gone.
+    if stream.write_all(answer.as_bytes()).await.is_ok() {
+        let _ = stream.shutdown().await;
     }
 }
 

@@ -9,22 +9,53 @@ use http::request::Parts;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::InputMark;
-use umbel_core::{Event, ModelRequest, RunId, SessionKey};
+use umbel_core::{Event, List, ModelRequest, RunConfig, RunId, SessionKey};
 
 use crate::app::Offered;
+use crate::brought::Brought;
 use crate::post::principal;
 use crate::problem::Problem;
 use crate::resolve::Asking;
-use crate::routes::{answer, find_run, query};
+use crate::routes::{Named, answer, find_run, query};
+
+/// What the models of a run answered, in order, with the agent and the thread of the run.
+struct Steps {
+    offered: Offered,
+    key: SessionKey,
+    events: List<Arc<Event>>,
+    answers: Vec<Arc<Event>>,
+}
+
+impl Steps {
+    async fn of(offered: &Offered, head: &Parts, run: &SmolStr) -> Result<Self, Problem> {
+        let asking = Asking { head, principal: &principal(head)?, input: None };
+        let (offered, key) = find_run(offered, &asking, run, query(head, "thread").as_deref()).await?;
+        let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("run"))?;
+        let marked = view.events.iter().filter(|event| event.is_user());
+        let marked = marked.filter(|event| InputMark::of(event).is_some_and(|mark| mark.run == *run));
+        let runs: Vec<RunId> = marked.map(|event| event.run.clone()).collect();
+        if runs.is_empty() {
+            return Err(Problem::not_found("run"));
+        }
+        let is_answer = |event: &&Arc<Event>| {
+            !event.is_user()
+                && event.content.is_some()
+                && event.responses().next().is_none()
+                && runs.contains(&event.run)
+        };
+        let answers = view.events.iter().filter(is_answer).cloned().collect();
+        Ok(Self { offered, key, events: view.events, answers })
+    }
+}
 
 /// `GET {agent}/runs/{run}/steps`.
 pub(crate) async fn steps(
     State(offered): State<Offered>,
-    Path(run): Path<SmolStr>,
+    Named(run): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let (_, key, answers) = answers(&offered, &head, &run).await?;
+    let Steps { key, answers, .. } = Steps::of(&offered, &head, &run).await?;
     let steps = answers.iter().enumerate().map(|(index, event)| {
         let calls: Vec<&str> = event.calls().map(|call| call.name.as_str()).collect();
         json!({
@@ -43,39 +74,25 @@ pub(crate) async fn request(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let (offered, key, answers) = answers(&offered, &head, &run).await?;
+    let Steps { offered, key, events, answers } = Steps::of(&offered, &head, &run).await?;
     let event = step.checked_sub(1).and_then(|index| answers.get(index));
     let event = event.ok_or_else(|| Problem::not_found("step"))?;
-    let asked = offered.endpoint.runner.request_before(&key, &event.id).await?;
-    Ok(answer(StatusCode::OK, &form(&asked)))
-}
-
-/// What the models of a run answered, in order, with the agent and the thread of the run.
-async fn answers(
-    offered: &Offered,
-    head: &Parts,
-    run: &SmolStr,
-) -> Result<(Offered, SessionKey, Vec<Arc<Event>>), Problem> {
-    let asking = Asking { head, principal: &principal(head)?, input: None };
-    let (offered, key) = find_run(offered, &asking, run, query(head, "thread").as_deref()).await?;
-    let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("run"))?;
-    let marked = view.events.iter().filter(|event| event.is_user());
-    let marked = marked.filter(|event| InputMark::of(event).is_some_and(|mark| mark.run == *run));
-    let runs: Vec<RunId> = marked.map(|event| event.run.clone()).collect();
-    if runs.is_empty() {
-        return Err(Problem::not_found("run"));
+    let endpoint = &offered.endpoint;
+    let mut leaves_out = vec!["what `wrap_model` made of it", "`temp:` state, such as the client's context"];
+    let mut config = RunConfig::clone(endpoint.runner.config());
+    match Brought::of(&events, event) {
+        Some(brought) => brought.give(endpoint, &mut config),
+        None => leaves_out.push("the client's tools and instruction, which were too large to be kept"),
     }
-    let is_answer = |event: &&Arc<Event>| {
-        !event.is_user()
-            && event.content.is_some()
-            && event.responses().next().is_none()
-            && runs.contains(&event.run)
-    };
-    Ok((offered, key, view.events.iter().filter(is_answer).cloned().collect()))
+    if endpoint.config.is_some() {
+        leaves_out.push("what `run_config` made of the run");
+    }
+    let asked = endpoint.runner.request_before_with(&key, &event.id, config).await?;
+    Ok(answer(StatusCode::OK, &form(&asked, &leaves_out)))
 }
 
-/// A request as JSON.
-fn form(request: &ModelRequest) -> Value {
+/// A request as JSON, with what is known to be missing in it.
+fn form(request: &ModelRequest, leaves_out: &[&str]) -> Value {
     let contents: Vec<_> = request.contents.iter().collect();
     let tools = request.tools.specs().map(
         |spec| json!({"name": spec.name, "description": spec.description, "parameters": spec.parameters}),
@@ -87,5 +104,6 @@ fn form(request: &ModelRequest) -> Value {
         "tools": tools.collect::<Vec<_>>(),
         "config": request.config,
         "outputSchema": request.output_schema,
+        "leavesOut": leaves_out,
     })
 }

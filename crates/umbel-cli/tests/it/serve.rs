@@ -131,6 +131,38 @@ fn a_run_under_way_may_end_when_the_server_is_told_to_stop() {
 }
 
 #[test]
+fn under_load_each_stream_has_its_end_when_the_server_is_told_to_stop() {
+    let mut served = Served::start(&["--port", "0"]);
+    let streams: Vec<TcpStream> = (0..24)
+        .map(|number| {
+            let cities = "weather in Paris and Rome and Oslo and Lisbon and Berlin and Madrid and Vienna";
+            let body = message("r", cities).replace("\"t1\"", &format!("\"t{number}\""));
+            let mut stream =
+                served.send("POST /guide", &[], &body.replace("\"r\"", &format!("\"r{number}\"")));
+            stream.read_exact(&mut [0; 64]).unwrap();
+            stream
+        })
+        .collect();
+    let reading: Vec<_> = streams
+        .into_iter()
+        .map(|mut stream| {
+            std::thread::spawn(move || {
+                let mut rest = String::new();
+                stream.read_to_string(&mut rest).map(|_| rest)
+            })
+        })
+        .collect();
+    served.signal("-TERM");
+    for stream in reading {
+        let rest = stream.join().unwrap().unwrap();
+        assert_eq!(rest.matches("\"type\":\"RUN_FINISHED\"").count(), 1, "{rest}");
+        assert!(rest.ends_with("0\r\n\r\n"), "the response has an end, too: {rest}");
+    }
+    let (status, _) = served.ended();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
 fn told_twice_to_stop_it_does_not_wait_for_runs() {
     let mut served = Served::start(&["--port", "0"]);
     let mut stream = begin_long(&served);

@@ -13,6 +13,7 @@ use umbel_core::{Capabilities, Content, GenerateConfig, ModelRequest, Object, To
 
 use self::messages::{Messages, mark};
 use self::reader::MessageReader;
+use crate::catalog::{Catalog, ModelInfo};
 use crate::conversation::walk;
 use crate::fragments::{Fragment, Fragments, Piece, Writing};
 use crate::json::{self, Fields, array};
@@ -44,10 +45,15 @@ impl Wire for Anthropic {
         let mut out = Vec::new();
         let mut writing = fragments.begin();
         let cache = cache_mark(&request.config);
-        let format = request.output_schema.as_deref().map(|schema| schema::closed(schema).ok_or(schema));
+        let info = Catalog::known().find("anthropic", &request.model);
+        let can_be_held = info.is_none_or(|info| info.schema);
+        let format = request
+            .output_schema
+            .as_deref()
+            .map(|schema| schema::closed(schema).filter(|_| can_be_held).ok_or(schema));
         let mut body = Fields::new(&mut out);
         body.set("model", &request.model);
-        for (key, value) in settings(request, format.as_ref().and_then(|format| format.as_ref().ok())) {
+        for (key, value) in settings(request, info, format.as_ref().and_then(|format| format.as_ref().ok())) {
             body.set(&key, &value);
         }
         let provided = request.config.other.get("tools").and_then(Value::as_array);
@@ -99,7 +105,7 @@ fn cache_mark(config: &GenerateConfig) -> Option<Value> {
 }
 
 /// All that is set, in the order in which it is sent. Of two settings with the same name, that of the format's own counts.
-fn settings(request: &ModelRequest, format: Option<&Value>) -> Object {
+fn settings(request: &ModelRequest, info: Option<&ModelInfo>, format: Option<&Value>) -> Object {
     let config = &request.config;
     let mut settings = Object::new();
     let mut set = |key: &str, value: Option<Value>| {
@@ -108,7 +114,7 @@ fn settings(request: &ModelRequest, format: Option<&Value>) -> Object {
         }
     };
     set("stream", request.stream.then_some(Value::Bool(true)));
-    let thinking = thinking::plan(&request.model, config);
+    let thinking = thinking::plan(&request.model, info, config);
     set("max_tokens", Some(thinking.max_tokens.into()));
     if thinking.takes_sampling {
         set("temperature", config.temperature.map(Value::from));

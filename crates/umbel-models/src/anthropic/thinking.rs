@@ -7,6 +7,8 @@
 use serde_json::{Value, json};
 use umbel_core::{Effort, GenerateConfig, Thinking, ToolChoice};
 
+use crate::catalog::ModelInfo;
+
 /// What a request says about thinking, and what follows from it.
 #[derive(Debug, PartialEq)]
 pub(super) struct Plan {
@@ -21,16 +23,18 @@ pub(super) struct Plan {
 /// The longest answer if nobody says otherwise.
 const MAX_TOKENS: u32 = 32_000;
 
-/// The same for models that cannot give as much, and for those of which nothing is known.
+/// The same for models of old, and for those of which nothing is known.
 const OLD_MAX_TOKENS: u32 = 8_192;
 
 /// The smallest budget that is taken.
 const LEAST_BUDGET: u32 = 1_024;
 
-pub(super) fn plan(model: &str, config: &GenerateConfig) -> Plan {
+/// What to say to a model, of which this is known.
+pub(super) fn plan(model: &str, info: Option<&ModelInfo>, config: &GenerateConfig) -> Plan {
     let age = generation(model);
     let takes_sampling = age < 407;
-    let usual = if age < 400 { OLD_MAX_TOKENS } else { MAX_TOKENS };
+    let most = info.and_then(|info| info.output_tokens).unwrap_or(u32::MAX);
+    let usual = if age < 400 { OLD_MAX_TOKENS } else { MAX_TOKENS }.min(most);
     let mut plan = Plan {
         asked: None,
         effort: None,
@@ -43,7 +47,7 @@ pub(super) fn plan(model: &str, config: &GenerateConfig) -> Plan {
         _ if is_forced => Some(Thinking { budget: Some(0), ..Thinking::default() }),
         thinking => thinking,
     };
-    let Some(thinking) = thinking else { return plan };
+    let Some(thinking) = thinking.filter(|_| info.is_none_or(|info| info.thinking)) else { return plan };
     if thinking.budget == Some(0) {
         plan.asked = off(model, age).map(|off| json!({"type": off}));
         plan.effort = (age >= 500 && plan.asked.is_none() && !is_forced).then_some("low");
@@ -53,13 +57,10 @@ pub(super) fn plan(model: &str, config: &GenerateConfig) -> Plan {
         plan.effort = effort(thinking);
     } else {
         let budget = budget(thinking).max(LEAST_BUDGET);
-        let budget = match config.max_output_tokens {
-            Some(most) => budget.min(most.saturating_sub(1)),
-            None => {
-                plan.max_tokens = usual.saturating_add(budget);
-                budget
-            }
-        };
+        if config.max_output_tokens.is_none() {
+            plan.max_tokens = usual.saturating_add(budget).min(most);
+        }
+        let budget = budget.min(plan.max_tokens.saturating_sub(1));
         // An answer that is to be so short has no room for thoughts.
         if budget >= LEAST_BUDGET {
             let mut asked = json!({"type": "enabled", "budget_tokens": budget});
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn models_are_told_how_much_to_think_in_the_way_of_their_age() {
         let asked = |model: &str, budget, effort| {
-            let plan = plan(model, &thinking(budget, effort));
+            let plan = plan(model, None, &thinking(budget, effort));
             (plan.asked.unwrap_or_default(), plan.effort, plan.max_tokens)
         };
         let adaptive = json!({"type": "adaptive", "display": "summarized"});
@@ -192,11 +193,11 @@ mod tests {
             ("claude-opus-5-5", None, Some("low")),
             ("claude-fable-5", None, Some("low")),
         ] {
-            let off = plan(model, &thinking(Some(0), None));
+            let off = plan(model, None, &thinking(Some(0), None));
             assert_eq!((off.asked, off.effort), (asked.clone(), effort), "{model}");
             let mut forced = thinking(Some(5_000), None);
             forced.tool_choice = Some(ToolChoice::Any);
-            assert_eq!(plan(model, &forced).asked, asked, "{model}, forced");
+            assert_eq!(plan(model, None, &forced).asked, asked, "{model}, forced");
         }
     }
 
@@ -204,11 +205,22 @@ mod tests {
     fn thoughts_fit_into_the_longest_answer() {
         let mut config = thinking(Some(5_000), None);
         config.max_output_tokens = Some(2_000);
-        let short = plan("claude-sonnet-4-5", &config);
+        let short = plan("claude-sonnet-4-5", None, &config);
         assert_eq!(short.asked.unwrap()["budget_tokens"], 1_999);
         assert_eq!((short.max_tokens, short.takes_sampling), (2_000, false));
         config.max_output_tokens = Some(1_000);
-        let shorter = plan("claude-sonnet-4-5", &config);
+        let shorter = plan("claude-sonnet-4-5", None, &config);
         assert_eq!((shorter.asked, shorter.max_tokens, shorter.takes_sampling), (None, 1_000, true));
+    }
+
+    #[test]
+    fn what_is_known_of_a_model_bounds_what_it_is_asked_for() {
+        let small = ModelInfo { output_tokens: Some(4_096), thinking: true, ..ModelInfo::default() };
+        let told = plan("claude-opus-4", Some(&small), &thinking(Some(50_000), None));
+        assert_eq!((told.asked.unwrap()["budget_tokens"].clone(), told.max_tokens), (json!(4_095), 4_096));
+        assert_eq!(plan("claude-opus-4", Some(&small), &GenerateConfig::default()).max_tokens, 4_096);
+        let plain = ModelInfo::default();
+        let told = plan("claude-3-haiku", Some(&plain), &thinking(Some(2_000), None));
+        assert_eq!((told.asked, told.max_tokens, told.takes_sampling), (None, 8_192, true));
     }
 }

@@ -361,6 +361,9 @@ fn an_answer_is_held_to_a_schema_as_far_as_the_provider_can() {
     let written = unmarked(&model(), &open);
     assert_eq!(written.get("output_config"), None);
     let told = written["system"][0]["text"].as_str().unwrap();
+    let old = unmarked(&named("anthropic/claude-sonnet-4-20250514"), &asked);
+    assert_eq!(old["output_config"].get("format"), None, "it cannot be held to any");
+    assert!(old["system"][0]["text"].as_str().unwrap().contains("\"minimum\":1"));
     assert!(told.ends_with("{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"}}"), "{told}");
 }
 

@@ -2,6 +2,7 @@
 
 mod approve;
 mod attempts;
+mod confirm_changes;
 mod context_edit;
 mod event_filter;
 mod fallback;
@@ -23,6 +24,7 @@ mod usage;
 mod vectors;
 
 pub use self::approve::{ApprovalRule, Approve};
+pub use self::confirm_changes::{CONFIRM_CHANGES, ConfirmChanges};
 pub use self::context_edit::{ClearResults, ContextEdit};
 pub use self::event_filter::EventFilter;
 pub use self::fallback::ModelFallback;

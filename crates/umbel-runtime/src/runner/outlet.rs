@@ -21,8 +21,8 @@ pub enum Said {
     Piece(Piece),
 }
 
-/// What is on its way to the reader, oldest first. It is taken out one by one; there is seldom more than a few previews.
-pub(crate) type Offers = SmallVec<[Option<Said>; 2]>;
+/// What is on its way to the reader, oldest first. It is taken out one by one; there is seldom more than one but for previews.
+pub(crate) type Offers = SmallVec<[Option<Said>; 1]>;
 
 /// Hands events from a run to its reader. A run waits until its event is taken, so a slow reader slows it down.
 #[derive(Debug, Default)]

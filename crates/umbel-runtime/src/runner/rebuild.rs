@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use umbel_core::{
-    CancelToken, Error, ErrorKind, EventId, LogEntry, ModelRequest, Outcome, Result, Run, RunParts, RunStep,
-    SessionKey, Source, Versions,
+    CancelToken, Error, ErrorKind, EventId, LogEntry, ModelRequest, Outcome, Result, Run, RunConfig,
+    RunParts, RunStep, SessionKey, Source, Versions,
 };
 
 use super::Runner;
@@ -18,6 +18,16 @@ impl Runner {
     ///
     /// Nothing is done for it: no call is made, and nothing is summed up.
     pub async fn request_before(&self, key: &SessionKey, event: &EventId) -> Result<ModelRequest> {
+        self.request_before_with(key, event, self.shared.config.clone()).await
+    }
+
+    /// The same for a run that had settings of its own: the tools and the instruction that it brought along are in it.
+    pub async fn request_before_with(
+        &self,
+        key: &SessionKey,
+        event: &EventId,
+        config: impl Into<Arc<RunConfig>>,
+    ) -> Result<ModelRequest> {
         let missing = |what: String| Error::new(ErrorKind::InvalidInput, what);
         let no_event = || missing(format!("there is no event `{event}` in {key}"));
         let mut news = self
@@ -33,7 +43,7 @@ impl Runner {
         let node = tree.find(answer.author());
         let node = node.ok_or_else(|| missing(format!("`{event}` is not an agent's, or it is gone")))?;
 
-        let recorder = Arc::new(Recorder::new(self.shared.clone(), self.shared.config.clone(), None));
+        let recorder = Arc::new(Recorder::new(self.shared.clone(), config.into(), None));
         changes(&news.entries).into_iter().for_each(|step| recorder.restore(step));
         recorder.take_in(news);
         let said = recorder.session(|hot| {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use umbel_core::{
-    Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, EventFilter, Interrupt, NewSession,
-    Object, Outcome, Part, Parts, Payload, Result, Role, Run, RunId, SessionKey, StateScope, Tool,
-    ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue, Versions,
+    Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, EventFilter, Interrupt, ModelUsage,
+    NewSession, Object, Outcome, Part, Parts, Payload, Result, Role, Run, RunId, SessionKey, StateScope,
+    Tool, ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue, Versions,
 };
 
 use crate::output_schema::OutputSchema;
@@ -91,15 +91,13 @@ impl AgentTool {
         shared: &Arc<Shared>,
         args: &Object,
     ) -> Result<ToolValue> {
-        let mut said = Said::default();
+        let (mut said, mut ended) = (Said::default(), None);
         let (key, begins) = self.begin(cx, shared, args).await?;
         if let Some((begins, id)) = begins {
             let child = (key.clone(), id.unwrap_or_else(|| shared.services.ids.run()), begins);
             let hear = |event: &Event| said.hear(cx, event);
-            let outcome = run_child(shared.clone(), cx.run(), child, cx.extensions(), hear).await?;
-            if let Outcome::Interrupted { interrupts } = outcome {
-                return Err(Error::asked_inside(*interrupts));
-            }
+            ended = Some(run_child(shared.clone(), cx.run(), child, cx.extensions(), hear).await);
+            keep_used(cx.run())?;
         }
         if cx.is_again() {
             // What it said before is part of what it says. It is read when nobody writes there any more.
@@ -107,9 +105,14 @@ impl AgentTool {
             let session = shared.services.sessions.get(&key, EventFilter::default()).await?;
             if let (Some(book), Some(session)) = (Book::of(cx.run()), &session) {
                 book.take_in_done(&session.state)?;
+                keep_used(cx.run())?;
             }
             let events = session.iter().flat_map(|session| &session.events);
             events.filter(|event| !event.is_user()).for_each(|event| said.hear(cx, event));
+        }
+        said.used.drain(..).for_each(|used| cx.add_usage(used));
+        if let Some(Outcome::Interrupted { interrupts }) = ended.transpose()? {
+            return Err(Error::asked_inside(*interrupts));
         }
         said.result(self.schema.as_ref())
     }
@@ -218,6 +221,12 @@ impl AgentTool {
     }
 }
 
+/// Has the run remember what was used for a call, with whatever is written next: once that tells of the call's end, nobody
+/// looks into the session of the call again.
+fn keep_used(run: &Run) -> Result<()> {
+    Book::of(run).map_or(Ok(()), |book| book.keep(run))
+}
+
 /// What people said to questions that the agent left open.
 fn answers_inside(cx: &ToolContext, open: &[Interrupt]) -> Parts {
     let answers = cx.run().values().answers(cx.run().source());
@@ -248,6 +257,9 @@ impl Own {
 struct Said {
     last: Option<Arc<Content>>,
     error: Option<String>,
+    /// What models used in its last run. What they used before was told when that run asked people.
+    used: Vec<ModelUsage>,
+    run: RunId,
 }
 
 impl Said {
@@ -256,6 +268,16 @@ impl Said {
         for (key, value) in event.state_delta().into_iter().flatten().filter(|(key, _)| !own(key)) {
             cx.set_state(key, value.clone());
         }
+        if self.run != event.run {
+            self.run = event.run.clone();
+            self.used.clear();
+        }
+        if let Some(meta) = &event.meta
+            && let Some(usage) = &meta.usage_metadata
+        {
+            self.used.push(ModelUsage { model: meta.model_version.clone(), usage: usage.clone() });
+        }
+        self.used.extend(event.actions.iter().flat_map(|actions| actions.called_usage.iter().cloned()));
         if let Some(message) = event.error_message() {
             self.error = Some(message.to_owned());
         }

@@ -101,13 +101,26 @@ impl Book {
         if event.is_partial() {
             return Ok(());
         }
-        let Some((kept, stored)) = self.lock().news(&session_of(run)) else { return Ok(()) };
+        let session = session_of(run);
+        let mut inner = self.lock();
+        if !inner.pages.get_mut(&session).is_some_and(|page| std::mem::take(&mut page.behind)) {
+            return Ok(());
+        }
+        let kept = inner.kept(&session);
+        let stored = inner.stored(&session, &kept);
+        drop(inner);
         run.keep(KEY, &kept)?;
         let value = serde_json::to_value(&stored).map_err(|e| {
             Error::new(ErrorKind::Other, "what was used cannot be written down").with_source(e)
         })?;
         event.actions_mut().set_state(KEY, value);
         Ok(())
+    }
+
+    /// Has the run remember what was used, with whatever is written next. The next event tells it in the state.
+    pub(crate) fn keep(&self, run: &Run) -> Result<()> {
+        let kept = self.lock().kept(&session_of(run));
+        run.keep(KEY, &kept)
     }
 
     /// Writes down what no event carried: the last attempts of a run that failed, or a summary that came to nothing.
@@ -190,22 +203,27 @@ impl Inner {
         above.for_each(|(_, page)| page.behind = true);
     }
 
-    /// What a session has to write down, if there is anything.
-    fn news(&mut self, session: &SmolStr) -> Option<(Kept, Stored)> {
-        let page = self.pages.get_mut(session)?;
-        if !std::mem::take(&mut page.behind) {
-            return None;
-        }
+    /// What the log of a session keeps: its page, and those of the sessions that work for it.
+    fn kept(&self, session: &SmolStr) -> Kept {
         let pages = self.pages.iter().filter(|(below, _)| works_for(below, session));
-        let pages: BTreeMap<_, _> = pages.map(|(below, page)| (below.clone(), page.used.clone())).collect();
-        let is_first = self.session.as_ref() == Some(session);
-        let before = if is_first { self.before.clone() } else { Used::default() };
+        let pages = pages.map(|(below, page)| (below.clone(), page.used.clone())).collect();
+        let before = if self.is_first(session) { self.before.clone() } else { Used::default() };
+        Kept { before, pages }
+    }
+
+    /// What its state tells.
+    fn stored(&self, session: &SmolStr, kept: &Kept) -> Stored {
         let mut run = Used::default();
-        pages.values().for_each(|used| run.add(used));
-        let mut total = before.clone();
+        kept.pages.values().for_each(|used| run.add(used));
+        let mut total = kept.before.clone();
         total.add(&run);
-        let told = if is_first { BTreeMap::new() } else { pages.clone() };
-        Some((Kept { before, pages }, Stored { run, session: total, pages: told }))
+        let pages = if self.is_first(session) { BTreeMap::new() } else { kept.pages.clone() };
+        Stored { run, session: total, pages }
+    }
+
+    /// Whether all began with it.
+    fn is_first(&self, session: &SmolStr) -> bool {
+        self.session.as_ref() == Some(session)
     }
 
     fn run(&self) -> Used {

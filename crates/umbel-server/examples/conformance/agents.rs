@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use umbel::handlers::ModelRetry;
+use umbel::handlers::{ConfirmChanges, ModelRetry};
 use umbel::{
     Chunk, Confirm, Error, ErrorKind, FunctionTool, LlmAgent, ModelErrorKind, Parallel, Runner,
     RunnerBuilder, Sequential, tool,
@@ -26,12 +26,14 @@ pub(crate) fn all() -> Vec<(&'static str, RunnerBuilder)> {
         ("/hitl", LlmAgent::new("hitl").model(Script::new(careful)).tool(send_mail())),
         ("/error", LlmAgent::new("error").model(Script::new(|_| fails()))),
         ("/three", LlmAgent::new("three").model(Script::new(three))),
-        ("/predict", LlmAgent::new("predict").model(Script::new(predict)).tool(write_document())),
         ("/retry", LlmAgent::new("retry").model(flaky()).handler(ModelRetry::new().max_retries(2))),
     ];
     let mut all: Vec<_> =
         agents.into_iter().map(|(path, agent)| (path, Runner::builder(name(path), agent))).collect();
     all.push(("/team", Runner::builder("team", team())));
+    let writer = LlmAgent::new("predict").model(Script::new(predict)).tool(write_document());
+    let confirm = ConfirmChanges::new(["write_document"]);
+    all.push(("/predict", Runner::builder("predict", writer).handler(confirm)));
     all
 }
 
@@ -133,9 +135,9 @@ fn write_document() -> FunctionTool {
 }
 
 fn predict(request: &umbel::ModelRequest) -> Vec<umbel::Result<Chunk>> {
-    match results(request).is_empty() {
-        true => call([("write_document", json!({"text": "Once upon a time"}))]),
-        false => say("It is written."),
+    match results(request).first() {
+        None => call([("write_document", json!({"text": "Once upon a time"}))]),
+        Some(result) => say(&format!("It is so: {result}")),
     }
 }
 

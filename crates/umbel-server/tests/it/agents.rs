@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
-use umbel::handlers::ModelRetry;
+use umbel::handlers::{ConfirmChanges, ModelRetry};
 use umbel::{
     BoxStream, Chunk, Confirm, Content, Error, ErrorKind, FunctionCall, FunctionTool, LlmAgent, Model,
     ModelErrorKind, ModelRequest, Parallel, Part, PartialArg, Response, Result, Role, Runner, RunnerBuilder,
@@ -182,7 +182,7 @@ fn flaky(broken: impl Fn() -> Chunks + Send + Sync + 'static, words: &'static st
 }
 
 /// An agent of each kind. What may be asked of it follows from its name alone, so that another process has the same.
-pub(crate) const ALL: [&str; 18] = [
+pub(crate) const ALL: [&str; 19] = [
     "text",
     "reasoning",
     "one_tool",
@@ -200,6 +200,7 @@ pub(crate) const ALL: [&str; 18] = [
     "retry_team",
     "restart",
     "predict",
+    "confirm",
     "fails",
 ];
 
@@ -263,7 +264,7 @@ pub(crate) fn agent(name: &'static str, pause: Duration) -> RunnerBuilder {
             chunks.extend(then(think("A second try"), say("Better words")));
             chunks
         })),
-        "predict" => llm(calls_then(
+        "predict" | "confirm" => llm(calls_then(
             || {
                 let pieces = [
                     ("$.title", json!("A t\u{e4}le")),
@@ -284,7 +285,8 @@ pub(crate) fn agent(name: &'static str, pause: Duration) -> RunnerBuilder {
         })),
         _ => return Runner::builder(name, team(name, pause)),
     };
-    Runner::builder(name, agent)
+    let runner = Runner::builder(name, agent);
+    if name == "confirm" { runner.handler(ConfirmChanges::new(["write_document"])) } else { runner }
 }
 
 /// Agents that work together.
@@ -399,7 +401,7 @@ impl Model for OneThenOther {
 pub(crate) fn endpoint(name: &'static str, runner: Runner) -> AgentEndpoint {
     let endpoint = AgentEndpoint::new(runner);
     match name {
-        "predict" => endpoint.predict_state("document", "write_document", "text"),
+        "predict" | "confirm" => endpoint.predict_state("document", "write_document", "text"),
         _ => endpoint,
     }
 }

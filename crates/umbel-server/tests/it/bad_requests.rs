@@ -528,14 +528,20 @@ async fn bodies_and_headers_that_do_not_arrive_are_not_waited_for() {
     let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
     let told =
         json!({"error": {"code": "REQUEST_TOO_SLOW", "message": "the request took too long to arrive"}});
-    assert_eq!((status(&answer), serde_json::from_str::<Value>(self::body(&answer)).unwrap()), (408, told));
+    let json = |answer: &str| serde_json::from_str::<Value>(self::body(answer)).unwrap();
+    assert_eq!((status(&answer), json(&answer)), (408, told.clone()));
 
     let mut slow = TcpStream::connect(host.address).await.unwrap();
     slow.write_all(b"POST /agent HTTP/1.1\r\nhost: x\r\n").await.unwrap();
     let mut answer = Vec::new();
     within(slow.read_to_end(&mut answer)).await.unwrap();
     let answer = String::from_utf8_lossy(&answer).into_owned();
-    assert!(answer.is_empty() || status(&answer) == 408, "the connection ends: {answer}");
+    assert_eq!((status(&answer), json(&answer)), (408, told), "a head that does not end");
+
+    let mut silent = TcpStream::connect(host.address).await.unwrap();
+    let mut answer = Vec::new();
+    within(silent.read_to_end(&mut answer)).await.unwrap();
+    assert!(answer.is_empty(), "who asked for nothing gets no answer");
     assert_eq!(host.figure("umbel_runs_started_total").await, 0);
 }
 

@@ -15,10 +15,13 @@ use ring::signature::{
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ServerConfig, crypto};
 use umbel_server::{AgentEndpoint, Jwt, Server};
 
 use crate::auth::{ask, get, post, runner};
-use crate::support::{Host, input};
+use crate::support::{Host, input, within};
 
 fn text(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
@@ -343,6 +346,74 @@ async fn a_server_that_cannot_get_keys_says_so_and_lets_nobody_in() {
         }
         assert_eq!(asked.load(Ordering::SeqCst), 1);
     }
+}
+
+/// The same over TLS, with that certificate.
+async fn publish_over_tls(certificate: CertificateDer<'static>, key: Vec<u8>, body: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://localhost:{}/keys", listener.local_addr().unwrap().port());
+    let key = PrivateKeyDer::try_from(key).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            // Who does not trust it hangs up.
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let _ = stream.read(&mut [0; 4096]).await;
+            let head =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    url
+}
+
+/// Set in the process that trusts the certificate.
+const TRUSTED: &str = "UMBEL_TEST_CERTIFICATE";
+
+#[tokio::test]
+async fn keys_over_tls_count_if_the_certificate_is_trusted_and_are_refused_if_it_is_not() {
+    let name = "jwt::keys_over_tls_count_if_the_certificate_is_trusted_and_are_refused_if_it_is_not";
+    let signer = Signer::p256();
+    let keys = json!({"keys": [signer.jwk("k")]}).to_string();
+    let given = format!("Bearer {}", signer.token(&json!({"kid": "k"}), &claims(&json!({}))));
+    let Ok(folder) = std::env::var(TRUSTED) else {
+        let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = certified.signing_key.serialize_der();
+        let url = publish_over_tls(certified.cert.der().clone(), key, keys).await;
+        let host = host(Jwt::from_url(&url).unwrap().audience("umbel")).await;
+        let reply = ask(&host, &get("/chat/threads"), &[("authorization", &given)]).await;
+        assert_eq!(reply.status(), StatusCode::SERVICE_UNAVAILABLE, "nobody vouches for it");
+        assert_eq!(reply.json().await["error"]["code"], "AUTH_UNAVAILABLE");
+        // Whom a process trusts is settled when it begins, so another one asks with the certificate among them.
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("trusted.pem");
+        std::fs::write(&file, certified.cert.pem()).unwrap();
+        std::fs::write(folder.path().join("key.pem"), certified.signing_key.serialize_pem()).unwrap();
+        let mut trusting = tokio::process::Command::new(std::env::current_exe().unwrap());
+        trusting
+            .args(["--exact", name, "--nocapture"])
+            .env("SSL_CERT_FILE", &file)
+            .env(TRUSTED, folder.path());
+        let output = within(trusting.output()).await.unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && told.contains("1 passed"), "{told}");
+        return;
+    };
+    let read = |name: &str| std::fs::read_to_string(std::path::Path::new(&folder).join(name)).unwrap();
+    let signing_key = rcgen::KeyPair::from_pem(&read("key.pem")).unwrap();
+    let certificate = CertificateDer::from_pem_slice(read("trusted.pem").as_bytes()).unwrap();
+    let url = publish_over_tls(certificate, signing_key.serialize_der(), keys).await;
+    let host = host(Jwt::from_url(&url).unwrap().audience("umbel")).await;
+    let reply = ask(&host, &get("/chat/threads"), &[("authorization", &given)]).await;
+    assert_eq!(reply.status(), StatusCode::OK);
 }
 
 #[test]

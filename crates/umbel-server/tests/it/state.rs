@@ -82,7 +82,7 @@ async fn a_client_without_state_is_given_it_whole_before_any_patch() {
 #[tokio::test]
 async fn a_client_that_has_the_state_gets_patches_that_fit_it() {
     let host = desk(setter()).await;
-    let awkward = json!({"a/b": {"~": [1, 2]}, "": 1, "m~n": null, "deep": {"list": [{"x": 1}, {"x": 2}]}});
+    let awkward = json!({"a/b": {"~": [1, 2]}, "": 1, "m~n": false, "deep": {"list": [{"x": 1}, {"x": 2}]}});
     host.run(&ask("t", "r1", &[user("m1", &awkward.to_string())])).await;
     let base = stored(&host, "t").await;
     assert_eq!(base, awkward);
@@ -220,8 +220,117 @@ async fn a_key_that_is_set_to_null_is_null_and_one_that_does_not_change_says_not
     assert_eq!(of_kind(&same, "STATE_DELTA").len(), 0, "nothing changed");
     let null =
         host.run(&with(ask("t", "r3", &[user("m3", "{\"a\": null}")]), "state", json!({"a": 1}))).await;
+    assert_eq!(folded(Some(json!({"a": 1})), &null), json!({"a": null}));
+    assert_eq!(stored(&host, "t").await, json!({}), "to who comes later it is not there");
+    let kept = host.run(&with(ask("t", "r4", &[user("m4", "hello")]), "state", json!({"a": null}))).await;
+    assert_eq!(folded(Some(json!({"a": null})), &kept), json!({"a": null}), "who has it so keeps it so");
+    assert_eq!(of_kind(&kept, "STATE_DELTA").len(), 0, "and it is no change");
+}
+
+/// What a client has that was there until now.
+async fn history(host: &Host) -> Vec<Value> {
+    host.get("/agent/threads/t").await.json().await["messages"].as_array().unwrap().clone()
+}
+
+/// A request of a client with that history and that state.
+fn coming_back(history: &[Value], run: &str, says: &str, state: Value) -> Value {
+    let messages = [history, &[user(&format!("m-{run}"), says)]].concat();
+    with(ask("t", run, &messages), "state", state)
+}
+
+/// What a client is told of its changes that were not taken.
+fn conflicts(frames: &[SseFrame]) -> Vec<Value> {
+    let told = of_kind(frames, "CUSTOM").into_iter().filter(|event| event["name"] == "StateConflict");
+    told.flat_map(|event| event["value"].as_array().unwrap().clone()).collect()
+}
+
+#[tokio::test]
+async fn what_a_client_did_not_touch_is_never_overwritten() {
+    let host = desk(setter()).await;
+    host.run(&ask("t", "r1", &[user("m1", "{\"a\": 1, \"b\": 1}")])).await;
+    let before = history(&host).await;
+    host.run(&ask("t", "r2", &[user("m2", "{\"a\": 2}")])).await;
+    let theirs = json!({"a": 1, "b": 5});
+    let frames = host.run(&coming_back(&before, "r3", "hello", theirs.clone())).await;
+    let wanted = json!({"a": 2, "b": 5});
+    assert_eq!((stored(&host, "t").await, folded(Some(theirs), &frames)), (wanted.clone(), wanted));
+    assert_eq!(conflicts(&frames), Vec::<Value>::new(), "it changed nothing that others did");
+}
+
+#[tokio::test]
+async fn a_key_that_client_and_agent_both_changed_stays_and_the_client_is_told() {
+    let host = desk(setter()).await;
+    host.run(&ask("t", "r1", &[user("m1", "{\"a\": 1, \"b\": 1}")])).await;
+    let before = history(&host).await;
+    host.run(&ask("t", "r2", &[user("m2", "{\"a\": 2}")])).await;
+    let theirs = json!({"a": 9, "b": 1});
+    let frames = host.run(&coming_back(&before, "r3", "hello", theirs.clone())).await;
+    assert_eq!(conflicts(&frames), [json!({"key": "a", "sent": 9, "kept": 2})]);
+    let wanted = json!({"a": 2, "b": 1});
+    assert_eq!((stored(&host, "t").await, folded(Some(theirs), &frames)), (wanted.clone(), wanted));
+    let now = history(&host).await;
+    let again = host.run(&coming_back(&now, "r4", "hello", json!({"a": 9, "b": 1}))).await;
+    assert_eq!(conflicts(&again), Vec::<Value>::new(), "it knows what it changes");
+    assert_eq!(stored(&host, "t").await, json!({"a": 9, "b": 1}));
+}
+
+#[tokio::test]
+async fn both_changed_to_the_same_is_no_conflict_and_a_removal_of_what_others_changed_is_one() {
+    let host = desk(setter()).await;
+    host.run(&ask("t", "r1", &[user("m1", "{\"a\": 1, \"b\": 1, \"c\": 1}")])).await;
+    let before = history(&host).await;
+    host.run(&ask("t", "r2", &[user("m2", "{\"a\": 2, \"b\": 2}")])).await;
+    let theirs = json!({"a": 2, "c": 1});
+    let frames = host.run(&coming_back(&before, "r3", "hello", theirs.clone())).await;
+    assert_eq!(conflicts(&frames), [json!({"key": "b", "kept": 2})]);
+    let wanted = json!({"a": 2, "b": 2, "c": 1});
+    assert_eq!((stored(&host, "t").await, folded(Some(theirs), &frames)), (wanted.clone(), wanted));
+}
+
+#[tokio::test]
+async fn a_client_removes_a_key_by_sending_its_state_without_it() {
+    let host = desk(setter()).await;
+    host.run(&ask("t", "r1", &[user("m1", "{\"a\": 1, \"b\": {\"deep\": 1}}")])).await;
+    let before = history(&host).await;
+    let theirs = json!({"b": {"deep": 1}});
+    let frames = host.run(&coming_back(&before, "r2", "hello", theirs.clone())).await;
     assert_eq!(
-        (folded(Some(json!({"a": 1})), &null), stored(&host, "t").await),
-        (json!({"a": null}), json!({"a": null}))
+        (stored(&host, "t").await, folded(Some(theirs.clone()), &frames)),
+        (theirs.clone(), theirs.clone())
     );
+    let (now, other) = (history(&host).await, host.run(&ask("t", "r3", &[user("m3", "hello")])).await);
+    assert_eq!(folded(None, &other), theirs, "it is gone for others, too");
+    let back = host.run(&coming_back(&now, "r4", "{\"a\": 3}", theirs.clone())).await;
+    assert_eq!(folded(Some(theirs), &back), json!({"a": 3, "b": {"deep": 1}}), "and may come back");
+}
+
+#[tokio::test]
+async fn nothing_is_removed_by_who_keeps_no_state_or_was_not_told_of_it() {
+    let host = desk(setter()).await;
+    host.run(&ask("t", "r1", &[user("m1", "{\"a\": 1, \"b\": 1}")])).await;
+    let before = history(&host).await;
+    let all = json!({"a": 1, "b": 1});
+    for (run, theirs) in [("r2", json!({})), ("r3", json!({"own": 1}))] {
+        host.run(&coming_back(&before, run, "hello", theirs)).await;
+        let stored = stored(&host, "t").await;
+        assert_eq!((&stored["a"], &stored["b"]), (&all["a"], &all["b"]), "{run}: none of it was sent back");
+    }
+    host.run(&with(ask("t", "r4", &[user("m4", "hello")]), "state", json!({"a": 1}))).await;
+    assert_eq!(stored(&host, "t").await["b"], 1, "who sends one message alone may not know of it");
+    host.run(&ask("t", "r5", &[user("m5", "{\"new\": 1}")])).await;
+    host.run(&coming_back(&before, "r6", "hello", json!({"a": 1, "b": 1}))).await;
+    assert_eq!(stored(&host, "t").await["new"], 1, "it was never told of that");
+}
+
+#[tokio::test]
+async fn state_that_a_client_sent_without_a_message_is_its_own_to_change() {
+    let host = desk(setter()).await;
+    host.run(&ask("t", "r1", &[user("m1", "{\"a\": 1}")])).await;
+    let before = history(&host).await;
+    host.run(&with(ask("t", "r2", &before), "state", json!({"a": 2}))).await;
+    let frames = host.run(&coming_back(&before, "r3", "hello", json!({"a": 3}))).await;
+    assert_eq!((conflicts(&frames).len(), stored(&host, "t").await), (0, json!({"a": 3})));
+    let runs = host.get("/agent/threads/t/runs").await.json().await;
+    let runs: Vec<_> = runs["runs"].as_array().unwrap().iter().map(|run| run["runId"].clone()).collect();
+    assert_eq!(runs, ["r1", "r3"], "what has no message is no run");
 }

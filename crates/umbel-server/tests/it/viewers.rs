@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use umbel::{LlmAgent, Runner};
+use umbel::{Content, Handler, LlmAgent, Run, Runner, handler};
 use umbel_server::ServerLimits;
 
 use crate::agents::{self, Script};
@@ -150,12 +150,9 @@ async fn a_run_that_is_under_way_elsewhere_is_followed_to_its_end() {
         let (mut uncut, mut others) = (Vec::new(), Vec::new());
         while let Some(frame) = reply.next().await {
             uncut.push(frame.clone());
-            // That a run begins is told before the log knows of it.
-            if frame.kind() != "RUN_STARTED" {
-                let second = second.clone();
-                let rest = async move { behind(&second, "r", Some(&frame), false).await.frames().await };
-                others.push((uncut.len(), tokio::spawn(rest)));
-            }
+            let second = second.clone();
+            let rest = async move { behind(&second, "r", Some(&frame), false).await.frames().await };
+            others.push((uncut.len(), tokio::spawn(rest)));
         }
         let mut seams = Seams::new(name, &input, &uncut);
         for (cut, other) in others {
@@ -180,4 +177,144 @@ async fn the_stream_of_a_thread_that_is_deleted_elsewhere_has_an_end() {
     assert_eq!(first.send(delete, "").await.status(), 204);
     let rest = other.frames().await;
     assert!(["RUN_ERROR", "RUN_FINISHED"].contains(&rest.last().unwrap().kind()), "{}", shape(&rest));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_the_log_does_not_know_yet_is_found_elsewhere_a_moment_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = file(folder.path());
+    let first = Host::start(service("text", Duration::ZERO, &store).await).await;
+    let second = std::sync::Arc::new(Host::start(service("text", Duration::ZERO, &store).await).await);
+    let input = input("t", "r", "Go on");
+    // Nobody else may write as long as this is held.
+    let held = rusqlite::Connection::open(folder.path().join("sessions.db")).unwrap();
+    held.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut reply = first.post("/a", &input).await;
+    let begun = reply.next().await.unwrap();
+    assert_eq!(begun.kind(), "RUN_STARTED");
+    let other = tokio::spawn({
+        let (second, begun) = (second.clone(), begun.clone());
+        async move { behind(&second, "r", Some(&begun), false).await.frames().await }
+    });
+    let named = tokio::spawn(async move { second.get("/a/runs/r/events?thread=t").await.frames().await });
+    // A slow disk.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    held.execute_batch("COMMIT").unwrap();
+    let uncut = [vec![begun], reply.frames().await].concat();
+    let mut seams = Seams::new("text", &input, &uncut);
+    seams.check("with the last id", &[&uncut[..1], &within(other).await.unwrap()]);
+    seams.check("with the thread", &[&within(named).await.unwrap()]);
+    seams.assert();
+}
+
+/// Holds messages that say `and then` until it is let.
+#[derive(Debug)]
+struct Holds(std::sync::Arc<tokio::sync::Semaphore>);
+
+#[handler]
+impl Handler for Holds {
+    fn name(&self) -> &str {
+        "holds"
+    }
+
+    async fn on_input(
+        &self,
+        _: &Run,
+        input: std::sync::Arc<Content>,
+    ) -> umbel::Result<std::sync::Arc<Content>> {
+        if input.text() == "and then" {
+            self.0.acquire().await.unwrap().forget();
+        }
+        Ok(input)
+    }
+}
+
+/// A run that waits for an answer, and a request that answers and says something.
+async fn answered_and_more(host: &Host) -> Value {
+    let input = input("t", "r", "Mail ann");
+    let uncut = host.post("/a", &input).await.frames().await;
+    let mut more = resume(&input, "r2", &uncut);
+    let said = json!({"id": "m2", "role": "user", "content": "and then"});
+    more["messages"].as_array_mut().unwrap().push(said);
+    more
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_with_a_message_are_followed_elsewhere_through_both_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = file(folder.path());
+    let go = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    let runner = agents::agent("hitl", Duration::ZERO).handler(Holds(go.clone()));
+    let first = Host::start(offer("hitl", runner, &store, ServerLimits::default()).await).await;
+    let second = Host::start(service("hitl", Duration::ZERO, &store).await).await;
+    let more = answered_and_more(&first).await;
+    let mut reply = first.post("/a", &more).await;
+    let mut uncut = read_until(&mut reply, "\"}").await;
+    let cut = uncut.len();
+    let mut other = behind(&second, "r2", None, false).await;
+    let mut elsewhere = read_until(&mut other, "\"}").await;
+    // Long enough for the other one to look at a log in which the first part has ended.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    go.add_permits(1);
+    uncut.extend(reply.frames().await);
+    elsewhere.extend(other.frames().await);
+    assert_eq!(asked(&uncut), 1, "the message is answered with another question: {}", shape(&uncut[cut..]));
+    let mut seams = Seams::new("hitl", &more, &uncut);
+    seams.check("elsewhere", &[&elsewhere]);
+    seams.assert();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_came_with_answers_and_was_lost_is_told_as_not_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = file(folder.path());
+    let never = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    let runner = agents::agent("hitl", Duration::ZERO).handler(Holds(never));
+    let first = Host::start(offer("hitl", runner, &store, ServerLimits::default()).await).await;
+    let second = Host::start(service("hitl", Duration::ZERO, &store).await).await;
+    let more = answered_and_more(&first).await;
+    let mut reply = first.post("/a", &more).await;
+    read_until(&mut reply, "\"}").await;
+    let rest = behind(&second, "r2", None, false).await.frames().await;
+    let end = &rest.last().unwrap().event;
+    assert_eq!((&end["type"], &end["code"]), (&json!("RUN_ERROR"), &json!("NOT_BEGUN")), "{}", shape(&rest));
+    drop((reply, first));
+    let mut again = more.clone();
+    again["runId"] = json!("r3");
+    again.as_object_mut().unwrap().shift_remove("resume");
+    let frames = second.post("/a", &again).await.frames().await;
+    assert_eq!(asked(&frames), 1, "sent again, it is answered: {}", shape(&frames));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn told_to_stop_a_server_ends_streams_of_others_runs_and_they_go_on_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = file(folder.path());
+    let pause = Duration::from_millis(20);
+    let first = Host::start(service("busy_team", pause, &store).await).await;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let second = service("busy_team", pause, &store).await;
+    let second = Host::start_until(second, async { stopped.await.unwrap_or_default() }).await;
+    let input = agents::request("busy_team", "t", "r");
+    let reply = first.post("/a", &input).await;
+    let mut follower = second.get("/a/runs/r/events?thread=t").await;
+    // The same request to a server that knows of the run from the log alone.
+    let mut attached = second.post("/a", &input).await;
+    let mut seen = vec![follower.next().await.unwrap()];
+    let mut attached_seen = vec![attached.next().await.unwrap()];
+    stop.send(()).unwrap();
+    seen.extend(follower.frames().await);
+    attached_seen.extend(attached.frames().await);
+    within(second.finished()).await;
+    let uncut = reply.frames().await;
+    let mut seams = Seams::new("busy_team", &input, &uncut);
+    for (what, seen) in [("followed", seen), ("attached", attached_seen)] {
+        let (last, before) = seen.split_last().unwrap();
+        assert_eq!((last.kind(), &last.event["code"]), ("RUN_ERROR", &json!("SHUTTING_DOWN")), "{what}");
+        for behind_what in [last, before.last().unwrap()] {
+            let rest = behind(&first, "r", Some(behind_what), false).await.frames().await;
+            seams.check(what, &[before, &rest]);
+        }
+    }
+    seams.assert();
 }

@@ -249,7 +249,7 @@ async fn what_is_too_long_goes_only_to_models_that_are_known_to_take_more() {
         let fallback = ModelFallback::new(models[1].clone()).then(models[2].clone());
         let (seen, _) = run(LlmAgent::new("a").model(models[0].clone()).handler(fallback), false).await;
         let was_asked = models.iter().filter(|model| !model.requests().is_empty());
-        let names: Vec<&str> = was_asked.map(|model| umbel::Model::name(model)).collect();
+        let names: Vec<&str> = was_asked.map(umbel::Model::name).collect();
         assert_eq!(names.join(" "), asked);
         match asked {
             "first" => assert_eq!(seen.kind(), too_long().kind()),

@@ -428,15 +428,14 @@ async fn told(runner: &Runner, key: &SessionKey) -> u64 {
     sum
 }
 
-/// Makes so many calls one after the other, then says its last word. Each step takes more.
-fn stepping(name: &str, tool: &'static str, steps: usize) -> LlmAgent {
+/// Makes so many calls at once, so many times, then says its last word. Each step takes more.
+fn stepping(name: &str, tool: &'static str, steps: usize, at_once: usize) -> LlmAgent {
     let model = ScriptedModel::from_fn("m", move |request: &ModelRequest| {
         let mine = request.contents.iter().filter(|content| content.role == Some(umbel::Role::Model)).count();
         let prompt = 10_u64.pow(u32::try_from(mine).unwrap());
+        let call = |n: usize| call_with_id(&format!("c{mine}-{n}"), tool, json!({"request": "go"}));
         let response = match mine < steps {
-            true => {
-                took(calls([call_with_id(&format!("c{mine}"), tool, json!({"request": "go"}))]), prompt, 0)
-            }
+            true => took(calls((0..at_once).map(call)), prompt, 0),
             false => says("done", prompt, 0),
         };
         vec![Ok(Chunk::Complete(response))]
@@ -444,12 +443,12 @@ fn stepping(name: &str, tool: &'static str, steps: usize) -> LlmAgent {
     LlmAgent::new(name).description("Works.").model(model)
 }
 
-#[tokio::test]
-async fn whatever_write_a_process_dies_at_all_that_is_in_the_logs_is_counted_once() {
+/// Lets the process die at each write of a run, before it and behind it, and goes on in another one. Gives how often.
+async fn dies_everywhere(at_once: usize) -> usize {
     let make = |store: Spy| -> RunnerBuilder {
-        let inner = stepping("child", "echo", 1).tool(echo());
-        let child = stepping("child", "child", 1).tool(AgentTool::new(inner));
-        let agent = stepping("a", "child", 2).tool(AgentTool::new(child));
+        let inner = stepping("child", "echo", 1, 1).tool(echo());
+        let child = stepping("child", "child", 1, 1).tool(AgentTool::new(inner));
+        let agent = stepping("a", "child", 2, at_once).tool(AgentTool::new(child));
         let runner = Runner::builder("app", agent).sessions(store).lease(Duration::from_millis(5));
         runner.handler(UsageLedger::new(prices()))
     };
@@ -469,14 +468,26 @@ async fn whatever_write_a_process_dies_at_all_that_is_in_the_logs_is_counted_onc
             (deaths, alive) = (deaths + 1, alive + usize::from(dying.writes() < number));
             let (session, run) = used(&other, &key).await;
             let expected = told(&other, &key).await;
-            assert!(expected >= 111 + 2 * (11 + 11), "{death:?}: {expected}");
+            assert!(expected >= 111 + 2 * 22 * at_once as u64, "{death:?}: {expected}");
             assert_eq!((session.total().tokens(), run.total().tokens()), (expected, expected), "{death:?}");
         }
         if alive == 2 {
-            break;
+            return deaths;
         }
     }
+    deaths
+}
+
+#[tokio::test]
+async fn whatever_write_a_process_dies_at_all_that_is_in_the_logs_is_counted_once() {
+    let deaths = dies_everywhere(1).await;
     assert!(deaths > 30, "{deaths}");
+}
+
+#[tokio::test]
+async fn that_holds_for_agents_that_work_at_the_same_time_too() {
+    let deaths = dies_everywhere(2).await;
+    assert!(deaths > 60, "{deaths}");
 }
 
 #[tokio::test]

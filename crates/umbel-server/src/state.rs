@@ -1,0 +1,187 @@
+//! The state that a client sends, held against what it was last told.
+//!
+//! A client sends its whole state, and may not have heard of all that happened since. So what it sends is taken as changes of
+//! what it was last told: what it did not touch is never overwritten, and where somebody else changed the same key
+//! meanwhile, what the session has stays, and the client is told.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use umbel_agui::{AguiEvent, Cast, EventKind, InputMark, messages};
+use umbel_core::{Event, List, Object, State, StateScope};
+
+use crate::plan::has_message;
+
+/// The name of the event that tells a client which of its changes were not taken.
+const CONFLICT: &str = "StateConflict";
+
+/// What a client's state comes to.
+#[derive(Debug, Default)]
+pub(crate) struct Merged {
+    /// The keys to be written. One that is removed becomes `null`.
+    pub(crate) delta: Object,
+    /// The state that the client sees then.
+    pub(crate) ours: Object,
+    /// What the client changed, and somebody else too.
+    pub(crate) conflicts: Vec<Conflict>,
+}
+
+/// A key that a client changed, and somebody else since the client was last told of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Conflict {
+    key: String,
+    /// What the client made of it; `None` if it removed the key.
+    sent: Option<Value>,
+    /// What it is.
+    kept: Value,
+}
+
+/// A session's log, as far as it concerns the state of its client.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) events: &'a List<Arc<Event>>,
+    /// The last message that the client has and the log too, if there is one.
+    pub(crate) message: Option<&'a str>,
+}
+
+/// Holds what a client sends against the session's state. `of_request` follows from the request and counts in any case.
+pub(crate) fn merge(
+    cast: &Arc<Cast>,
+    kept: Option<&State>,
+    theirs: Option<&Value>,
+    of_request: &Object,
+    known: Known<'_>,
+) -> Merged {
+    let ours = kept.map(|state| visible(cast, state)).unwrap_or_default();
+    let mut merged = Merged { ours, ..Merged::default() };
+    let theirs = theirs.and_then(Value::as_object);
+    if let Some(theirs) = theirs {
+        merged.take(cast, theirs, known);
+    }
+    merged.delta.extend(of_request.clone());
+    let Merged { delta, ours, .. } = &mut merged;
+    for (key, value) in delta.iter().filter(|(key, _)| cast.shows(key)) {
+        if value.is_null() {
+            ours.shift_remove(key);
+        } else {
+            ours.insert(key.clone(), value.clone());
+        }
+    }
+    // A key that is `null` is not there. Whoever has it so may keep it so.
+    for (key, _) in theirs.into_iter().flatten().filter(|(key, value)| value.is_null() && cast.shows(key)) {
+        ours.entry(key.clone()).or_insert(Value::Null);
+    }
+    merged
+}
+
+impl Merged {
+    fn take(&mut self, cast: &Arc<Cast>, theirs: &Object, known: Known<'_>) {
+        let Self { delta, ours, conflicts } = self;
+        let differs = |key: &str, value: &Value| ours.get(key).unwrap_or(&Value::Null) != value;
+        let changed = theirs.iter().filter(|(key, value)| cast.shows(key) && differs(key, value));
+        let changed = changed.map(|(key, value)| (key, Some(value)));
+        let missing = ours.keys().filter(|key| !theirs.contains_key(*key)).map(|key| (key, None));
+        let mut told: Option<Option<Told<'_>>> = None;
+        let mut keeps_state = None;
+        for (key, sent) in changed.chain(missing) {
+            let told = told.get_or_insert_with(|| Told::of(cast, known)).as_ref();
+            let kept = ours.get(key).cloned().unwrap_or_default();
+            match (sent, told) {
+                (Some(sent), Some(told)) if told.changed_since(key) => {
+                    if told.last(key).unwrap_or(&Value::Null) != sent {
+                        conflicts.push(Conflict { key: key.clone(), sent: Some(sent.clone()), kept });
+                    }
+                }
+                (Some(sent), _) => drop(delta.insert(key.clone(), sent.clone())),
+                (None, Some(told)) if told.had(key) => {
+                    // Who sends nothing of what it was told has not removed it all: it keeps no state.
+                    let sends = |key: &String| ours.contains_key(key) && told.had(key);
+                    if !*keeps_state.get_or_insert_with(|| theirs.keys().any(sends)) {
+                        continue;
+                    }
+                    if told.changed_since(key) {
+                        conflicts.push(Conflict { key: key.clone(), sent: None, kept });
+                    } else {
+                        delta.insert(key.clone(), Value::Null);
+                    }
+                }
+                // It never heard of the key, or nobody knows whether it did.
+                (None, _) => {}
+            }
+        }
+    }
+}
+
+/// How far the log was told to a client.
+struct Told<'a> {
+    events: &'a List<Arc<Event>>,
+    count: usize,
+}
+
+impl<'a> Told<'a> {
+    /// Up to the last message that the client has, with what its run had to tell behind it that is no message.
+    fn of(cast: &Arc<Cast>, known: Known<'a>) -> Option<Self> {
+        let Known { events, message } = known;
+        let message = message?;
+        let back = events.iter().rev().position(|event| has_message(event, message))?;
+        let count = events.len() - back;
+        let run = &events.get(count.checked_sub(1)?)?.run;
+        let is_silent = |event: &Arc<Event>| messages(cast, [event], true).is_empty();
+        let behind = events.iter_from(count).take_while(|event| event.run == *run && is_silent(event));
+        Some(Self { events, count: count + behind.count() })
+    }
+
+    /// Whether somebody changed a key since.
+    fn changed_since(&self, key: &str) -> bool {
+        let since = self.events.iter_from(self.count).filter(|event| !is_of_client(event));
+        since.into_iter().any(|event| writes(event, key).is_some())
+    }
+
+    /// What the client was last told of a key, as far as an event says it.
+    fn last(&self, key: &str) -> Option<&Value> {
+        let told = self.events.iter().rev().skip(self.events.len() - self.count);
+        told.into_iter().find_map(|event| writes(event, key))
+    }
+
+    /// Whether the client was told that a key is there. What no event wrote was there from the beginning.
+    fn had(&self, key: &str) -> bool {
+        match self.last(key) {
+            Some(value) => !value.is_null(),
+            None => !self.changed_since(key),
+        }
+    }
+}
+
+fn writes<'a>(event: &'a Event, key: &str) -> Option<&'a Value> {
+    event.state_delta()?.get(key)
+}
+
+/// Whether an event is nothing but state that a client sent: it knows of that.
+fn is_of_client(event: &Event) -> bool {
+    event.is_user() && event.content.is_none() && InputMark::of(event).is_some()
+}
+
+/// Tells a client which of its changes were not taken.
+pub(crate) fn tell_conflicts(conflicts: &[Conflict], sink: &mut impl FnMut(&AguiEvent<'_>)) {
+    if conflicts.is_empty() {
+        return;
+    }
+    let told = conflicts.iter().map(|Conflict { key, sent, kept }| match sent {
+        Some(sent) => json!({"key": key, "sent": sent, "kept": kept}),
+        None => json!({"key": key, "kept": kept}),
+    });
+    let value = Cow::Owned(told.collect());
+    sink(&EventKind::Custom { name: Cow::Borrowed(CONFLICT), value }.into());
+}
+
+/// The state as clients see it. What is `null` was removed.
+pub(crate) fn visible(cast: &Cast, state: &State) -> Object {
+    let mut all = Object::clone(state.scope(StateScope::Session));
+    all.retain(|key, value| cast.shows(key) && !value.is_null());
+    if cast.scoped_state {
+        let scoped = state.to_object().into_iter();
+        all.extend(scoped.filter(|(key, value)| cast.shows(key) && !value.is_null()));
+    }
+    all
+}
