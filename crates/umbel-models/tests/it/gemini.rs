@@ -463,7 +463,7 @@ fn an_answer_that_is_not_streamed_says_the_same() {
     assert_eq!(meta.unknown["avgLogprobs"], -0.25);
     assert_eq!(meta.unknown["safetyRatings"][0]["probability"], "LOW");
     assert!(meta.unknown.contains_key("urlContextMetadata"));
-    assert_eq!(whole(&read_stream(&model, &sse(&[answer.clone()]))), &whole_answer);
+    assert_eq!(whole(&read_stream(&model, &sse(&[answer]))), &whole_answer);
     // Asked for a stream without frames, Gemini answers with a list.
     let listed = json!([frame(json!([{"text": "One "}])), last(json!([{"text": "two"}]), "STOP")]);
     assert_eq!(parts(&read_whole(&model, &listed)), json!([{"text": "One two"}]));

@@ -242,7 +242,7 @@ fn an_answer_that_is_not_streamed_says_the_same() {
         (&meta.unknown["stopReason"], &meta.unknown["logprobsResult"][0]["token"]),
         (&json!("length"), &json!("Once"))
     );
-    assert_eq!(whole(&read_stream(&ollama(), &lines(&[answer.clone()]))), &whole_answer);
+    assert_eq!(whole(&read_stream(&ollama(), &lines(&[answer]))), &whole_answer);
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn streams_that_fail_or_break_off_end_with_an_error_that_says_so() {
     let model = ollama();
     let read = |bytes: &[u8]| read_stream(&model, bytes).pop().unwrap().unwrap_err();
     let said = line(json!({"content": "Once"}));
-    assert_eq!(read(&lines(&[said.clone()])).kind(), ErrorKind::StreamCut);
+    assert_eq!(read(&lines(std::slice::from_ref(&said))).kind(), ErrorKind::StreamCut);
     let failed =
         read(&lines(&[said.clone(), json!({"error": "an error was encountered while running the model"})]));
     assert!(failed.message().contains("ollama: an error was encountered"), "{failed}");
