@@ -332,9 +332,11 @@ struct Line<'a> {
 struct Message<'a> {
     #[serde(borrow)]
     content: Option<Cow<'a, str>>,
-    // Servers that stand in for Ollama call it by another name.
-    #[serde(borrow, alias = "reasoning_content")]
+    #[serde(borrow)]
     thinking: Option<Cow<'a, str>>,
+    /// The same, from servers that stand in for Ollama.
+    #[serde(borrow)]
+    reasoning_content: Option<Cow<'a, str>>,
     #[serde(borrow)]
     tool_calls: Option<Vec<ToolCall<'a>>>,
 }
@@ -400,7 +402,7 @@ impl OllamaReader {
 }
 
 fn said(message: &Message<'_>, answer: &mut Answer) -> Result<()> {
-    if let Some(thought) = &message.thinking {
+    if let Some(thought) = message.thinking.as_ref().or(message.reasoning_content.as_ref()) {
         answer.think(thought, OWN, || json!({}))?;
     }
     if let Some(words) = &message.content {

@@ -43,7 +43,8 @@ const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 #[derive(Clone, Debug)]
 pub(crate) struct Gemini {
     vertex: Option<Vertex>,
-    generation: Generation,
+    /// It is told in words how hard to think, and insists on the signatures of its calls.
+    is_third: bool,
 }
 
 /// A project on Vertex.
@@ -53,32 +54,17 @@ pub(crate) struct Vertex {
     pub(crate) location: String,
 }
 
-/// Which rules a model has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Generation {
-    /// Gemini up to 2.5.
-    Second,
-    /// Gemini 3 and later: it is told in words how hard to think, and insists on the signatures of its calls.
-    Third,
-    /// Something else, such as Gemma.
-    Other,
-}
-
-impl Generation {
-    fn of(model: &str) -> Self {
-        let Some((_, rest)) = model.split_once("gemini-") else { return Self::Other };
-        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-        match digits.parse::<u32>() {
-            Ok(number) if number < 3 => Self::Second,
-            // `gemini-flash-latest` and its like are of today.
-            _ => Self::Third,
-        }
-    }
+/// Whether a model is of Gemini 3 or later.
+fn is_third(model: &str) -> bool {
+    let Some((_, rest)) = model.split_once("gemini-") else { return false };
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    // `gemini-flash-latest` and its like are of today.
+    digits.parse::<u32>().ok().is_none_or(|number| number >= 3)
 }
 
 impl Gemini {
     pub(crate) fn new(model: &str) -> Self {
-        Self { vertex: None, generation: Generation::of(model) }
+        Self { vertex: None, is_third: is_third(model) }
     }
 
     pub(crate) fn on_vertex(model: &str, vertex: Vertex) -> Self {
@@ -126,11 +112,11 @@ impl Gemini {
     /// Gemini 3 is told in words how hard to think, those before it in tokens. Both at once are refused.
     fn thinking(&self, thinking: Thinking) -> Value {
         let mut out = json!({"includeThoughts": thinking.include_thoughts});
-        let (key, value) = match (thinking.effort, thinking.budget, self.generation) {
-            (None, None, _) => return out,
-            (Some(effort), _, Generation::Third) => ("thinkingLevel", json!(effort.as_str().to_uppercase())),
-            (_, Some(budget), _) => ("thinkingBudget", json!(budget)),
-            (Some(effort), None, _) => ("thinkingBudget", json!(budget(effort))),
+        let (key, value) = match (thinking.effort, thinking.budget) {
+            (None, None) => return out,
+            (Some(effort), _) if self.is_third => ("thinkingLevel", json!(effort.as_str().to_uppercase())),
+            (_, Some(budget)) => ("thinkingBudget", json!(budget)),
+            (Some(effort), None) => ("thinkingBudget", json!(budget(effort))),
         };
         if let Value::Object(out) = &mut out {
             out.insert(key.to_owned(), value);
@@ -188,7 +174,7 @@ impl Gemini {
         if part.is_thought() {
             wire.set("thought", &true);
         }
-        let needed = || (is_first_call && self.generation == Generation::Third).then_some(NO_SIGNATURE);
+        let needed = || (is_first_call && self.is_third).then_some(NO_SIGNATURE);
         wire.maybe("thoughtSignature", signature(part).or_else(needed));
         for key in PART_KEYS {
             wire.maybe(key, part.unknown(key));
@@ -296,7 +282,7 @@ impl Wire for Gemini {
 
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::default();
-        capabilities.schema_with_tools = self.generation == Generation::Third;
+        capabilities.schema_with_tools = self.is_third;
         capabilities.refuses_display_names = self.vertex.is_none();
         capabilities
     }

@@ -159,7 +159,9 @@ impl GeminiReader {
             }
         }
         if let Some(reason) = candidate.finish_reason {
-            answer.stop(&reason, &reason);
+            // A word of servers that stand in for Gemini: it has calls in it, and nothing is wrong.
+            let is_good = reason == "FUNCTION_CALL";
+            answer.stop(&reason, if is_good { "STOP" } else { reason.as_str() });
             answer.meta.finish_message = candidate.finish_message;
             self.stopped = true;
         }

@@ -463,7 +463,7 @@ fn an_answer_that_is_not_streamed_says_the_same() {
     assert_eq!(meta.unknown["avgLogprobs"], -0.25);
     assert_eq!(meta.unknown["safetyRatings"][0]["probability"], "LOW");
     assert!(meta.unknown.contains_key("urlContextMetadata"));
-    assert_eq!(whole(&read_stream(&model, &sse(&[answer.clone()]))), &whole_answer);
+    assert_eq!(whole(&read_stream(&model, &sse(&[answer]))), &whole_answer);
     // Asked for a stream without frames, Gemini answers with a list.
     let listed = json!([frame(json!([{"text": "One "}])), last(json!([{"text": "two"}]), "STOP")]);
     assert_eq!(parts(&read_whole(&model, &listed)), json!([{"text": "One two"}]));
@@ -515,6 +515,11 @@ fn every_reason_to_stop_but_the_good_one_is_an_error_of_its_name() {
         assert_eq!(whole.meta.unwrap().unknown["stopReason"], reason);
         assert_eq!(whole.content, None);
     }
+    let calls = read_whole(
+        &named("gemini/m"),
+        &last(json!([{"functionCall": {"id": "c", "name": "t"}}]), "FUNCTION_CALL"),
+    );
+    assert_eq!((calls.finish_reason(), calls.error_code()), (Some("STOP"), None));
     let silent = read_whole(&named("gemini/m"), &last(json!([]), "STOP"));
     assert_eq!((silent.content.as_ref(), silent.error_code()), (None, None));
 }

@@ -242,7 +242,7 @@ fn an_answer_that_is_not_streamed_says_the_same() {
         (&meta.unknown["stopReason"], &meta.unknown["logprobsResult"][0]["token"]),
         (&json!("length"), &json!("Once"))
     );
-    assert_eq!(whole(&read_stream(&ollama(), &lines(&[answer.clone()]))), &whole_answer);
+    assert_eq!(whole(&read_stream(&ollama(), &lines(&[answer]))), &whole_answer);
 }
 
 #[test]
@@ -259,6 +259,15 @@ fn every_reason_to_stop_is_told() {
 }
 
 #[test]
+fn thoughts_are_read_by_the_name_that_others_give_them_too() {
+    let bytes = lines(&[line(json!({"content": "", "reasoning_content": "hm"})), end("stop")]);
+    assert_eq!(
+        parts(whole(&read_stream(&ollama(), &bytes))),
+        json!([{"text": "hm", "thought": true, "ollama": {}}])
+    );
+}
+
+#[test]
 fn arguments_that_are_no_object_are_kept_as_they_came() {
     let call = json!({"function": {"name": "t", "arguments": "{\"a\":"}});
     let bytes = lines(&[line(json!({"tool_calls": [call]})), end("stop")]);
@@ -272,7 +281,7 @@ fn streams_that_fail_or_break_off_end_with_an_error_that_says_so() {
     let model = ollama();
     let read = |bytes: &[u8]| read_stream(&model, bytes).pop().unwrap().unwrap_err();
     let said = line(json!({"content": "Once"}));
-    assert_eq!(read(&lines(&[said.clone()])).kind(), ErrorKind::StreamCut);
+    assert_eq!(read(&lines(std::slice::from_ref(&said))).kind(), ErrorKind::StreamCut);
     let failed =
         read(&lines(&[said.clone(), json!({"error": "an error was encountered while running the model"})]));
     assert!(failed.message().contains("ollama: an error was encountered"), "{failed}");
