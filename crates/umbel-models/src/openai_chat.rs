@@ -118,7 +118,7 @@ impl OpenAiChat {
 
     /// The instruction, and a schema that can be sent in no other way.
     fn instruction(&self, request: &ModelRequest) -> String {
-        let mut text = request.instruction.text().to_string();
+        let mut text = request.instruction.text();
         if let Some(schema) = request.output_schema.as_ref().filter(|_| self.lacks_schemas(request)) {
             if !text.is_empty() {
                 text.push_str("\n\n");

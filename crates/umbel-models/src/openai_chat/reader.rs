@@ -407,7 +407,7 @@ impl ChatReader {
     /// Finishes the answer, if it is complete as far as that can be told.
     fn finish(&mut self, is_over: bool, answer: &mut Answer) {
         let said_something = !answer.is_empty() || !self.audio.bytes.is_empty();
-        if !self.stopped && !(is_over && said_something) {
+        if !(self.stopped || is_over && said_something) {
             return;
         }
         if !self.stopped {
