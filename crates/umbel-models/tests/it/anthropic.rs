@@ -205,7 +205,7 @@ fn each_kind_of_part_is_shown_as_far_as_it_can_be() {
         (file(none.clone(), "https://a/b.JPG?x=1"), url("image", "https://a/b.JPG?x=1")),
         (file(pdf.clone(), "https://a/b"), url("document", "https://a/b")),
         (file(none.clone(), "http://a/b.pdf"), url("document", "http://a/b.pdf")),
-        (file(none.clone(), "https://a/b"), text("[file: https://a/b]")),
+        (file(none, "https://a/b"), text("[file: https://a/b]")),
         (file(pdf.clone(), "gs://a/b.pdf"), text("[file: gs://a/b.pdf]")),
         (
             file(json!("image/png"), "file_1"),
