@@ -1,5 +1,7 @@
 //! What is sent to providers, and what is made of their answers: with bytes, without a network.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
 mod anthropic;
 mod gemini;
 mod http;
