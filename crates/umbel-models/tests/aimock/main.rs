@@ -1,5 +1,7 @@
 //! Every provider against aimock, which speaks like all of them. `cargo xtask test models` starts it and runs these.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -40,7 +40,7 @@ fn text(text: &str) -> Value {
 }
 
 /// The events of a message with these blocks.
-fn events(blocks: &[Value], stop: Value) -> Vec<Value> {
+fn events(blocks: &[Value], stop: &Value) -> Vec<Value> {
     let mut events = vec![
         json!({"type": "message_start", "message": {"id": "msg_1", "type": "message", "role": "assistant",
             "model": "claude-opus-4-6", "content": [], "stop_reason": null, "stop_sequence": null,
@@ -101,8 +101,8 @@ fn block_events(index: usize, block: &Value) -> Vec<Value> {
 }
 
 /// What is made of an answer with these blocks, streamed and as a whole, which must be the same.
-fn answer(blocks: &[Value], stop: Value) -> (Vec<umbel_core::Result<Chunk>>, Response) {
-    let chunks = read_stream(&model(), &sse(&events(blocks, stop.clone())));
+fn answer(blocks: &[Value], stop: &Value) -> (Vec<umbel_core::Result<Chunk>>, Response) {
+    let chunks = read_stream(&model(), &sse(&events(blocks, stop)));
     let mut message = json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-6",
         "content": blocks, "usage": {"input_tokens": 5, "output_tokens": 12, "cache_read_input_tokens": 20,
         "cache_creation_input_tokens": 3, "service_tier": "standard"}});
@@ -525,7 +525,7 @@ fn a_stream_gives_thoughts_words_calls_and_usage() {
             json!({"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Berlin", "n": 1}}),
             json!({"type": "tool_use", "id": "toolu_2", "name": "clock", "input": {}}),
         ],
-        json!({"stop_reason": "tool_use", "stop_sequence": null}),
+        &json!({"stop_reason": "tool_use", "stop_sequence": null}),
     );
     assert_eq!(streamed_text(&chunks), "One moment 😀");
     assert_eq!(
@@ -560,7 +560,7 @@ fn a_stream_gives_thoughts_words_calls_and_usage() {
 
 #[test]
 fn usage_at_the_end_of_a_stream_counts_and_thoughts_are_told_apart() {
-    let mut frames = events(&[json!({"type": "text", "text": "hi"})], end_turn());
+    let mut frames = events(&[json!({"type": "text", "text": "hi"})], &end_turn());
     let last = frames.len() - 2;
     frames[last]["usage"] = json!({"input_tokens": 10, "cache_read_input_tokens": 30,
         "cache_creation_input_tokens": 0, "output_tokens": 50, "output_tokens_details": {"thinking_tokens": 40},
@@ -590,7 +590,7 @@ fn every_reason_to_stop_is_told_in_the_words_of_both() {
         ("pause_turn", "PAUSE_TURN", Some("PAUSE_TURN")),
         ("something_new", "STOP", None),
     ] {
-        let (_, whole) = answer(&[text("Once")], json!({"stop_reason": word, "stop_sequence": null}));
+        let (_, whole) = answer(&[text("Once")], &json!({"stop_reason": word, "stop_sequence": null}));
         assert_eq!((whole.finish_reason(), whole.error_code()), (Some(reason), error), "{word}");
         assert_eq!(whole.meta.unwrap().unknown["stopReason"], word);
     }
@@ -600,11 +600,11 @@ fn every_reason_to_stop_is_told_in_the_words_of_both() {
 fn what_is_told_about_the_end_is_kept() {
     let details = json!({"type": "refusal", "category": "bio", "explanation": "Not this."});
     let (_, refused) =
-        answer(&[], json!({"stop_reason": "refusal", "stop_details": details, "container": {"id": "k"}}));
+        answer(&[], &json!({"stop_reason": "refusal", "stop_details": details, "container": {"id": "k"}}));
     let meta = refused.meta.unwrap();
     assert_eq!(meta.error_message.as_deref(), Some("Not this."));
     assert_eq!((&meta.unknown["stopDetails"], &meta.unknown["container"]), (&details, &json!({"id": "k"})));
-    let (_, stopped) = answer(&[text("a")], json!({"stop_reason": "stop_sequence", "stop_sequence": "END"}));
+    let (_, stopped) = answer(&[text("a")], &json!({"stop_reason": "stop_sequence", "stop_sequence": "END"}));
     assert_eq!(stopped.meta.unwrap().unknown["stopSequence"], "END");
 }
 
@@ -624,7 +624,7 @@ fn all_that_the_model_said_goes_back_as_it_came_and_in_order() {
         json!({"type": "tool_use", "id": "toolu_1", "name": "t", "input": {"a": 1},
                "caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}}),
     ];
-    let (_, whole) = answer(&blocks, json!({"stop_reason": "tool_use"}));
+    let (_, whole) = answer(&blocks, &json!({"stop_reason": "tool_use"}));
     assert_eq!(sent_back(MODEL, &whole), json!(blocks));
     assert_eq!(
         whole.meta.as_ref().unwrap().citation_metadata.as_ref().unwrap()["citations"],
@@ -641,7 +641,7 @@ fn all_that_the_model_said_goes_back_as_it_came_and_in_order() {
 fn a_call_that_the_model_made_itself_needs_no_caller() {
     let call =
         json!({"type": "tool_use", "id": "toolu_1", "name": "t", "input": {}, "caller": {"type": "direct"}});
-    let (_, whole) = answer(&[call], json!({"stop_reason": "tool_use"}));
+    let (_, whole) = answer(&[call], &json!({"stop_reason": "tool_use"}));
     assert_eq!(parts(&whole), json!([{"functionCall": {"id": "toolu_1", "name": "t", "args": {}}}]));
 }
 
@@ -653,7 +653,7 @@ fn thoughts_of_another_model_are_not_sent_and_signatures_of_others_never() {
             json!({"type": "redacted_thinking", "data": "b3BhcXVl"}),
             text("Well."),
         ],
-        end_turn(),
+        &end_turn(),
     );
     assert_eq!(sent_back("anthropic/claude-opus-5-5", &whole), json!([text("Well.")]));
     assert_eq!(sent_back("anthropic/claude-opus-4-6-20260205", &whole).as_array().unwrap().len(), 3);
@@ -679,7 +679,7 @@ fn a_turn_that_was_paused_is_sent_as_the_last_one() {
         text("I look."),
         json!({"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "rust"}}),
     ];
-    let (_, paused) = answer(&blocks, json!({"stop_reason": "pause_turn"}));
+    let (_, paused) = answer(&blocks, &json!({"stop_reason": "pause_turn"}));
     let said = paused.content.as_deref().unwrap().clone();
     let written = unmarked(&model(), &request([Content::user("go"), said]));
     assert_eq!(
@@ -694,7 +694,7 @@ fn blocks_that_come_in_turns_or_never_end_are_put_together() {
         |index: u64, delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
     let start = |index: u64, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
     let input = |more: &str| json!({"type": "input_json_delta", "partial_json": more});
-    let mut frames = events(&[], json!({"stop_reason": "tool_use"}));
+    let mut frames = events(&[], &json!({"stop_reason": "tool_use"}));
     let mixed = [
         start(0, json!({"type": "tool_use", "id": "a", "name": "t", "input": {}})),
         start(1, json!({"type": "tool_use", "id": "b", "name": "t", "input": {"early": true}})),
@@ -724,7 +724,7 @@ fn blocks_that_come_in_turns_or_never_end_are_put_together() {
 fn arguments_that_are_no_json_are_kept_as_they_came() {
     let mut frames = events(
         &[json!({"type": "tool_use", "id": "a", "name": "t", "input": {"city": "Rome"}})],
-        json!({"stop_reason": "max_tokens"}),
+        &json!({"stop_reason": "max_tokens"}),
     );
     let second_half = frames.iter().rposition(|frame| frame["delta"]["partial_json"].is_string()).unwrap();
     frames.remove(second_half);
@@ -736,7 +736,7 @@ fn arguments_that_are_no_json_are_kept_as_they_came() {
 #[test]
 fn streams_that_fail_or_break_off_end_with_an_error_that_says_so() {
     let model = model();
-    let all = events(&[text("Once upon")], end_turn());
+    let all = events(&[text("Once upon")], &end_turn());
     for len in 0..all.len() {
         let error = read_stream(&model, &sse(&all[..len])).pop().unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StreamCut, "after {len} frames");
@@ -780,7 +780,7 @@ fn bytes_that_nobody_would_send_are_an_error_and_no_panic() {
             json!({"type": "tool_use", "id": "a", "name": "t", "input": {"a": 1}}),
             json!({"type": "server_tool_use", "id": "s", "name": "w", "input": {"q": 1}}),
         ],
-        json!({"stop_reason": "refusal", "stop_details": {"explanation": "no"}}),
+        &json!({"stop_reason": "refusal", "stop_details": {"explanation": "no"}}),
     );
     // Each value of each frame is replaced by something that does not belong there.
     for at in 0..frames.len() {
@@ -806,7 +806,7 @@ fn bytes_that_nobody_would_send_are_an_error_and_no_panic() {
 
 #[tokio::test]
 async fn requests_go_to_the_address_of_the_environment_with_key_and_version() {
-    let frames = String::from_utf8(sse(&events(&[text("Hello")], end_turn()))).unwrap();
+    let frames = String::from_utf8(sse(&events(&[text("Hello")], &end_turn()))).unwrap();
     let headers = "content-type: text/event-stream\r\nrequest-id: req_1\r\n";
     for behind in ["", "/", "/v1", "/v1/"] {
         let server = Server::answering("200 OK", headers, &frames).await;
