@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::onion::{self, Figure};
 use crate::test::{Verdict, ensure, root};
@@ -35,7 +36,7 @@ fn measure_and_compare() -> Result<Vec<String>, Trouble> {
     let bench = root().join("bench");
     let budgets = read_budgets(&bench)?;
     let mut measured = BTreeMap::new();
-    let plain = build(&bench, "bench-umbel", false)?;
+    let (plain, counting) = (build("bench-umbel", false)?, build("bench-umbel", true)?);
     for scenario in ["text", "tool", "stream"] {
         let cost = per_run(&plain, &["fixed", scenario])?;
         measured.insert(format!("instructions_{scenario}"), cost);
@@ -46,7 +47,6 @@ fn measure_and_compare() -> Result<Vec<String>, Trouble> {
         let far = per_turn(&plain, scenario, 1_000)?;
         measured.insert(format!("growth_{scenario}_percent"), far * 100 / near.max(1));
     }
-    let counting = build(&bench, "bench-umbel", true)?;
     let allocs = json_of(&counting, &["allocs"])?;
     for scenario in ["text", "tool", "stream"] {
         let count = allocs.pointer(&format!("/result/{scenario}/allocations")).and_then(Value::as_u64);
@@ -55,9 +55,9 @@ fn measure_and_compare() -> Result<Vec<String>, Trouble> {
     let memory = json_of(&counting, &["memory"])?;
     let heap = memory.pointer("/result/live_heap_bytes_per_session").and_then(Value::as_u64);
     measured.insert("heap_bytes_per_session".to_owned(), heap.unwrap_or(u64::MAX));
-    let stores = stores::Bench::new(&bench)?;
+    let stores = stores::Bench::new()?;
     measured.extend(stores::instructions_of_turns(&stores)?);
-    measured.extend(http::short(&http::Bench::new(&bench)?)?);
+    measured.extend(http::short(&http::Bench::new()?)?);
     let mut problems = compare(&budgets, &measured);
     let figures = onion::figures(&plain, &counting)?.into_iter().chain(stores::figures(&stores)?);
     for Figure { name, value, wanted } in figures {
@@ -92,10 +92,16 @@ fn read_budgets(bench: &Path) -> Result<BTreeMap<String, u64>, Trouble> {
         .map_err(|e| Trouble::Broken(format!("{} is not as it should be: {e}", path.display())))
 }
 
-/// Builds a crate of the benchmark and gives a copy of the binary.
-pub(crate) fn build(bench: &Path, package: &str, counting: bool) -> Result<PathBuf, Trouble> {
+/// The crates that measure Umbel. They are always built together: each alone would want its dependencies with other
+/// features, and so build most of them again.
+const CRATES: [&str; 3] = ["bench-umbel", "bench-stores", "bench-http"];
+
+/// Builds the benchmark and gives a copy of the binary of one crate.
+pub(crate) fn build(package: &str, counting: bool) -> Result<PathBuf, Trouble> {
+    let bench = root().join("bench");
     let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    command.args(["build", "--release", "--quiet", "--locked", "-p", package]).current_dir(bench);
+    command.args(["build", "--release", "--quiet", "--locked"]).current_dir(&bench);
+    command.args(CRATES.iter().flat_map(|package| ["-p", package]));
     if counting {
         command.args(["--features", "harness/count-alloc"]);
     }
@@ -111,10 +117,41 @@ pub(crate) fn build(bench: &Path, package: &str, counting: bool) -> Result<PathB
     Ok(copy)
 }
 
-/// Instructions of one run, as the difference of two counts.
+/// A folder for databases. It is beside the binary and not among temporary files, which may be in memory.
+pub(crate) fn folder_beside(binary: &Path) -> Result<TempDir, Trouble> {
+    let beside = binary.parent().unwrap_or(binary);
+    tempfile::tempdir_in(beside)
+        .map_err(|error| Trouble::Broken(format!("no folder for databases in {}: {error}", beside.display())))
+}
+
+/// What one of them costs, as the difference of two counts.
+pub(crate) fn per_one(
+    few: u64,
+    many: u64,
+    count: impl Fn(u64) -> Result<u64, Trouble> + Sync,
+) -> Result<u64, Trouble> {
+    let counts = counts([few, many], count)?;
+    Ok(counts.iter().rev().copied().reduce(u64::saturating_sub).unwrap_or(0) / (many - few).max(1))
+}
+
+/// Several counts at once: how many instructions there are does not depend on what else is under way.
+fn counts<const N: usize>(
+    of: [u64; N],
+    count: impl Fn(u64) -> Result<u64, Trouble> + Sync,
+) -> Result<Vec<u64>, Trouble> {
+    let count = &count;
+    std::thread::scope(|scope| {
+        let counting = of.map(|many| scope.spawn(move || count(many)));
+        let joined = counting.map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(Trouble::Broken("a count broke off".to_owned())))
+        });
+        joined.into_iter().collect()
+    })
+}
+
+/// Instructions of one run.
 fn per_run(binary: &Path, args: &[&str]) -> Result<u64, Trouble> {
-    let count = |runs: &str| instructions(binary, &[args, &[runs]].concat());
-    Ok(count("250")?.saturating_sub(count("50")?) / 200)
+    per_one(50, 250, |runs| instructions(binary, &[args, &[&runs.to_string()]].concat()))
 }
 
 /// Instructions of one turn of a session that is `turns` long.
@@ -123,7 +160,7 @@ fn per_turn(binary: &Path, scenario: &str, turns: u64) -> Result<u64, Trouble> {
     let count = |more: u64| instructions(binary, &["long", scenario, &(turns + more * MORE).to_string()]);
     // A process of a certain size may have more to do at its end, when the allocator puts together what is free. Of three
     // spans that follow each other the middle one tells what a turn costs.
-    let counts = (0..4).map(count).collect::<Result<Vec<_>, _>>()?;
+    let counts = counts([0, 1, 2, 3], count)?;
     let mut spans: Vec<u64> = counts
         .windows(2)
         .map(|pair| pair.iter().rev().copied().reduce(u64::saturating_sub).unwrap_or(0))

@@ -1,12 +1,12 @@
 //! `cargo xtask bench http`: what serving agents costs, beside a raw handler that writes the same bytes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::budgets::{Trouble, build, counted, json_of};
-use crate::test::{ensure, root};
+use crate::budgets::{Trouble, build, counted, folder_beside, json_of, per_one};
+use crate::test::ensure;
 
 /// Connections, as the table has them.
 const CONNECTIONS: [u64; 4] = [1, 16, 64, 512];
@@ -18,13 +18,10 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Builds it. Databases are beside it and not among temporary files, which may be in memory.
-    pub(crate) fn new(bench: &Path) -> Result<Self, Trouble> {
-        let binary = build(bench, "bench-http", false)?;
-        let beside = binary.parent().unwrap_or(bench);
-        let folder = tempfile::tempdir_in(beside).map_err(|error| {
-            Trouble::Broken(format!("no folder for databases in {}: {error}", beside.display()))
-        })?;
+    /// Builds it.
+    pub(crate) fn new() -> Result<Self, Trouble> {
+        let binary = build("bench-http", false)?;
+        let folder = folder_beside(&binary)?;
         Ok(Self { binary, folder })
     }
 
@@ -47,25 +44,24 @@ impl Bench {
 
     /// Instructions of one run of a server, as the difference of two counts.
     fn instructions(&self, what: &str, scenario: &str, store: &str) -> Result<u64, Trouble> {
-        let count = |runs: &str, name: &str| {
-            let store = if store == "memory" { "memory:".to_owned() } else { self.sqlite(name) };
-            counted(&self.binary, &["counted", what, scenario, runs, &store])
-        };
-        let few = format!("{what}-{scenario}-few.db");
-        let many = format!("{what}-{scenario}-many.db");
-        Ok(count("120", &many)?.saturating_sub(count("20", &few)?) / 100)
+        per_one(20, 120, |runs| {
+            let store = match store {
+                "memory" => "memory:".to_owned(),
+                _ => self.sqlite(&format!("{what}-{scenario}-{runs}.db")),
+            };
+            counted(&self.binary, &["counted", what, scenario, &runs.to_string(), &store])
+        })
     }
 
     /// Instructions of a turn behind so many, with the whole conversation sent again: those of Umbel, and those of a raw
     /// handler that parses the request.
     fn turn(&self, turns: u64) -> Result<(u64, u64), Trouble> {
-        const MORE: u64 = 10;
-        let count = |what: &str, turns: u64, more: u64| {
-            counted(&self.binary, &["counted-turns", what, &turns.to_string(), &more.to_string()])
+        let per_turn = |what: &str| {
+            per_one(0, 10, |more| {
+                counted(&self.binary, &["counted-turns", what, &turns.to_string(), &more.to_string()])
+            })
         };
-        let umbel = count("umbel", turns, MORE)?.saturating_sub(count("umbel", turns, 0)?) / MORE;
-        let parse = count("parse", turns, MORE)?.saturating_sub(count("parse", turns, 0)?) / MORE;
-        Ok((umbel, parse))
+        Ok((per_turn("umbel")?, per_turn("parse")?))
     }
 
     /// What a message of the history costs that the client sends again: the instructions by which a late turn is dearer than
@@ -139,7 +135,7 @@ impl Wanted {
 }
 
 fn table() -> Result<Vec<String>, Trouble> {
-    let bench = Bench::new(&root().join("bench"))?;
+    let bench = Bench::new()?;
     let mut wanted = Wanted::default();
     println!(
         "server CPU and waits to the first event in microseconds; raw writes the same bytes, parse reads JSON too\n"

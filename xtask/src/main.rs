@@ -7,9 +7,13 @@
 mod budgets;
 mod conformance;
 mod crash;
+mod fuzz;
 mod http;
+mod models;
 mod onion;
+mod packages;
 mod postgres;
+mod server;
 mod stores;
 mod style;
 mod test;
@@ -34,9 +38,13 @@ commands:
       --stops N         processes that are stopped until others took over, and then go on, per store (40)
       --server-kills N  kills of the server (30)
       --seed N          the random moments of an earlier run
+  fuzz [TARGET]... [--seconds N]
+      feeds the parsers of providers' answers with bytes that find new ways through them, each for N seconds (600)
+  local-model
+      serves a real small model on this machine and runs an agent on it, streamed and with a schema
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, lints, tests, vectors, postgres, crash, conformance, docs, example, budgets
+      format, style, lints, tests, vectors, postgres, crash, conformance, models, docs, example, budgets
   bench http
       what serving agents costs, beside a raw handler that writes the same bytes
   bench onion
@@ -77,6 +85,8 @@ fn main() -> ExitCode {
         Some("conformance") => conformance::main(args),
         Some("crash") => crash::main(args),
         Some(crash::CHILD) => crash::child_main(args),
+        Some("fuzz") => fuzz::main(args),
+        Some("local-model") => models::local_model(),
         Some("test") => test::main(args),
         Some("postgres") => postgres::main(args),
         Some("vectors") => vectors::main(args),

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::budgets::{Trouble, build, counted, instructions};
-use crate::test::{ensure, root};
+use crate::budgets::{Trouble, build, counted, instructions, per_one};
+use crate::test::ensure;
 
 /// One figure beside what it may be.
 pub(crate) struct Figure {
@@ -25,13 +25,13 @@ fn turn(binary: &Path, kind: &str, handlers: u64, messages: u64) -> Result<u64, 
         let args = [kind, &handlers.to_string(), &messages.to_string(), &turns.to_string()];
         instructions(binary, &[&["onion"], &args[..]].concat())
     };
-    Ok(count(2 * TURNS)?.saturating_sub(count(TURNS)?) / TURNS)
+    per_one(TURNS, 2 * TURNS, count)
 }
 
 /// Instructions of one call of a tool.
 fn call(binary: &Path, args: &[&str]) -> Result<u64, Trouble> {
-    let count = |calls: &str| instructions(binary, &[&["onion"], args, &[calls]].concat());
-    Ok(count("2000")?.saturating_sub(count("1000")?) / 1_000)
+    let count = |calls: u64| instructions(binary, &[&["onion"], args, &[&calls.to_string()]].concat());
+    per_one(1_000, 2_000, count)
 }
 
 /// The figures that the test command holds to their limits.
@@ -72,9 +72,7 @@ pub(crate) fn main() -> Result<(), String> {
 }
 
 fn table() -> Result<(), Trouble> {
-    let bench = root().join("bench");
-    let build = |counting| build(&bench, "bench-umbel", counting);
-    let (plain, counting) = (build(false)?, build(true)?);
+    let (plain, counting) = (build("bench-umbel", false)?, build("bench-umbel", true)?);
     println!("instructions of a turn, by read-only handlers and messages of history\n");
     println!("{:>9} {:>12} {:>12} {:>12}", "handlers", MESSAGES[0], MESSAGES[1], MESSAGES[2]);
     for handlers in HANDLERS {

@@ -1,16 +1,16 @@
 //! `cargo xtask bench stores`: what sessions on disk cost, in commits, fsyncs, bytes, instructions and time.
 
-use std::cell::Cell;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::budgets::{Trouble, build, counted, instructions, json_of};
+use crate::budgets::{Trouble, build, counted, folder_beside, instructions, json_of, per_one};
 use crate::onion::Figure;
 use crate::postgres::Server;
-use crate::test::{ensure, root};
+use crate::test::ensure;
 
 /// The lengths between which a turn must cost the same, in events.
 const SHORT: u64 = 10;
@@ -20,24 +20,21 @@ const LONG: u64 = 3_000;
 pub(crate) struct Bench {
     binary: PathBuf,
     folder: TempDir,
-    databases: Cell<u32>,
+    databases: AtomicU32,
 }
 
 impl Bench {
-    /// Builds it. Databases are beside it and not among temporary files, which may be in memory.
-    pub(crate) fn new(bench: &Path) -> Result<Self, Trouble> {
-        let binary = build(bench, "bench-stores", false)?;
-        let beside = binary.parent().unwrap_or(bench);
-        let folder = tempfile::tempdir_in(beside).map_err(|error| {
-            Trouble::Broken(format!("no folder for databases in {}: {error}", beside.display()))
-        })?;
-        Ok(Self { binary, folder, databases: Cell::new(0) })
+    /// Builds it.
+    pub(crate) fn new() -> Result<Self, Trouble> {
+        let binary = build("bench-stores", false)?;
+        let folder = folder_beside(&binary)?;
+        Ok(Self { binary, folder, databases: AtomicU32::new(0) })
     }
 
     /// A file for a database that is not there yet.
     fn file(&self) -> String {
-        self.databases.set(self.databases.get() + 1);
-        self.folder.path().join(format!("{}.db", self.databases.get())).display().to_string()
+        let number = self.databases.fetch_add(1, Ordering::Relaxed);
+        self.folder.path().join(format!("{number}.db")).display().to_string()
     }
 
     fn sqlite(&self) -> String {
@@ -58,7 +55,7 @@ impl Bench {
             let args = ["turns", &url, scenario, &events.to_string(), &turns.to_string()];
             instructions(&self.binary, &args)
         };
-        Ok(count(20 + TURNS)?.saturating_sub(count(20)?) / TURNS)
+        per_one(20, 20 + TURNS, count)
     }
 
     /// How often 64 busy sessions sync per 1,000 events, making the sessions included.
@@ -146,7 +143,7 @@ pub(crate) fn main() -> Result<(), String> {
 }
 
 fn table() -> Result<Vec<String>, Trouble> {
-    let bench = Bench::new(&root().join("bench"))?;
+    let bench = Bench::new()?;
     let mut missed = Vec::new();
     let mut show = |name: &str, value: u64, wanted: u64| {
         let is_missed = value > wanted;

@@ -4,11 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{budgets, conformance, crash, postgres, style, vectors};
+use crate::{budgets, conformance, crash, models, postgres, style, vectors};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
+}
+
+/// Where this workspace is built.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 /// What one check says.
@@ -37,6 +42,7 @@ const CHECKS: &[Check] = &[
     Check { name: "postgres", run: postgres::check },
     Check { name: "crash", run: crash::check },
     Check { name: "conformance", run: conformance::check },
+    Check { name: "models", run: models::check },
     Check {
         name: "docs",
         run: || cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]),

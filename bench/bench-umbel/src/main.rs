@@ -9,8 +9,8 @@ use futures::StreamExt;
 use harness::*;
 use serde_json::{Value, json};
 use umbel::{
-    BoxStream, Chunk, Content, FunctionCall, LlmAgent, Model, ModelRequest, Part, Response, RunConfig, Runner, SessionKey,
-    tool,
+    BoxStream, Chunk, Content, FunctionCall, LlmAgent, Model, ModelRequest, Part, Response, RunConfig, Runner, Said,
+    SessionKey, tool,
 };
 
 #[derive(Debug)]
@@ -77,8 +77,15 @@ impl Peer for Umbel {
     async fn turn(&self, session: &SessionKey) -> Turn {
         let mut events = self.runner.run(session, PROMPT);
         let mut turn = Turn { text_bytes: 0, text_items: 0, tool_calls: 0 };
-        while let Some(event) = events.next().await {
-            let event = event.unwrap();
+        while let Some(said) = events.said().await {
+            let event = match said.unwrap() {
+                Said::Event(event) => event,
+                Said::Piece(piece) => {
+                    turn.text_bytes += piece.text.len();
+                    turn.text_items += 1;
+                    continue;
+                }
+            };
             let Some(content) = &event.content else { continue };
             for part in &content.parts {
                 // The folded event repeats the whole answer: a reader who saw the pieces counts those.

@@ -198,12 +198,12 @@ pub(crate) fn close(draft: &mut Draft, sink: &mut impl FnMut(AguiEvent<'_>)) {
         let message_id = Cow::Borrowed(draft.shown.event.as_str());
         sink(owned_by(draft, EventKind::TextMessageEnd { message_id }));
     }
-    let id = reasoning_id(&draft.shown.event);
-    let message_id = || Cow::Borrowed(id.as_str());
-    if open == Open::Thought {
-        sink(owned_by(draft, EventKind::ReasoningMessageEnd { message_id: message_id() }));
-    }
     if matches!(open, Open::Thought | Open::Span) {
+        let id = reasoning_id(&draft.shown.event);
+        let message_id = || Cow::Borrowed(id.as_str());
+        if open == Open::Thought {
+            sink(owned_by(draft, EventKind::ReasoningMessageEnd { message_id: message_id() }));
+        }
         sink(owned_by(draft, EventKind::ReasoningEnd { message_id: message_id() }));
     }
 }

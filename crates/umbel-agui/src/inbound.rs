@@ -47,7 +47,8 @@ impl NewMessages {
         let parse = |index: usize, raw: &RawValue| {
             Message::parse_within(raw, limits).map_err(|error| error.within(&format!("messages[{index}]")))
         };
-        let mut new = Vec::new();
+        // There is seldom more than one.
+        let mut new = Vec::with_capacity(1);
         let mut last_known = None;
         for (index, raw) in messages.iter().enumerate().rev() {
             let message = parse(index, raw)?;
@@ -66,7 +67,9 @@ impl NewMessages {
         let from = messages.len() - new.len();
         // One that comes twice is one: the later form counts.
         let mut seen = HashSet::new();
-        new.retain(|message| seen.insert(SmolStr::new(message.id())));
+        if new.len() > 1 {
+            new.retain(|message: &Message| seen.insert(message.id().clone()));
+        }
         new.reverse();
         // Instructions stand at the front and are sent with every run.
         let mut told = Vec::new();
@@ -76,7 +79,7 @@ impl NewMessages {
                 _ => break,
             }
         }
-        let mut found = Self { known: last_known, ..Self::default() };
+        let mut found = Self { known: last_known, turn: Vec::with_capacity(1), ..Self::default() };
         for message in new {
             match message {
                 Message::System(message) | Message::Developer(message) => told.push(message.content),

@@ -1,6 +1,6 @@
 //! What the log remembers of the input that began a run: the names that its client gave things.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use smol_str::SmolStr;
 use umbel_core::{Event, Object};
 
@@ -30,11 +30,13 @@ pub struct InputMark {
 impl InputMark {
     /// As metadata of a user's event.
     pub fn to_metadata(&self) -> Object {
-        let messages: Vec<Value> = self.messages.iter().map(|(id, parts)| json!([id, parts])).collect();
-        let mut mark = Object::new();
-        mark.insert("run".to_owned(), json!(self.run));
+        let text = |text: &SmolStr| Value::String(text.to_string());
+        let message = |(id, parts): &(SmolStr, usize)| Value::Array(vec![text(id), Value::from(*parts)]);
+        // Most have these three alone.
+        let mut mark = Object::with_capacity(3);
+        mark.insert("run".to_owned(), text(&self.run));
         if let Some(parent) = &self.parent {
-            mark.insert("parent".to_owned(), json!(parent));
+            mark.insert("parent".to_owned(), text(parent));
         }
         if self.follows {
             mark.insert("follows".to_owned(), Value::Bool(true));
@@ -46,7 +48,7 @@ impl InputMark {
         if self.is_plain {
             mark.insert("plain".to_owned(), Value::Bool(true));
         }
-        mark.insert("messages".to_owned(), Value::Array(messages));
+        mark.insert("messages".to_owned(), Value::Array(self.messages.iter().map(message).collect()));
         Object::from_iter([(KEY.to_owned(), Value::Object(mark))])
     }
 
@@ -76,6 +78,7 @@ impl InputMark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use umbel_core::{RunId, Source};
 
     #[test]

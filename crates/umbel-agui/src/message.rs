@@ -170,10 +170,26 @@ impl Message {
 
     /// Reads a message of an input, within limits.
     pub fn parse_within(raw: &RawValue, limits: &InputLimits) -> Result<Self, InputError> {
-        let message: Self =
-            serde_json::from_str(raw.get()).map_err(|error| InputError::invalid("", &error))?;
+        let message = Self::read(raw.get()).map_err(|error| InputError::invalid("", &error))?;
         limits.check_message(&message)?;
         Ok(message)
+    }
+
+    /// Reads a message. Those that nearly all are have a way of their own: to read a message of any kind, serde takes it
+    /// apart before it knows what it is.
+    fn read(text: &str) -> serde_json::Result<Self> {
+        #[derive(Deserialize)]
+        struct Head<'a> {
+            #[serde(borrow)]
+            role: &'a str,
+        }
+        let known = match serde_json::from_str(text) {
+            Ok(Head { role: "user" }) => serde_json::from_str(text).map(Self::User),
+            Ok(Head { role: "assistant" }) => serde_json::from_str(text).map(Self::Assistant),
+            _ => return serde_json::from_str(text),
+        };
+        // What is wrong is told in the same words for all.
+        known.or_else(|_| serde_json::from_str(text))
     }
 
     /// Its id.

@@ -5,11 +5,23 @@ use umbel_core::{Part, Payload};
 /// What was previewed of an event.
 #[derive(Debug, Default)]
 pub(crate) struct Preview {
-    pub(crate) text: String,
-    pub(crate) thoughts: String,
+    text: String,
+    thoughts: String,
 }
 
+/// Room for the first words, in bytes: a text that comes in small pieces does not have to move so often.
+const FIRST: usize = 256;
+
 impl Preview {
+    /// Takes in more words, or more of a thought.
+    pub(crate) fn add(&mut self, words: &str, is_thought: bool) {
+        let text = if is_thought { &mut self.thoughts } else { &mut self.text };
+        if text.capacity() == 0 {
+            text.reserve(FIRST);
+        }
+        text.push_str(words);
+    }
+
     /// Whether these parts begin with it.
     pub(crate) fn begins(&self, parts: &[Part]) -> bool {
         begins(parts, false, &self.text) && begins(parts, true, &self.thoughts)

@@ -11,14 +11,14 @@ use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use umbel_core::{
-    CallId, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Payload, RunId, Source,
-    Usage,
+    CallId, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Payload, Piece, RunId,
+    Source, Usage,
 };
 
 use crate::cast::Cast;
 use crate::draft::{
-    By, Draft, Shown, close, encrypted, end_calls, is_preview_of, new_draft, owned_by, reopen, say_call,
-    say_text, say_thought, stream_call, streams,
+    By, Draft, Open, Shown, close, encrypted, end_calls, is_preview_of, new_draft, owned_by, reopen,
+    say_call, say_text, say_thought, stream_call, streams,
 };
 use crate::event::{
     AguiEvent, AguiInterrupt, EncryptedSubtype, EventKind, RunOutcome, SubagentOutcome, TokenUsage,
@@ -165,6 +165,41 @@ impl Translator {
             self.preview(event, sink);
         } else {
             self.whole(event, sink);
+        }
+    }
+
+    /// Takes in more words of what is being said; `false` if they are not just that, and have to be told as an event. The
+    /// event that tells them is the one before it with other words.
+    pub fn goes_on(&mut self, piece: &Piece) -> bool {
+        let Some(draft) = self.going_on(piece) else { return false };
+        draft.preview.add(&piece.text, piece.is_thought);
+        let shown = &mut draft.shown;
+        let bytes = if piece.is_thought { &mut shown.thoughts } else { &mut shown.text };
+        *bytes += piece.text.len();
+        true
+    }
+
+    /// The event that told that piece, if others like it may follow.
+    pub fn last_words<'a>(&'a mut self, piece: &'a Piece) -> Option<AguiEvent<'a>> {
+        let draft = self.going_on(piece)?;
+        let delta = Cow::Borrowed(piece.text.as_str());
+        Some(if piece.is_thought {
+            let message_id = Cow::Owned(reasoning_id(&piece.event).into());
+            owned_by(draft, EventKind::ReasoningMessageContent { message_id, delta })
+        } else {
+            let message_id = Cow::Borrowed(piece.event.as_str());
+            owned_by(draft, EventKind::TextMessageContent { message_id, delta })
+        })
+    }
+
+    /// What is being said, if that piece is more of it and nothing else is due.
+    fn going_on(&mut self, piece: &Piece) -> Option<&mut Draft> {
+        let open = if piece.is_thought { Open::Thought } else { Open::Text };
+        match &mut self.drafts[..] {
+            [draft] if draft.shown.open == open && draft.shown.event == piece.event => {
+                (!piece.text.is_empty()).then_some(draft)
+            }
+            _ => None,
         }
     }
 
@@ -344,10 +379,10 @@ impl Translator {
             match &part.payload {
                 Payload::Text(text) if !text.is_empty() => {
                     if part.is_thought() {
-                        draft.preview.thoughts.push_str(text);
+                        draft.preview.add(text, true);
                         say_thought(draft, text, sink);
                     } else if !silent {
-                        draft.preview.text.push_str(text);
+                        draft.preview.add(text, false);
                         say_text(draft, text, sink);
                     }
                 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use crate::record;
 use crate::serve::options::{self, Asked, Options};
 
 /// What `--help` says.
@@ -10,8 +11,10 @@ Talks with a demo agent in the terminal. Its model is a script, so it works offl
 
 Usage: umbel [--user NAME] [--store ADDRESS] [--session ID] [MESSAGE]...
        umbel serve [FLAG]...
+       umbel record --model NAME --tape FILE MESSAGE...
 
   serve            Offer the demo to AG-UI front ends; `umbel serve --help` tells how.
+  record           Ask a real model and write down what is said; `umbel record --help` tells how.
   MESSAGE          Answer this message and leave. Without it a conversation begins.
   --user NAME      Who is talking; `local` if left out.
   --store ADDRESS  Where conversations are kept: sqlite:FILE or postgres://...; nowhere if left out.
@@ -48,6 +51,10 @@ pub enum Command {
     Serve(Options),
     /// Show how that is done.
     ServeHelp,
+    /// Ask a real model and write down what is said.
+    Record(record::Options),
+    /// Show how that is done.
+    RecordHelp,
     /// Talk.
     Chat {
         /// With whom.
@@ -82,6 +89,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, BadArg
             Asked::Version => Command::Version,
             Asked::Serve(options) => Command::Serve(options),
         });
+    }
+    if args.next_if(|first| first == "record").is_some() {
+        return record::parse(args).map(|asked| asked.map_or(Command::RecordHelp, Command::Record));
     }
     let (mut user, mut store, mut session, mut words) =
         (LOCAL.to_owned(), NOWHERE.to_owned(), None, Vec::new());

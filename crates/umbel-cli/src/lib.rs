@@ -5,15 +5,17 @@
 //! - [`chat`]: a conversation: lines in, answers out
 //! - [`screen`]: how events look; [`style`]: colours
 //! - [`serve`]: the agents offered to front ends
+//! - [`record`]: a real model asked, and all that is said written down
 //! - [`demo`]: the agents one talks with, and the script that is their model
 //!
-//! It makes no requests, and listens only if it is told to serve. Conversations are gone when it ends, unless it is told where to keep them.
+//! It makes no requests unless it is told to record, and listens only if it is told to serve. Conversations are gone when it ends, unless it is told where to keep them.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 pub mod args;
 pub mod chat;
 pub mod demo;
+pub mod record;
 pub mod screen;
 pub mod serve;
 pub mod style;
@@ -45,6 +47,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(Command::Explain) => explain(),
         Ok(Command::ServeHelp) => say(serve::options::USAGE),
         Ok(Command::Serve(options)) => serve::main(&options),
+        Ok(Command::RecordHelp) => say(record::USAGE),
+        Ok(Command::Record(options)) => record::main(&options),
         Ok(Command::Chat { user, store, session, message }) => talk(&Who { user, store, session }, message),
         Err(bad) => {
             complain(&bad.0);

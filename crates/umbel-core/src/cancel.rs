@@ -3,9 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use tokio::sync::Notify;
 
@@ -22,6 +23,8 @@ struct Inner {
     /// Where to stop, by [`SafePoint`].
     stops: AtomicU8,
     notify: Notify,
+    /// When it will be cancelled, once that is known.
+    deadline: OnceLock<Instant>,
     /// The token of whoever waits for this run.
     above: Option<CancelToken>,
 }
@@ -67,6 +70,19 @@ impl CancelToken {
     /// A token for a run that this one waits for. It stops at safe points where this one does.
     pub fn below(&self) -> Self {
         Self(Arc::new(Inner { above: Some(self.clone()), ..Inner::default() }))
+    }
+
+    /// Says when it will be cancelled. The first word stays.
+    pub fn set_deadline(&self, deadline: Instant) {
+        let _ = self.0.deadline.set(deadline);
+    }
+
+    /// When it, or one above it, will be cancelled. A run's time begins when it first waits for something: before that it
+    /// is not known.
+    pub fn deadline(&self) -> Option<Instant> {
+        let above = self.0.above.as_ref().and_then(Self::deadline);
+        let own = self.0.deadline.get().copied();
+        own.into_iter().chain(above).min()
     }
 
     /// Asks the run, and those that work for it, to stop at a safe point. One that is done before simply finishes.
@@ -173,6 +189,19 @@ impl CancelReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deadline_is_told_once_and_that_of_whoever_waits_counts_too() {
+        let (above, now) = (CancelToken::new(), Instant::now());
+        let later = |seconds| now + std::time::Duration::from_secs(seconds);
+        let below = above.below();
+        assert_eq!(below.deadline(), None);
+        below.set_deadline(later(5));
+        below.set_deadline(later(1));
+        assert_eq!((above.deadline(), below.deadline()), (None, Some(later(5))));
+        above.set_deadline(later(3));
+        assert_eq!(below.deadline(), Some(later(3)));
+    }
 
     #[test]
     fn a_token_stops_at_the_points_it_was_told_and_so_do_those_below() {

@@ -23,6 +23,8 @@ pub struct RunConfig {
     pub other_builds: OtherBuilds,
     /// How long to wait for a session that another run holds, before it is refused.
     pub wait_for_session: Duration,
+    /// A session that is not there is made with the user's message, in one write.
+    pub create_session: bool,
     /// Files in the user's message are stored as artifacts and named in their place.
     pub save_input_blobs: bool,
     /// State to set with the user's message, scope prefixes included.
@@ -42,7 +44,7 @@ pub struct RunConfig {
     pub instruction: Option<Arc<str>>,
     /// Values that tools and handlers of the run find by their type, with [`Run::extension`](crate::Run::extension).
     pub extensions: Extensions,
-    /// Attached to the user's message, and to nothing else.
+    /// Attached to the user's message, and to nothing else: a run's own settings do not have it any more.
     pub input_metadata: Object,
 }
 

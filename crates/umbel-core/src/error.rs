@@ -57,6 +57,8 @@ pub enum ErrorKind {
     ModelCallLimit,
     /// Tools were called more often than a handler allows.
     ToolCallLimit,
+    /// More tokens were used, or more money was spent, than a handler allows.
+    UsageLimit,
     /// Agents call agents deeper than allowed.
     DepthLimit,
     /// The run or a tool took too long.
@@ -118,7 +120,7 @@ pub enum ModelErrorKind {
 }
 
 /// Every kind there is.
-const KINDS: [ErrorKind; 41] = [
+const KINDS: [ErrorKind; 42] = [
     ErrorKind::InvalidInput,
     ErrorKind::Build,
     ErrorKind::Unsupported,
@@ -135,6 +137,7 @@ const KINDS: [ErrorKind; 41] = [
     ErrorKind::TransferRefused,
     ErrorKind::ModelCallLimit,
     ErrorKind::ToolCallLimit,
+    ErrorKind::UsageLimit,
     ErrorKind::DepthLimit,
     ErrorKind::Timeout,
     ErrorKind::StreamCut,
@@ -187,6 +190,7 @@ impl ErrorKind {
             Self::TransferRefused => "TRANSFER_REFUSED",
             Self::ModelCallLimit => "MODEL_CALL_LIMIT",
             Self::ToolCallLimit => "TOOL_CALL_LIMIT",
+            Self::UsageLimit => "USAGE_LIMIT",
             Self::DepthLimit => "DEPTH_LIMIT",
             Self::Timeout => "TIMEOUT",
             Self::StreamCut => "STREAM_CUT",

@@ -1,6 +1,7 @@
 //! The session store that lives in this process.
 
 use std::cmp::Ordering;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -163,6 +164,22 @@ impl SharedState {
 }
 
 impl Slot {
+    /// A session with nothing in it but its first state.
+    fn new(incarnation: u64, parent: Option<SessionKey>, state: Arc<Object>) -> Self {
+        Self {
+            incarnation,
+            parent,
+            first: state.clone(),
+            state,
+            log: List::new(),
+            updated_at: SystemClock.now(),
+            // No lease of an earlier session under this key can fit.
+            epoch: incarnation << 32,
+            held: None,
+            waits: None,
+        }
+    }
+
     fn versions(&self, key: &SessionKey, shared: &SharedState) -> Versions {
         Versions {
             incarnation: self.incarnation,
@@ -341,23 +358,12 @@ impl SessionStore for InMemorySessions {
         if !new.state.is_empty() && !inner.sessions.contains_key(&new.key) {
             inner.shared.set(&new.key, &new.state, &mut state);
         }
-        let std::collections::hash_map::Entry::Vacant(place) = inner.sessions.entry(new.key.clone()) else {
+        let Entry::Vacant(place) = inner.sessions.entry(new.key.clone()) else {
             let message = format!("session {} exists already: choose another id or use that one", new.key);
             return Work::done(Err(Error::new(ErrorKind::AlreadyExists, message)));
         };
         inner.created += 1;
-        let slot = place.insert(Box::new(Slot {
-            incarnation: inner.created,
-            parent: new.parent.clone(),
-            first: state.clone(),
-            state,
-            log: List::new(),
-            updated_at: SystemClock.now(),
-            // No lease of an earlier session under this key can fit.
-            epoch: inner.created << 32,
-            held: None,
-            waits: None,
-        }));
+        let slot = place.insert(Box::new(Slot::new(inner.created, new.parent.clone(), state)));
         let session = slot.session(&new.key, &inner.shared, List::new());
         if let Some(parent) = new.parent {
             inner.children.entry(parent).or_default().push(new.key);
@@ -433,6 +439,13 @@ impl SessionStore for InMemorySessions {
             return Work::done(Err(error));
         }
         let key = acquire.key;
+        if acquire.creates && acquire.expected.is_none() {
+            let inner = &mut *self.lock();
+            if let Entry::Vacant(place) = inner.sessions.entry(key.clone()) {
+                inner.created += 1;
+                place.insert(Box::new(Slot::new(inner.created, None, empty_object())));
+            }
+        }
         self.with(&key.clone(), |slot, shared| {
             if slot.is_held() {
                 return Err(busy(&key));

@@ -45,6 +45,8 @@ pub mod memory;
 pub mod model;
 pub mod onion;
 pub mod part;
+pub mod partial_arg;
+pub mod piece;
 pub mod plan;
 pub mod response;
 pub mod run;
@@ -88,9 +90,9 @@ pub use model::{Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest
 pub use onion::{
     ChunkStream, Guarded, LayerPlace, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
 };
-pub use part::{
-    Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, PartialArg, Payload,
-};
+pub use part::{Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, Payload};
+pub use partial_arg::PartialArg;
+pub use piece::Piece;
 pub use plan::{
     AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, provided, template,
 };

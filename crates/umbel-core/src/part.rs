@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::id::CallId;
 use crate::json::{Fields, Object};
+use crate::partial_arg::PartialArg;
 
 /// One piece of a [`Content`](crate::Content).
 #[derive(Clone, Debug, PartialEq)]
@@ -229,30 +230,6 @@ impl FunctionCall {
     pub fn unreadable_args(&self) -> Option<&str> {
         self.unknown.get(UNREADABLE_ARGS).and_then(Value::as_str)
     }
-}
-
-/// A piece of one streamed argument.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PartialArg {
-    /// Where it belongs, such as `$.city` or `$.tags[0]`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub json_path: Option<String>,
-    /// Text to add to the string there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub string_value: Option<String>,
-    /// A number to put there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub number_value: Option<serde_json::Number>,
-    /// A boolean to put there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bool_value: Option<bool>,
-    /// Present if null is to be put there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub null_value: Option<Value>,
-    /// Whether more of this string follows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub will_continue: Option<bool>,
 }
 
 /// What a tool answered.

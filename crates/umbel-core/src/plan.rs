@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::handler::Handler;
 use crate::interrupt::{Answer, Question};
-use crate::model::GenerateConfig;
+use crate::model::{Capabilities, GenerateConfig};
 use crate::onion::layer_name;
 use crate::run::Run;
 use crate::tool::{Tool, ToolMeta, ToolSet};
@@ -28,6 +28,8 @@ pub struct AgentPlan {
     pub tools: Arc<ToolSet>,
     /// How its model generates.
     pub generate: Arc<GenerateConfig>,
+    /// What its model can do, if it has one of its own. To look at: it cannot be changed here.
+    pub capabilities: Option<Capabilities>,
 }
 
 impl AgentPlan {

@@ -29,6 +29,7 @@ use crate::list::List;
 use crate::log::{AgentDone, Kept, RunStep};
 use crate::memory::MemoryStore;
 use crate::part::FunctionCall;
+use crate::piece::Piece;
 use crate::response::Response;
 use crate::session::SessionKey;
 use crate::state::State;
@@ -62,6 +63,9 @@ pub struct Services {
 pub trait Journal: Send + Sync {
     /// Writes an event and what the run must remember with it, and hands the event on.
     fn emit<'a>(&'a self, run: &'a Run, event: Event, steps: Vec<RunStep>) -> Work<'a, Result<Emitted>>;
+
+    /// Shows a piece of text. Waits if the run is too far ahead of its reader.
+    fn show<'a>(&'a self, run: &'a Run, piece: Piece) -> Work<'a, Result<()>>;
 
     /// Ready once the event with that ticket was taken.
     fn poll_taken(&self, ticket: u64, cx: &mut TaskContext<'_>) -> Poll<()>;
@@ -490,6 +494,17 @@ impl Run {
         Emit { run: self, stage }
     }
 
+    /// Shows more words of an event in the making, which are neither stored nor acted on. A run may be a few of them ahead
+    /// of its reader.
+    #[inline]
+    pub fn show(&self, event: EventId, text: String, is_thought: bool) -> Work<'_, Result<()>> {
+        if self.scope().repeats.load(Ordering::Relaxed) && self.is_repeating() {
+            return Work::done(Ok(()));
+        }
+        let source = self.scope().source.clone();
+        self.parts().journal.show(self, Piece { event, source, text, is_thought })
+    }
+
     /// For an agent that is run again from its top: what it emits is what it emitted before, as far as that goes.
     pub fn repeat(&self, said: impl IntoIterator<Item = Arc<Event>>) {
         let scope = self.scope();
@@ -499,16 +514,21 @@ impl Run {
 
     /// What was emitted in the place of that event before. Nobody needs a preview of it.
     fn said_before(&self, event: &Event) -> Option<Arc<Event>> {
-        let scope = self.scope();
-        let mut said = scope.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.is_empty() {
-            scope.repeats.store(false, Ordering::Relaxed);
+        if !self.is_repeating() {
             return None;
         }
         if event.is_partial() {
             return Some(Arc::new(event.clone()));
         }
-        said.pop_front()
+        self.scope().said.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// Whether something is left of what was emitted before.
+    fn is_repeating(&self) -> bool {
+        let scope = self.scope();
+        let repeats = !scope.said.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        scope.repeats.store(repeats, Ordering::Relaxed);
+        repeats
     }
 
     /// Writes what the run must remember, without an event.

@@ -117,6 +117,8 @@ pub struct Acquire {
     /// Whether the caller sees to a run that was cut short in the session. Who does not is refused while there is one, so
     /// that no run begins behind one that has no outcome.
     pub claims: bool,
+    /// Whether a session that is not there is made, in the same write. One that must be at some version is not.
+    pub creates: bool,
     /// What the session must be at; `session` and `incarnation` are what counts. `StaleSession` if someone else wrote to
     /// it since the caller decided what to do there.
     pub expected: Option<Versions>,
@@ -126,7 +128,7 @@ impl Acquire {
     /// Nothing but the lease, for a caller who knows nothing of the session and claims nothing.
     pub fn new(key: SessionKey, owner: SmolStr, ttl: Duration) -> Self {
         let (known, entries) = (Versions::default(), Entries::new());
-        Self { key, owner, ttl, known, entries, claims: false, expected: None }
+        Self { key, owner, ttl, known, entries, claims: false, creates: false, expected: None }
     }
 }
 
@@ -390,7 +392,7 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
     /// What is newer than the caller knows. `None` if there is no such session.
     fn news<'a>(&'a self, key: &'a SessionKey, known: Versions) -> Work<'a, Result<Option<News>>>;
 
-    /// Takes the lease and appends, in one write.
+    /// Takes the lease and appends, in one write, which makes the session too if that is wanted.
     fn acquire(&self, acquire: Acquire) -> Work<'_, Result<Acquired>>;
 
     /// Keeps the lease for `ttl` from now.

@@ -25,18 +25,43 @@ pub struct ModelTurn<'a> {
     /// The tools that the model may call.
     pub tools: &'a Arc<ToolSet>,
     answers: Vec<(CallId, ToolValue)>,
+    overflows: u32,
+    shortens: bool,
 }
 
 impl<'a> ModelTurn<'a> {
     /// A turn in the context of a run.
     pub fn new(cx: &'a Context, history: &'a mut Transcript, tools: &'a Arc<ToolSet>) -> Self {
-        Self { cx, history, response: None, tools, answers: Vec::new() }
+        Self { cx, history, response: None, tools, answers: Vec::new(), overflows: 0, shortens: false }
     }
 
     /// The same with the response.
     pub fn with_response(mut self, response: Response) -> Self {
         self.response = Some(response);
         self
+    }
+
+    /// The same, asked for again since the conversation was too long for the model so many times in a row.
+    pub fn with_overflows(mut self, overflows: u32) -> Self {
+        self.overflows = overflows;
+        self
+    }
+
+    /// How many times in a row the conversation was too long for the model: who offered to shorten it should do so now.
+    pub fn overflows(&self) -> u32 {
+        self.overflows
+    }
+
+    /// Offers to make the conversation shorter, should it be too long for the model. Then what readers saw of an answer is
+    /// made void, and `before_model` comes again with [`overflows`](Self::overflows). Unless the conversation got shorter,
+    /// the model's error stands. To be said before each model call.
+    pub fn offer_to_shorten(&mut self) {
+        self.shortens = true;
+    }
+
+    /// Whether a handler offered that.
+    pub fn can_be_shortened(&self) -> bool {
+        self.shortens
     }
 
     /// The run, seen from the agent's place.

@@ -92,7 +92,12 @@ impl Answer {
 
     /// A part that readers have no use for: only `wire` understands it.
     pub(crate) fn opaque(&mut self, wire: &'static str, value: Value) -> SlotId {
-        self.begin(Slot::Part(Part::new(umbel_core::Payload::Empty).with_unknown(wire, value)))
+        self.hidden(Part::new(umbel_core::Payload::Empty).with_unknown(wire, value))
+    }
+
+    /// A part that is whole, of which readers are told with the whole only.
+    pub(crate) fn hidden(&mut self, part: Part) -> SlotId {
+        self.begin(Slot::Part(part))
     }
 
     fn begin(&mut self, slot: Slot) -> SlotId {
@@ -102,10 +107,7 @@ impl Answer {
 
     /// More of a text, a thought, or the arguments of a call.
     pub(crate) fn push(&mut self, slot: SlotId, more: &str) -> Result<()> {
-        self.bytes += more.len();
-        if self.bytes > MOST {
-            return Err(unreadable("the answer is too long"));
-        }
+        self.grow(more.len())?;
         match self.slots.get_mut(slot.0) {
             Some(Slot::Text { text, thought, .. }) if !more.is_empty() => {
                 text.push_str(more);
@@ -123,6 +125,25 @@ impl Answer {
             _ => {}
         }
         Ok(())
+    }
+
+    /// More of the arguments of a call, by their paths.
+    pub(crate) fn push_args(&mut self, slot: SlotId, pieces: Vec<PartialArg>) {
+        if let Some(Slot::Call { args, open: true, .. }) = self.slots.get_mut(slot.0) {
+            pieces.iter().for_each(|piece| args.put(piece));
+            if !pieces.is_empty() {
+                self.preview_call(slot, pieces, true);
+            }
+        }
+    }
+
+    /// The answer becomes longer by so many bytes.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
+        self.bytes += bytes;
+        match self.bytes > MOST {
+            true => Err(unreadable("the answer is too long")),
+            false => Ok(()),
+        }
     }
 
     /// More words or thoughts, for providers that do not number their parts: what is of one kind runs together.

@@ -15,6 +15,8 @@ pub(crate) struct Arguments {
     place: Place,
     /// The path of the argument that is being read.
     path: String,
+    /// Those that came by their paths instead.
+    by_path: Object,
 }
 
 /// Where the reading stands.
@@ -48,10 +50,15 @@ impl Arguments {
         told
     }
 
+    /// Adds a piece of one that comes by its path.
+    pub(crate) fn put(&mut self, piece: &PartialArg) {
+        piece.put_into(&mut self.by_path);
+    }
+
     /// All of them, or the text if it is no JSON object. No text at all is no arguments.
     pub(crate) fn finish(self) -> Result<Object, String> {
         if self.text.trim().is_empty() {
-            return Ok(Object::new());
+            return Ok(self.by_path);
         }
         match serde_json::from_str(&self.text) {
             Ok(Value::Object(args)) => Ok(args),

@@ -58,6 +58,7 @@ impl Catalog {
 
     /// What is known of a model: by the longest name that its own begins with.
     pub fn find(&self, provider: &str, model: &str) -> Option<&ModelInfo> {
+        let (provider, model) = maker(provider, model);
         let fits = |info: &&ModelInfo| {
             let rest = info.name.strip_prefix(provider).and_then(|rest| rest.strip_prefix('/'));
             rest.is_some_and(|name| model.starts_with(name))
@@ -68,6 +69,22 @@ impl Catalog {
     /// All of them.
     pub fn models(&self) -> &[ModelInfo] {
         &self.models
+    }
+}
+
+/// Who makes a model, and what the maker calls it. Some only run the models of others.
+fn maker<'a>(provider: &'a str, model: &'a str) -> (&'a str, &'a str) {
+    match provider {
+        "openai-chat" | "azure" => ("openai", model),
+        "google" | "vertex" => ("gemini", model),
+        "openrouter" => match model.split_once('/') {
+            Some(("google", model)) => ("gemini", model),
+            Some(("mistralai", model)) => ("mistral", model),
+            Some(("x-ai", model)) => ("xai", model),
+            Some((maker, model)) => (maker, model),
+            None => (provider, model),
+        },
+        _ => (provider, model),
     }
 }
 
@@ -83,6 +100,40 @@ pub(crate) fn capabilities(provider: &str, model: &str, format: Capabilities) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn models_are_known_wherever_they_run() {
+        let catalog = Catalog::known();
+        let gpt = catalog.find("openai", "gpt-5-mini").unwrap();
+        for (provider, model) in
+            [("openai-chat", "gpt-5-mini"), ("azure", "gpt-5-mini"), ("openrouter", "openai/gpt-5-mini")]
+        {
+            assert_eq!(catalog.find(provider, model), Some(gpt), "{provider}/{model}");
+        }
+        let gemini = catalog.find("gemini", "gemini-2.5-pro").unwrap();
+        for (provider, model) in [
+            ("google", "gemini-2.5-pro"),
+            ("vertex", "gemini-2.5-pro"),
+            ("openrouter", "google/gemini-2.5-pro"),
+        ] {
+            assert_eq!(catalog.find(provider, model), Some(gemini), "{provider}/{model}");
+        }
+        let made_by = |model: &str| catalog.find("openrouter", model).map(|info| info.name.as_str());
+        assert_eq!(made_by("x-ai/grok-4.3"), Some("xai/grok-4.3"));
+        assert_eq!(made_by("mistralai/mistral-large"), Some("mistral/mistral-large"));
+        assert_eq!(made_by("auto"), None);
+    }
+
+    #[test]
+    fn a_model_can_do_no_more_than_its_format_and_no_more_than_itself() {
+        let format = Capabilities::default().schema_with_tools();
+        let gpt = capabilities("openai", "gpt-5", format);
+        assert!(gpt.schema_with_tools);
+        assert_eq!(gpt.context_tokens, Some(272_000));
+        assert!(!capabilities("groq", "openai/gpt-oss-20b", format).schema_with_tools);
+        assert!(!capabilities("openai", "gpt-5", Capabilities::default()).schema_with_tools);
+        assert_eq!(capabilities("nobody", "x", format), format);
+    }
 
     #[test]
     fn the_catalog_that_comes_along_can_be_read_and_names_are_found_by_their_beginning() {

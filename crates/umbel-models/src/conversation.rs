@@ -4,10 +4,11 @@
 //! that were cut down, cut short or brought along from elsewhere have both. They are repaired here, as they are written:
 //! the log stays as it is.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use umbel_core::{CallId, Content, FunctionResponse, History};
+use umbel_core::{CallId, Content, FunctionResponse, History, Part, Payload};
 
 use crate::fragments::{Fragment, Piece, Writing};
 
@@ -69,7 +70,13 @@ fn close(open: &mut Vec<(CallId, SmolStr)>, next: &mut impl FnMut(Next<'_>)) {
 }
 
 fn orphan(content: &Arc<Content>, piece: &Piece, next: &mut impl FnMut(Next<'_>)) {
-    let response = content.responses().find(|response| response.id == piece.answers);
+    let is_this = |response: &&FunctionResponse| match (&response.id, &piece.answers) {
+        (Some(id), Some(answered)) => id == answered,
+        // One without an id goes by the name of its tool.
+        (None, Some(answered)) => response.name == answered.as_str(),
+        _ => false,
+    };
+    let response = content.responses().find(is_this);
     if let Some(response) = response {
         next(Next::Orphan(response));
     }
@@ -78,4 +85,21 @@ fn orphan(content: &Arc<Content>, piece: &Piece, next: &mut impl FnMut(Next<'_>)
 /// An answer whose call is not there, in words.
 pub(crate) fn orphan_words(response: &FunctionResponse) -> String {
     format!("The tool `{}` answered: {}", response.name, crate::json::text(&response.response))
+}
+
+/// A part as words, if that is what it is or can be.
+pub(crate) fn words(part: &Part) -> Option<Cow<'_, str>> {
+    match &part.payload {
+        Payload::Text(text) => Some(Cow::Borrowed(text)),
+        Payload::Code(code) => {
+            let language = code.language.as_deref().unwrap_or_default().to_lowercase();
+            let code = code.code.as_deref().unwrap_or_default();
+            Some(Cow::Owned(format!("\n```{language}\n{code}\n```\n")))
+        }
+        Payload::CodeResult(result) => {
+            let output = result.output.as_deref().unwrap_or_default();
+            Some(Cow::Owned(format!("\n```\n{output}\n```\n")))
+        }
+        _ => None,
+    }
 }

@@ -103,7 +103,8 @@ impl Endpoint {
         }
     }
 
-    /// Checks the address and makes the client. Models with the same settings share their connections.
+    /// Checks the address and makes the client. It is this model's own: connections belong to the runtime they were made
+    /// in, and models that share nothing else need not share that.
     pub(crate) fn open(&mut self) -> Result<()> {
         let refuse = |message: String| Error::new(ErrorKind::Build, message);
         let url = Url::parse(&self.base)
@@ -117,11 +118,7 @@ impl Endpoint {
             let message = format!("the key of {} has characters that no key has", self.provider);
             return Err(refuse(message));
         }
-        let usual = self.proxy.is_none() && self.timeouts.connect == Timeouts::default().connect;
-        self.client = Some(match usual {
-            true => SHARED.clone().map_err(refuse)?,
-            false => client(self.timeouts.connect, self.proxy.as_deref()).map_err(refuse)?,
-        });
+        self.client = Some(client(self.timeouts.connect, self.proxy.as_deref()).map_err(refuse)?);
         Ok(())
     }
 
@@ -217,7 +214,7 @@ pub(crate) fn sensitive(value: &str) -> Result<HeaderValue> {
 
 /// What went wrong, down to the cause: a client says only that it failed to send. Addresses may have keys in them, so they
 /// are left out.
-fn words(error: &reqwest::Error) -> String {
+pub(crate) fn words(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
         cause = deeper;
@@ -231,28 +228,30 @@ fn words(error: &reqwest::Error) -> String {
     }
 }
 
-/// The client of all models with the usual settings.
-static SHARED: LazyLock<Result<Client, String>> = LazyLock::new(|| client(Timeouts::default().connect, None));
-
-/// A client that trusts whom the operating system trusts, and goes where the environment says proxies are.
-fn client(connect: Duration, proxy: Option<&str>) -> Result<Client, String> {
-    let make = || -> Result<Client, Box<dyn std::error::Error>> {
+/// Whom connections trust: all that the operating system trusts. Read once.
+static TLS: LazyLock<Result<ClientConfig, String>> = LazyLock::new(|| {
+    let make = || -> Result<ClientConfig, Box<dyn std::error::Error>> {
         let provider = Arc::new(ring::default_provider());
         let verifier = Arc::new(Verifier::new(provider.clone())?);
-        let tls = ClientConfig::builder_with_provider(provider)
+        let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
             .with_custom_certificate_verifier(verifier)
             .with_no_client_auth();
-        // A key is for the address it was given for.
-        let redirect = reqwest::redirect::Policy::none();
-        let mut builder =
-            Client::builder().tls_backend_preconfigured(tls).redirect(redirect).connect_timeout(connect);
-        builder = builder.tcp_nodelay(true);
-        if let Some(proxy) = proxy {
-            builder = builder.proxy(Proxy::all(proxy)?);
-        }
-        Ok(builder.build()?)
+        Ok(config)
     };
     make().map_err(|error| format!("no connections can be made: {error}"))
+});
+
+/// A client that goes where the environment says proxies are, if it is not told.
+pub(crate) fn client(connect: Duration, proxy: Option<&str>) -> Result<Client, String> {
+    // A key is for the address it was given for.
+    let redirect = reqwest::redirect::Policy::none();
+    let builder = Client::builder().tls_backend_preconfigured(TLS.clone()?).redirect(redirect);
+    let mut builder = builder.connect_timeout(connect).tcp_nodelay(true);
+    let failed = |error| format!("no connections can be made: {error}");
+    if let Some(proxy) = proxy {
+        builder = builder.proxy(Proxy::all(proxy).map_err(failed)?);
+    }
+    builder.build().map_err(failed)
 }

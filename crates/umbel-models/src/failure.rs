@@ -63,7 +63,7 @@ const TOO_LONG: [&str; 14] = [
 ];
 
 const REFUSED: [&str; 6] =
-    ["content_filter", "content_policy", "responsibleai", "safety", "usage policies", "moderation"];
+    ["content_filter", "_policy", "responsibleai", "safety", "usage polic", "moderation"];
 
 /// What kind of failure it is, by status, the provider's own code and, where those say too little, its words.
 fn classify(status: u16, code: &str, message: &str) -> ModelErrorKind {
@@ -87,7 +87,9 @@ fn classify(status: u16, code: &str, message: &str) -> ModelErrorKind {
         "rate_limit_error" | "rate_limit_exceeded" | "resource_exhausted" | "too_many_requests" => {
             return ModelErrorKind::RateLimited;
         }
-        "overloaded_error" | "overloaded" | "unavailable" | "slow_down" => return ModelErrorKind::Overloaded,
+        "overloaded_error" | "overloaded" | "unavailable" | "slow_down" | "timeout_error" => {
+            return ModelErrorKind::Overloaded;
+        }
         _ => {}
     }
     if says(&["api key not valid", "invalid api key", "incorrect api key"]) {
@@ -104,8 +106,8 @@ fn classify(status: u16, code: &str, message: &str) -> ModelErrorKind {
         _ if matches!(code.as_str(), "api_error" | "server_error" | "internal" | "internal_server_error") => {
             ModelErrorKind::Overloaded
         }
-        _ if code.contains("invalid") => ModelErrorKind::BadRequest,
         _ if says(&REFUSED) => ModelErrorKind::Refused,
+        _ if code.contains("invalid") => ModelErrorKind::BadRequest,
         _ => ModelErrorKind::Other,
     }
 }
@@ -115,7 +117,11 @@ pub(crate) fn in_stream(provider: &str, error: &str) -> Error {
     let value: Option<Value> = serde_json::from_str(error).ok();
     let said = value.as_ref().map(said_in);
     let plain = plain_words(error);
+    // Some say in its place what the status would have been.
+    let status = value.as_ref().map(|value| value.get("error").unwrap_or(value).get("code"));
+    let status = status.flatten().and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
     Failure {
+        status: status.filter(|status| (400..600).contains(status)).unwrap_or_default(),
         code: said.as_ref().and_then(|said| said.code.as_deref()),
         message: said.as_ref().and_then(|said| said.message.as_deref()).unwrap_or(&plain),
         ..Failure::default()
@@ -295,6 +301,22 @@ mod tests {
         for (status, body, kind) in table {
             let error = refusal("them", status, &HeaderMap::new(), body);
             assert_eq!(error.kind(), ErrorKind::Model(kind), "{status} {body}: {error}");
+        }
+    }
+
+    #[test]
+    fn failures_in_the_middle_of_an_answer_are_told_apart() {
+        for (error, kind) in [
+            (r#"{"code":502,"message":"Provider disconnected"}"#, Overloaded),
+            (r#"{"error":{"code":429,"message":"slow"}}"#, RateLimited),
+            (r#"{"code":"server_error","message":"The server had an error"}"#, Overloaded),
+            (r#"{"code":"rate_limit_exceeded","message":"slow"}"#, RateLimited),
+            (r#"{"code":"invalid_image","message":"no image"}"#, BadRequest),
+            (r#"{"code":"invalid_prompt","message":"flagged by our usage policy"}"#, Refused),
+            (r#"{"code":"bio_policy","message":"no"}"#, Refused),
+            (r#"{"code":7,"message":"odd"}"#, Other),
+        ] {
+            assert_eq!(in_stream("them", error).kind(), ErrorKind::Model(kind), "{error}");
         }
     }
 

@@ -183,7 +183,7 @@ mod tests {
         let mut fragment = Fragment::of(content);
         for part in &content.parts {
             fragment.add(Piece::default(), |json| {
-                json.extend_from_slice(part.as_text().unwrap_or_default().as_bytes())
+                json.extend_from_slice(part.as_text().unwrap_or_default().as_bytes());
             });
         }
         fragment

@@ -20,7 +20,7 @@ const FRAGMENT_BYTES: usize = 32 << 20;
 
 /// A model at a provider. Made by name with [`model`](crate::model), or by a constructor of the format that it speaks.
 ///
-/// Clones share what they keep of requests; connections are shared by all models.
+/// Clones share their connections, and what they keep of requests.
 #[derive(Clone)]
 pub struct HttpModel {
     name: SmolStr,
@@ -278,7 +278,12 @@ impl Intake {
             }
             None => {
                 let (reader, answer) = (&mut self.reader, &mut self.answer);
-                self.frames.feed(bytes, |event, data| reader.frame(event, data, answer))
+                let read = self.frames.feed(bytes, |event, data| match answer.is_finished() {
+                    true => Ok(()),
+                    false => reader.frame(event, data, answer),
+                });
+                // Whatever comes behind the end, the answer is there.
+                if self.answer.is_finished() { Ok(()) } else { read }
             }
         }
     }
@@ -287,14 +292,17 @@ impl Intake {
         let (reader, answer) = (&mut self.reader, &mut self.answer);
         match self.whole.take() {
             Some(whole) => {
-                let text = std::str::from_utf8(&whole).map_err(|_| unreadable("the answer is not UTF-8"))?;
                 // An answer that broke off is no JSON, and nobody's fault but the line's.
+                let text = std::str::from_utf8(&whole).map_err(|error| match error.error_len() {
+                    None => cut(),
+                    Some(_) => unreadable("the answer is not UTF-8"),
+                })?;
                 reader.whole(text, answer).map_err(|error| match is_cut(text) {
-                    true => Error::new(ErrorKind::StreamCut, "the answer of the model broke off")
-                        .with_source(error),
+                    true => cut().with_source(error),
                     false => error,
                 })?;
             }
+            None if answer.is_finished() => {}
             None => {
                 self.frames.end(|event, data| reader.frame(event, data, answer))?;
                 reader.end(answer)?;
@@ -302,6 +310,10 @@ impl Intake {
         }
         self.answer.check_end()
     }
+}
+
+fn cut() -> Error {
+    Error::new(ErrorKind::StreamCut, "the answer of the model broke off")
 }
 
 /// Whether a text is the beginning of JSON, and not more.

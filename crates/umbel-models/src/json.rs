@@ -1,6 +1,8 @@
 //! Writing JSON straight into the bytes of a request.
 
 use serde::Serialize;
+#[cfg(feature = "openai")]
+use serde_json::Value;
 
 /// Writes a value. One that cannot be written, which none of ours is, becomes null.
 pub(crate) fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
@@ -76,4 +78,24 @@ pub(crate) fn array<T>(
         write(out, item);
     }
     out.push(b']');
+}
+
+/// Puts what was asked for by name on top of what is there: objects and lists grow, all else is replaced.
+#[cfg(feature = "openai")]
+pub(crate) fn add(there: &mut Value, more: &Value) {
+    match (there, more) {
+        (Value::Object(there), Value::Object(more)) => {
+            for (key, value) in more {
+                add(there.entry(key.as_str()).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(there), Value::Array(more)) => {
+            for value in more {
+                if !there.contains(value) {
+                    there.push(value.clone());
+                }
+            }
+        }
+        (there, more) => *there = more.clone(),
+    }
 }

@@ -1,78 +1,277 @@
 //! Chat completions: the format of OpenAI that nearly everybody speaks.
 
+mod reader;
+
 use std::borrow::Cow;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use smol_str::SmolStr;
 use umbel_core::{
-    Blob, CallId, Capabilities, Content, FileData, FunctionCall, FunctionResponse, ModelRequest, Part,
-    Payload, Result, Role, ToolChoice, ToolSpec, Usage,
+    Blob, CallId, Capabilities, Content, FileData, FunctionCall, FunctionResponse, ModelRequest, Object,
+    Part, Payload, Role, ToolChoice, ToolSpec,
 };
 
-use crate::answer::{Answer, SlotId};
-use crate::conversation::{NO_ANSWER, Next, orphan_words, walk};
-use crate::failure;
+use crate::catalog::Catalog;
+use crate::conversation::{NO_ANSWER, Next, orphan_words, walk, words};
 use crate::fragments::{Fragment, Fragments, Piece};
-use crate::frames::unreadable;
 use crate::json::{self, Fields, array};
 use crate::schema;
 use crate::wire::{Reader, Wire};
 
-/// The key under which parts carry what only this format understands.
+/// The key under which parts carry what only this format understands. Since many speak it, it says whose that is too.
 const OWN: &str = "openaiChat";
 
 /// Chat completions, as this provider speaks them.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenAiChat {
-    pub(crate) provider: &'static str,
-    /// What the longest answer is called: newer models refuse the old name, other servers do not know the new one.
-    pub(crate) max_tokens: &'static str,
+    provider: &'static str,
+    dialect: Dialect,
+}
+
+/// Where providers differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dialect {
+    /// OpenAI itself, and Azure: new names for old things, which others do not know.
+    OpenAi,
+    /// Other names for some settings, ids of calls in a form of its own, and no options of streams.
+    Mistral,
+    Other,
 }
 
 impl OpenAiChat {
-    pub(crate) fn openai() -> Self {
-        Self { provider: "openai", max_tokens: "max_completion_tokens" }
+    /// OpenAI, or one that is just like it.
+    pub(crate) fn openai(provider: &'static str) -> Self {
+        Self { provider, dialect: Dialect::OpenAi }
     }
 
     pub(crate) fn compatible(provider: &'static str) -> Self {
-        Self { provider, max_tokens: "max_tokens" }
+        let dialect = if provider == "mistral" { Dialect::Mistral } else { Dialect::Other };
+        Self { provider, dialect }
     }
 
-    fn config(&self, body: &mut Fields<'_>, request: &ModelRequest) {
+    /// All that is set besides the conversation and the tools. Under `tools` are those that the provider runs.
+    fn settings(&self, request: &ModelRequest) -> Object {
         let config = &request.config;
-        body.maybe("temperature", config.temperature);
-        body.maybe("top_p", config.top_p);
-        body.maybe("top_k", config.top_k);
-        body.maybe(self.max_tokens, config.max_output_tokens);
-        body.maybe("stop", (!config.stop_sequences.is_empty()).then_some(&config.stop_sequences));
-        body.maybe("seed", config.seed);
-        body.maybe("presence_penalty", config.presence_penalty);
-        body.maybe("frequency_penalty", config.frequency_penalty);
+        let mut settings = Object::new();
+        let mut set = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                settings.insert(key.to_owned(), value);
+            }
+        };
+        let (max_tokens, seed) = match self.dialect {
+            Dialect::OpenAi => ("max_completion_tokens", "seed"),
+            Dialect::Mistral => ("max_tokens", "random_seed"),
+            Dialect::Other => ("max_tokens", "seed"),
+        };
+        set("stream", request.stream.then_some(Value::Bool(true)));
+        if request.stream && self.dialect != Dialect::Mistral {
+            set("stream_options", Some(json!({"include_usage": true})));
+        }
+        set("temperature", config.temperature.map(Value::from));
+        set("top_p", config.top_p.map(Value::from));
+        set("top_k", config.top_k.map(Value::from));
+        set(max_tokens, config.max_output_tokens.map(Value::from));
+        set("stop", (!config.stop_sequences.is_empty()).then(|| json!(config.stop_sequences)));
+        set(seed, config.seed.map(Value::from));
+        set("presence_penalty", config.presence_penalty.map(Value::from));
+        set("frequency_penalty", config.frequency_penalty.map(Value::from));
         let effort = config.thinking.and_then(|thinking| thinking.effort);
-        body.maybe("reasoning_effort", effort.map(umbel_core::Effort::as_str));
-        let format = match &request.output_schema {
+        set("reasoning_effort", effort.map(|effort| effort.as_str().into()));
+        set("response_format", self.response_format(request));
+        if request.tools.specs().next().is_some() || config.other.contains_key("tools") {
+            set("tool_choice", config.tool_choice.as_ref().map(|choice| self.tool_choice(choice)));
+            set("parallel_tool_calls", config.parallel_calls.map(Value::Bool));
+        }
+        for (key, value) in &config.other {
+            json::add(settings.entry(key.as_str()).or_insert(Value::Null), value);
+        }
+        settings
+    }
+
+    /// Whether the model is known to give JSON, but to none of our schemas.
+    fn lacks_schemas(&self, request: &ModelRequest) -> bool {
+        Catalog::known().find(self.provider, &request.model).is_some_and(|info| !info.schema)
+    }
+
+    fn response_format(&self, request: &ModelRequest) -> Option<Value> {
+        let plain = || json!({"type": "json_object"});
+        match &request.output_schema {
+            Some(_) if self.lacks_schemas(request) => Some(plain()),
             Some(schema) => Some(json!({
                 "type": "json_schema",
                 "json_schema": {"name": "answer", "schema": schema, "strict": schema::is_strict(schema)},
             })),
-            None if config.response_mime_type.as_deref() == Some("application/json") => {
-                Some(json!({"type": "json_object"}))
-            }
-            None => None,
-        };
-        body.maybe("response_format", format);
-        if request.tools.specs().next().is_some() {
-            body.maybe("tool_choice", config.tool_choice.as_ref().map(tool_choice));
-            body.maybe("parallel_tool_calls", config.parallel_calls);
-        }
-        for (key, value) in &config.other {
-            body.set(key, value);
+            None => (request.config.response_mime_type.as_deref() == Some("application/json")).then(plain),
         }
     }
+
+    fn tool_choice(&self, choice: &ToolChoice) -> Value {
+        match choice {
+            ToolChoice::None => json!("none"),
+            ToolChoice::Any if self.dialect == Dialect::Mistral => json!("any"),
+            ToolChoice::Any => json!("required"),
+            ToolChoice::Tool(name) => json!({"type": "function", "function": {"name": name}}),
+            _ => json!("auto"),
+        }
+    }
+
+    /// The instruction, and a schema that can be sent in no other way.
+    fn instruction(&self, request: &ModelRequest) -> String {
+        let mut text = request.instruction.text().to_string();
+        if let Some(schema) = request.output_schema.as_ref().filter(|_| self.lacks_schemas(request)) {
+            if !text.is_empty() {
+                text.push_str("\n\n");
+            }
+            text.push_str(&format!("Answer with JSON that keeps to this schema: {schema}"));
+        }
+        text
+    }
+
+    /// Who gives the instruction: to models of OpenAI that think, the developer does.
+    fn instructor(&self, model: &str) -> &'static str {
+        if self.dialect == Dialect::OpenAi && thinks(model) { "developer" } else { "system" }
+    }
+
+    fn tool_fragment(&self, spec: &ToolSpec) -> Fragment {
+        let mut fragment = Fragment::default();
+        fragment.add(Piece::default(), |out| {
+            let mut tool = Fields::new(out);
+            tool.set("type", "function");
+            let mut function = tool.object("function");
+            function.set("name", &spec.name);
+            function.set("description", &spec.description);
+            function.set("parameters", &spec.parameters);
+            // Others may not know the word.
+            if self.dialect == Dialect::OpenAi && schema::is_strict(&spec.parameters) {
+                function.set("strict", &true);
+            }
+        });
+        fragment
+    }
+
+    /// The id of a call as the provider takes it. Mistral's have nine letters and digits, and a conversation may have
+    /// begun elsewhere.
+    fn call_id<'a>(&self, id: &'a str) -> Cow<'a, str> {
+        const LEN: usize = 9;
+        let fits = id.len() == LEN && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if self.dialect != Dialect::Mistral || fits {
+            return Cow::Borrowed(id);
+        }
+        // FNV-1a: the same id each time, and in each process.
+        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let mut hash = id.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+        let digit = |_| {
+            let digit = char::from_digit((hash % 36) as u32, 36).unwrap_or('0');
+            hash /= 36;
+            digit
+        };
+        Cow::Owned((0..LEN).map(digit).collect())
+    }
+
+    fn tool_message(&self, out: &mut Vec<u8>, id: &CallId, text: &str) {
+        let mut message = Fields::new(out);
+        message.set("role", "tool");
+        message.set("tool_call_id", &self.call_id(id.as_str()));
+        message.set("content", text);
+    }
+
+    /// The messages that a message of ours becomes: one for each answer of a tool, and one for the rest.
+    fn message(&self, content: &Content) -> Fragment {
+        let mut fragment = Fragment::of(content);
+        for response in content.responses() {
+            let id = response.id.clone().unwrap_or_else(|| response.name.as_str().into());
+            let text = json::text(&response.response);
+            fragment.add(Piece::answering(Some(&id)), |out| self.tool_message(out, &id, &text));
+        }
+        match content.role {
+            Some(Role::Model) => self.assistant_message(content, &mut fragment),
+            _ => user_message(content, &mut fragment),
+        }
+        fragment
+    }
+
+    /// What a part carries for this provider. What another gave is none of its business.
+    fn own<'a>(&self, part: &'a Part) -> Option<&'a Object> {
+        let own = part.unknown(OWN)?.as_object()?;
+        own.get("provider").is_some_and(|provider| provider == self.provider).then_some(own)
+    }
+
+    fn assistant_message(&self, content: &Content, fragment: &mut Fragment) {
+        let text: String = content.parts.iter().filter(|part| !part.is_thought()).filter_map(words).collect();
+        let calls: Vec<&Part> = content.parts.iter().filter(|part| part.as_call().is_some()).collect();
+        if text.is_empty() && calls.is_empty() {
+            return;
+        }
+        let named = calls.iter().filter_map(|part| part.as_call());
+        fragment.add(Piece::with_calls(named), |out| {
+            let mut message = Fields::new(out);
+            message.set("role", "assistant");
+            self.thoughts_and_words(content, &text, !calls.is_empty(), &mut message);
+            if !calls.is_empty() {
+                array(message.key("tool_calls"), &calls, |out, part| self.tool_call(out, part));
+            }
+        });
+    }
+
+    fn thoughts_and_words(&self, content: &Content, text: &str, calls: bool, message: &mut Fields<'_>) {
+        let owned = || content.parts.iter().filter_map(|part| Some((part, self.own(part)?)));
+        let thoughts_in = |place: &str| -> Vec<&str> {
+            let here = owned().filter(|(_, own)| own.get("thoughtIn").is_some_and(|key| key == place));
+            here.filter_map(|(part, _)| part.as_text()).collect()
+        };
+        let within = thoughts_in("content");
+        if within.is_empty() {
+            message.set("content", &Some(text).filter(|text| !text.is_empty()));
+        } else {
+            let thinking =
+                |thought: &&str| json!({"type": "thinking", "thinking": [{"type": "text", "text": thought}]});
+            let mut parts: Vec<Value> = within.iter().map(thinking).collect();
+            if !text.is_empty() {
+                parts.push(json!({"type": "text", "text": text}));
+            }
+            message.set("content", &parts);
+        }
+        if let Some(details) = owned().find_map(|(_, own)| own.get("reasoning_details")) {
+            // They say all that the thoughts in words do.
+            message.set("reasoning_details", details);
+        } else if calls {
+            // Wanted back as long as the calls that they led to are under way.
+            for place in ["reasoning_content", "reasoning"] {
+                let thoughts = thoughts_in(place);
+                if !thoughts.is_empty() {
+                    message.set(place, &thoughts.concat());
+                }
+            }
+        }
+    }
+
+    fn tool_call(&self, out: &mut Vec<u8>, part: &Part) {
+        let Some(call) = part.as_call() else { return json::write(out, &()) };
+        let id = call.id.as_ref().map_or(call.name.as_str(), CallId::as_str);
+        let mut wire = Fields::new(out);
+        wire.set("id", &self.call_id(id));
+        wire.set("type", "function");
+        wire.maybe("extra_content", self.own(part).and_then(|own| own.get("extra_content")));
+        let mut function = wire.object("function");
+        function.set("name", &call.name);
+        function.set("arguments", &arguments(call));
+    }
+}
+
+/// The arguments of a call as text.
+pub(crate) fn arguments(call: &FunctionCall) -> Cow<'_, str> {
+    match (call.unreadable_args(), &call.args) {
+        (Some(text), _) => Cow::Borrowed(text),
+        (None, Some(args)) => Cow::Owned(json::text(args)),
+        (None, None) => Cow::Borrowed("{}"),
+    }
+}
+
+/// Whether a model of OpenAI is known to think before it answers.
+pub(crate) fn thinks(model: &str) -> bool {
+    let model = model.strip_prefix("ft:").unwrap_or(model);
+    Catalog::known().find("openai", model).is_some_and(|info| info.thinking)
 }
 
 impl Wire for OpenAiChat {
@@ -85,32 +284,38 @@ impl Wire for OpenAiChat {
         let mut writing = fragments.begin();
         let mut body = Fields::new(&mut out);
         body.set("model", &request.model);
-        if request.stream {
-            body.set("stream", &true);
-            body.set("stream_options", &json!({"include_usage": true}));
+        let mut settings = self.settings(request);
+        let run_there = settings.shift_remove("tools");
+        for (key, value) in &settings {
+            body.set(key, value);
         }
-        self.config(&mut body, request);
-        let mut tools = request.tools.iter().filter(|meta| !meta.tool.spec().hidden).peekable();
+        let run_there = run_there.as_ref().and_then(Value::as_array).into_iter().flatten();
+        let tools = request.tools.iter().filter(|meta| !meta.tool.spec().hidden).map(Ok);
+        let mut tools = tools.chain(run_there.map(Err)).peekable();
         if tools.peek().is_some() {
-            array(body.key("tools"), tools, |out, meta| {
-                let written = writing.tool(&meta.tool, |tool| tool_fragment(tool.spec()));
-                out.extend_from_slice(&written.json);
+            array(body.key("tools"), tools, |out, tool| match tool {
+                Ok(meta) => {
+                    let written = writing.tool(&meta.tool, |tool| self.tool_fragment(tool.spec()));
+                    out.extend_from_slice(&written.json);
+                }
+                Err(value) => json::write(out, value),
             });
         }
         // The conversation comes last: what was sent before is the beginning of what is sent next.
         let messages = body.key("messages");
         messages.push(b'[');
-        let instruction = request.instruction.text();
+        let instruction = self.instruction(request);
         if !instruction.is_empty() {
-            plain_message(messages, "system", &instruction);
+            plain_message(messages, self.instructor(&request.model), &instruction);
         }
-        walk(&request.contents, &mut writing, message, |next| {
+        let write = |content: &Content| self.message(content);
+        walk(&request.contents, &mut writing, write, |next| {
             if messages.last() != Some(&b'[') {
                 messages.push(b',');
             }
             match next {
                 Next::Piece(fragment, piece) => messages.extend_from_slice(fragment.bytes(piece)),
-                Next::Unanswered(id, _) => tool_message(messages, id, NO_ANSWER),
+                Next::Unanswered(id, _) => self.tool_message(messages, id, NO_ANSWER),
                 Next::Orphan(response) => plain_message(messages, "user", &orphan_words(response)),
             }
         });
@@ -120,7 +325,7 @@ impl Wire for OpenAiChat {
     }
 
     fn reader(&self) -> Box<dyn Reader> {
-        Box::new(ChatReader { provider: self.provider, ..ChatReader::default() })
+        Box::new(reader::ChatReader::new(self.provider))
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -128,97 +333,10 @@ impl Wire for OpenAiChat {
     }
 }
 
-fn tool_choice(choice: &ToolChoice) -> Value {
-    match choice {
-        ToolChoice::None => json!("none"),
-        ToolChoice::Any => json!("required"),
-        ToolChoice::Tool(name) => json!({"type": "function", "function": {"name": name}}),
-        _ => json!("auto"),
-    }
-}
-
-fn tool_fragment(spec: &ToolSpec) -> Fragment {
-    let mut fragment = Fragment::default();
-    fragment.add(Piece::default(), |out| {
-        let mut tool = Fields::new(out);
-        tool.set("type", "function");
-        let mut function = tool.object("function");
-        function.set("name", &spec.name);
-        function.set("description", &spec.description);
-        function.set("parameters", &spec.parameters);
-    });
-    fragment
-}
-
 fn plain_message(out: &mut Vec<u8>, role: &str, text: &str) {
     let mut message = Fields::new(out);
     message.set("role", role);
     message.set("content", text);
-}
-
-fn tool_message(out: &mut Vec<u8>, id: &CallId, text: &str) {
-    let mut message = Fields::new(out);
-    message.set("role", "tool");
-    message.set("tool_call_id", id);
-    message.set("content", text);
-}
-
-/// The messages that a message of ours becomes: one for each answer of a tool, and one for the rest.
-fn message(content: &Content) -> Fragment {
-    let mut fragment = Fragment::of(content);
-    for response in content.responses() {
-        let id = response.id.clone().unwrap_or_else(|| response.name.as_str().into());
-        fragment
-            .add(Piece::answering(Some(&id)), |out| tool_message(out, &id, &json::text(&response.response)));
-    }
-    match content.role {
-        Some(Role::Model) => assistant_message(content, &mut fragment),
-        _ => user_message(content, &mut fragment),
-    }
-    fragment
-}
-
-fn assistant_message(content: &Content, fragment: &mut Fragment) {
-    let text: String = content.parts.iter().filter(|part| !part.is_thought()).filter_map(words).collect();
-    let calls: Vec<&FunctionCall> = content.calls().collect();
-    if text.is_empty() && calls.is_empty() {
-        return;
-    }
-    fragment.add(Piece::with_calls(calls.iter().copied()), |out| {
-        let mut message = Fields::new(out);
-        message.set("role", "assistant");
-        message.set("content", &Some(&text).filter(|text| !text.is_empty()));
-        for part in &content.parts {
-            let Some(Value::Object(own)) = part.unknown(OWN) else { continue };
-            for (key, value) in own {
-                // Thoughts are wanted back as long as the calls that they led to are under way.
-                match (key.as_str(), part.as_text()) {
-                    ("thoughtIn", Some(thought)) if !calls.is_empty() => {
-                        message.set(value.as_str().unwrap_or("reasoning_content"), thought);
-                    }
-                    ("thoughtIn", _) => {}
-                    _ => message.set(key, value),
-                }
-            }
-        }
-        if !calls.is_empty() {
-            array(message.key("tool_calls"), &calls, |out, call| tool_call(out, call));
-        }
-    });
-}
-
-fn tool_call(out: &mut Vec<u8>, call: &FunctionCall) {
-    let id = call.id.clone().unwrap_or_else(|| call.name.as_str().into());
-    let mut wire = Fields::new(out);
-    wire.set("id", &id);
-    wire.set("type", "function");
-    let mut function = wire.object("function");
-    function.set("name", &call.name);
-    match (call.unreadable_args(), &call.args) {
-        (Some(text), _) => function.set("arguments", text),
-        (None, Some(args)) => function.set("arguments", &json::text(args)),
-        (None, None) => function.set("arguments", "{}"),
-    }
 }
 
 fn user_message(content: &Content, fragment: &mut Fragment) {
@@ -239,7 +357,7 @@ fn user_message(content: &Content, fragment: &mut Fragment) {
 }
 
 /// Whether a part of a user's message is anything to be sent.
-fn is_said(part: &Part) -> bool {
+pub(crate) fn is_said(part: &Part) -> bool {
     match &part.payload {
         Payload::Text(text) => !text.is_empty() && !part.is_thought(),
         Payload::InlineData(_) | Payload::FileData(_) | Payload::Code(_) | Payload::CodeResult(_) => true,
@@ -248,26 +366,9 @@ fn is_said(part: &Part) -> bool {
 }
 
 /// Media that a tool answered with. An answer is text here, so they follow it as a message.
-fn response_media(response: &FunctionResponse) -> Vec<Part> {
+pub(crate) fn response_media(response: &FunctionResponse) -> Vec<Part> {
     let parts = response.unknown.get("parts").cloned().unwrap_or_default();
     serde_json::from_value(parts).unwrap_or_default()
-}
-
-/// A part as words, if that is what it is or can be.
-fn words(part: &Part) -> Option<Cow<'_, str>> {
-    match &part.payload {
-        Payload::Text(text) => Some(Cow::Borrowed(text)),
-        Payload::Code(code) => {
-            let language = code.language.as_deref().unwrap_or_default().to_lowercase();
-            let code = code.code.as_deref().unwrap_or_default();
-            Some(Cow::Owned(format!("\n```{language}\n{code}\n```\n")))
-        }
-        Payload::CodeResult(result) => {
-            let output = result.output.as_deref().unwrap_or_default();
-            Some(Cow::Owned(format!("\n```\n{output}\n```\n")))
-        }
-        _ => None,
-    }
 }
 
 fn user_part(out: &mut Vec<u8>, part: &Part) {
@@ -287,8 +388,7 @@ fn blob_part(blob: &Blob) -> Value {
             json!({"type": "image_url", "image_url": {"url": format!("data:{kind};base64,{data}")}})
         }
         Some(("audio", format)) => {
-            let format = if format.starts_with("mp") { "mp3" } else { format.trim_start_matches("x-") };
-            json!({"type": "input_audio", "input_audio": {"data": data, "format": format}})
+            json!({"type": "input_audio", "input_audio": {"data": data, "format": audio_format(format)}})
         }
         Some(("text", _)) => match std::str::from_utf8(&blob.data) {
             Ok(text) => json!({"type": "text", "text": text}),
@@ -296,6 +396,11 @@ fn blob_part(blob: &Blob) -> Value {
         },
         _ => file_of(blob, kind, &data),
     }
+}
+
+/// What a format of audio is called here, by the second half of its media type.
+pub(crate) fn audio_format(kind: &str) -> &str {
+    if kind.starts_with("mp") { "mp3" } else { kind.trim_start_matches("x-") }
 }
 
 fn file_of(blob: &Blob, kind: &str, data: &str) -> Value {
@@ -312,262 +417,5 @@ fn file_part(file: &FileData) -> Value {
         json!({"type": "text", "text": format!("[file: {uri}]")})
     } else {
         json!({"type": "file", "file": {"file_id": uri}})
-    }
-}
-
-#[derive(Debug, Default)]
-struct ChatReader {
-    provider: &'static str,
-    /// The calls by their number.
-    calls: Vec<(u64, SmolStr, SlotId)>,
-    stopped: bool,
-    refused: bool,
-    logprobs: Vec<Value>,
-    annotations: Vec<Value>,
-}
-
-#[derive(Deserialize)]
-struct Completion<'a> {
-    #[serde(default, borrow)]
-    choices: Vec<Choice<'a>>,
-    #[serde(default)]
-    usage: Option<Tokens>,
-    #[serde(default)]
-    model: Option<SmolStr>,
-    #[serde(default)]
-    service_tier: Option<SmolStr>,
-    #[serde(default)]
-    citations: Option<Value>,
-    #[serde(default, borrow)]
-    error: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Choice<'a> {
-    #[serde(default)]
-    index: u64,
-    #[serde(default, borrow, alias = "message")]
-    delta: Option<Delta<'a>>,
-    #[serde(default, borrow)]
-    finish_reason: Option<Cow<'a, str>>,
-    #[serde(default)]
-    logprobs: Option<Logprobs>,
-}
-
-#[derive(Deserialize)]
-struct Logprobs {
-    #[serde(default)]
-    content: Option<Vec<Value>>,
-}
-
-#[derive(Deserialize, Default)]
-struct Delta<'a> {
-    #[serde(default, borrow)]
-    content: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    reasoning_content: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    reasoning: Option<Cow<'a, str>>,
-    #[serde(default)]
-    reasoning_details: Option<Vec<Value>>,
-    #[serde(default, borrow)]
-    refusal: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    tool_calls: Option<Vec<ToolCallDelta<'a>>>,
-    #[serde(default)]
-    annotations: Option<Vec<Value>>,
-}
-
-#[derive(Deserialize)]
-struct ToolCallDelta<'a> {
-    #[serde(default)]
-    index: Option<u64>,
-    #[serde(default, borrow)]
-    id: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    function: FunctionDelta<'a>,
-}
-
-#[derive(Deserialize, Default)]
-struct FunctionDelta<'a> {
-    #[serde(default, borrow)]
-    name: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    arguments: Option<Cow<'a, str>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Tokens {
-    prompt_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
-    total_tokens: Option<u64>,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
-    prompt_cache_hit_tokens: Option<u64>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct PromptDetails {
-    cached_tokens: Option<u64>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct CompletionDetails {
-    reasoning_tokens: Option<u64>,
-}
-
-impl Tokens {
-    fn usage(&self) -> Usage {
-        let cached = self.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
-        let thoughts = self.completion_tokens_details.as_ref().and_then(|details| details.reasoning_tokens);
-        let sum = |thoughts: u64| Some(self.prompt_tokens? + self.completion_tokens? + thoughts);
-        // Most count thoughts as part of the answer; with some they come on top.
-        let on_top = thoughts
-            .filter(|thoughts| *thoughts > 0)
-            .is_some_and(|thoughts| sum(thoughts) == self.total_tokens);
-        let within = if on_top { 0 } else { thoughts.unwrap_or_default() };
-        Usage {
-            prompt_token_count: self.prompt_tokens,
-            candidates_token_count: self.completion_tokens.map(|all| all.saturating_sub(within)),
-            total_token_count: self.total_tokens.or_else(|| sum(0)),
-            cached_content_token_count: cached.or(self.prompt_cache_hit_tokens),
-            thoughts_token_count: thoughts,
-            ..Usage::default()
-        }
-    }
-}
-
-impl ChatReader {
-    fn completion(&mut self, data: &str, answer: &mut Answer) -> Result<()> {
-        let read: Completion<'_> = serde_json::from_str(data)
-            .map_err(|error| unreadable("a frame of the answer cannot be read").with_source(error))?;
-        if let Some(error) = read.error {
-            return Err(self.failure(error.get()));
-        }
-        if let Some(model) = read.model.filter(|model| !model.is_empty()) {
-            answer.meta.model_version = Some(model);
-        }
-        if let Some(tokens) = read.usage {
-            answer.meta.usage_metadata = Some(tokens.usage());
-        }
-        if let Some(tier) = read.service_tier {
-            answer.tell("serviceTier", tier.as_str());
-        }
-        if let Some(citations) = read.citations.filter(|citations| !citations.is_null()) {
-            answer.meta.citation_metadata = Some(json!({"citations": citations}));
-        }
-        for choice in read.choices.into_iter().filter(|choice| choice.index == 0) {
-            self.choice(choice, answer)?;
-        }
-        Ok(())
-    }
-
-    fn choice(&mut self, choice: Choice<'_>, answer: &mut Answer) -> Result<()> {
-        if let Some(delta) = choice.delta {
-            self.delta(delta, answer)?;
-        }
-        if let Some(content) = choice.logprobs.and_then(|logprobs| logprobs.content) {
-            self.logprobs.extend(content);
-        }
-        if let Some(word) = choice.finish_reason {
-            let reason = match &*word {
-                _ if self.refused => "REFUSAL",
-                "length" => "MAX_TOKENS",
-                "content_filter" => "SAFETY",
-                "error" => return Err(self.failure("{\"message\":\"the model failed\"}")),
-                _ => "STOP",
-            };
-            answer.stop(&word, reason);
-            self.stopped = true;
-        }
-        Ok(())
-    }
-
-    fn delta(&mut self, delta: Delta<'_>, answer: &mut Answer) -> Result<()> {
-        if let Some(thought) = &delta.reasoning_content {
-            answer.think(thought, OWN, || json!({"thoughtIn": "reasoning_content"}))?;
-        } else if let Some(thought) = &delta.reasoning {
-            answer.think(thought, OWN, || json!({"thoughtIn": "reasoning"}))?;
-        }
-        for detail in delta.reasoning_details.into_iter().flatten() {
-            answer.opaque(OWN, json!({"reasoning_details": [detail]}));
-        }
-        if let Some(words) = &delta.content {
-            answer.say(false, words)?;
-        }
-        if let Some(words) = delta.refusal.filter(|words| !words.is_empty()) {
-            self.refused = true;
-            answer.say(false, &words)?;
-        }
-        for (place, call) in delta.tool_calls.into_iter().flatten().enumerate() {
-            self.tool_call(place, &call, answer)?;
-        }
-        self.annotations.extend(delta.annotations.into_iter().flatten());
-        Ok(())
-    }
-
-    fn tool_call(&mut self, place: usize, call: &ToolCallDelta<'_>, answer: &mut Answer) -> Result<()> {
-        let number = call.index.unwrap_or(place as u64);
-        let id = call.id.as_deref().unwrap_or_default();
-        // Some give each call the same number, and only the id tells that another begins.
-        let known = self.calls.iter().rev().find(|(at, _, _)| *at == number);
-        let slot = match known.filter(|(_, before, _)| id.is_empty() || before == id) {
-            Some((_, _, slot)) => *slot,
-            None => {
-                let name = call.function.name.as_deref().unwrap_or_default();
-                let slot = answer.begin_call(id, name);
-                self.calls.push((number, id.into(), slot));
-                slot
-            }
-        };
-        answer.push(slot, call.function.arguments.as_deref().unwrap_or_default())
-    }
-
-    fn finish(&mut self, answer: &mut Answer) {
-        if !self.logprobs.is_empty() {
-            answer.tell("logprobsResult", std::mem::take(&mut self.logprobs));
-        }
-        if !self.annotations.is_empty() {
-            let citations = json!({"citations": std::mem::take(&mut self.annotations)});
-            answer.meta.citation_metadata = Some(citations);
-        }
-        answer.finish();
-    }
-
-    /// A failure in the middle of an answer.
-    fn failure(&self, error: &str) -> umbel_core::Error {
-        failure::in_stream(self.provider, error)
-    }
-}
-
-impl Reader for ChatReader {
-    fn frame(&mut self, _event: &str, data: &str, answer: &mut Answer) -> Result<()> {
-        if data.trim() == "[DONE]" {
-            if self.stopped {
-                self.finish(answer);
-            }
-            return Ok(());
-        }
-        self.completion(data, answer)
-    }
-
-    fn whole(&mut self, body: &str, answer: &mut Answer) -> Result<()> {
-        self.completion(body, answer)?;
-        if !self.stopped {
-            return Err(unreadable("the answer has no message in it"));
-        }
-        self.finish(answer);
-        Ok(())
-    }
-
-    fn end(&mut self, answer: &mut Answer) -> Result<()> {
-        // Not all say that they are done.
-        if self.stopped {
-            self.finish(answer);
-        }
-        Ok(())
     }
 }

@@ -100,7 +100,8 @@ impl Compactor {
     }
 
     /// Sums up before a request if the last prompt had at least `threshold` tokens, and keeps the newest `keep` events as
-    /// they are.
+    /// they are. If a request is too long for the model all the same, the older half of the events is summed up, and the
+    /// model is asked again; three times at most.
     pub fn above(threshold: u64, keep: usize) -> Self {
         Self { runs: None, tokens: Some(Tokens { threshold, keep }), summariser: None }
     }
@@ -135,18 +136,34 @@ impl Compactor {
         Ok(())
     }
 
-    /// Before a request: sums up if the last prompt was too long.
-    pub(crate) async fn compact_by_tokens(&self, run: &Run, model: &Arc<dyn Model>) -> Result<()> {
+    /// Before a request: sums up if the last prompt was too long, be it that the model said so.
+    pub(crate) async fn compact_by_tokens(
+        &self,
+        run: &Run,
+        model: &Arc<dyn Model>,
+        overflows: u32,
+    ) -> Result<()> {
         let Some(tokens) = self.tokens else { return Ok(()) };
         let events = in_scope(run);
+        let Some(summariser) = self.written_by(Some(model)) else { return Ok(()) };
+        if overflows > 0 {
+            // The older half, which the summariser can take in though the model cannot take in all.
+            let half = |old: &[Arc<Event>]| safe_cut(old, old.len() / 2);
+            let compacted = compact(run, summariser.as_ref(), &events, half).await;
+            return compacted.map(drop).or_else(|error| {
+                run.cancel_token().check()?;
+                if error.is_control() {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "no summary could be made of a conversation that is too long");
+                Ok(())
+            });
+        }
         let used = events
             .iter()
             .rev()
             .find_map(|event| event.meta.as_ref()?.usage_metadata.as_ref()?.prompt_token_count);
-        if used.is_none_or(|used| used < tokens.threshold) {
-            return Ok(());
-        }
-        if let Some(summariser) = self.written_by(Some(model)) {
+        if used.is_some_and(|used| used >= tokens.threshold) {
             compact(run, summariser.as_ref(), &events, |old| safe_cut(old, tokens.keep)).await?;
         }
         Ok(())

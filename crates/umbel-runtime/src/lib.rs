@@ -11,6 +11,7 @@
 //! - [`handlers`]: handlers that are ready to use; [`layers`]: those that go around tool calls; [`with`]: handlers from
 //!   closures
 //! - [`plugin`], [`legacy`], [`mod@per_run`]: other forms of a handler; [`explain`]: what came of all of them
+//! - [`usage`]: what models took and what it costs
 //! - [`backoff`], [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
 //! Of Umbel it knows `umbel-core`, and `#[handler]`.
@@ -42,6 +43,7 @@ pub mod team;
 pub mod template;
 pub mod text;
 pub mod tools;
+pub mod usage;
 pub mod with;
 
 pub use agents::{
@@ -57,6 +59,7 @@ pub use models::{RecordingModel, ReplayModel, ScriptedModel};
 pub use per_run::{HandlerFactory, PerRun, per_run};
 pub use planner::{PlanAndAct, Planner, ThinkingPlanner};
 pub use plugin::Plugin;
-pub use runner::{Recovered, RunStream, Runner, RunnerBuilder, SessionView};
+pub use runner::{Recovered, RunStream, Runner, RunnerBuilder, Said, SessionView};
 pub use session_manager::{SessionManager, Sweeper, Swept};
 pub use tools::{AgentTool, ExitLoop, LoadArtifacts, LoadMemory, PreloadMemory, RequestInput};
+pub use usage::{Money, Price, Prices, Used};

@@ -1,5 +1,6 @@
 //! Every sentence that Umbel itself says to a model or asks of a person, in one place.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -403,12 +404,27 @@ pub fn answer_rejected(reason: Option<&str>) -> String {
 
 /// How far a limit on calls is used up.
 pub fn calls_of(calls: u32, limit: u32, scope: &str) -> String {
-    format!("{calls} of {limit} in this {scope}")
+    used_of(calls, limit, scope)
 }
 
 /// What an agent says that may not ask its model any more.
 pub fn model_limit(used: &str) -> String {
     format!("I have to stop here: the allowed model calls are used up ({used}).")
+}
+
+/// How far a limit on tokens or money is used up.
+pub fn used_of(used: impl fmt::Display, limit: impl fmt::Display, scope: &str) -> String {
+    format!("{used} of {limit} in this {scope}")
+}
+
+/// Why a limit on money cannot be kept to.
+pub fn no_price(model: &str) -> String {
+    format!("the price of `{model}` is not known, so that its cost cannot be limited")
+}
+
+/// What an agent says whose run or session has used as much of its model as it may.
+pub fn usage_limit(used: &str) -> String {
+    format!("I have to stop here: no more of the model may be used ({used}).")
 }
 
 /// What a call is answered that is one too many.

@@ -1,13 +1,15 @@
 //! One run of a client, from its first frame to its last.
 
 use std::borrow::Cow;
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
 use umbel_agui::{Ending, EventKind, InputMark, Message, PROTOCOL_VERSION, Translator, messages};
 use umbel_core::{Error, Event, Outcome};
-use umbel_runtime::RunStream;
+use umbel_runtime::{RunStream, Said};
 
 use crate::app::Offered;
 use crate::emitter::Emitter;
@@ -75,12 +77,14 @@ async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mu
         false => Outcome::Interrupted { interrupts: Box::new(open) },
     };
     let mut failure = None;
-    if let Some(history) = &history
-        && let Err(error) = handing_on(create(endpoint, &live.key, history), emitter).await
-    {
-        outcome = Outcome::from_error(&error);
-        failure = Some(error);
-        turns.clear();
+    if let Some(history) = &history {
+        // Boxed: most sessions are there, or made by their run.
+        let mut making = Box::pin(create(endpoint, &live.key, history));
+        if let Err(error) = handing_on(emitter, |cx| making.as_mut().poll(cx)).await {
+            outcome = Outcome::from_error(&error);
+            failure = Some(error);
+            turns.clear();
+        }
     }
     for (content, config) in turns {
         let mut stream = endpoint.runner.run_with(&live.key, content, config);
@@ -101,16 +105,17 @@ async fn run(endpoint: &AgentEndpoint, ticket: &Ticket, plan: Plan, emitter: &mu
 }
 
 /// Waits for something. What is ready is handed on when there is nothing more at the moment.
-async fn handing_on<T>(work: impl Future<Output = T>, emitter: &mut Emitter) -> T {
-    let mut work = std::pin::pin!(work);
-    let next = std::future::poll_fn(|cx| {
-        let next = work.as_mut().poll(cx);
+fn handing_on<T>(
+    emitter: &mut Emitter,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> impl Future<Output = T> {
+    poll_fn(move |cx| {
+        let next = poll(cx);
         if next.is_pending() {
             emitter.flush();
         }
         next
-    });
-    next.await
+    })
 }
 
 /// Tells all that a run says. Gives the error it ended with.
@@ -123,27 +128,46 @@ async fn follow(
 ) -> Option<Error> {
     let mut failure = None;
     loop {
-        match handing_on(stream.next(), emitter).await {
+        match handing_on(emitter, |cx| stream.poll_said(cx)).await {
             None => return failure,
             Some(Err(error)) => failure = Some(error),
-            Some(Ok(event)) => {
-                if translator.may_void(&event) {
-                    emitter.begin(None, Part::Void);
-                    translator.make_void(&event, &mut |event| emitter.say(&event));
-                }
-                if translator.owes_messages() {
-                    correct(endpoint, live, translator, emitter).await;
-                }
-                tell(&event, translator, emitter);
-                if translator.owes_messages() {
-                    correct(endpoint, live, translator, emitter).await;
-                }
-                if emitter.was_full() {
-                    // Viewers have their turn, even if the run never waits.
-                    tokio::task::yield_now().await;
+            Some(Ok(Said::Event(event))) => follow_event(endpoint, live, &event, translator, emitter).await,
+            Some(Ok(Said::Piece(piece))) if emitter.goes_on(&piece) && translator.goes_on(&piece) => {
+                emitter.say_more(&piece);
+            }
+            Some(Ok(Said::Piece(piece))) => {
+                let event = stream.preview(piece.clone());
+                follow_event(endpoint, live, &event, translator, emitter).await;
+                if let Some(event) = translator.last_words(&piece) {
+                    emitter.expect_more(&piece, &event);
                 }
             }
         }
+        if emitter.was_full() {
+            // Viewers have their turn, even if the run never waits.
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+async fn follow_event(
+    endpoint: &AgentEndpoint,
+    live: &LiveRun,
+    event: &Event,
+    translator: &mut Translator,
+    emitter: &mut Emitter,
+) {
+    if translator.may_void(event) {
+        emitter.begin(None, Part::Void);
+        translator.make_void(event, &mut |event| emitter.say(&event));
+    }
+    // Boxed: few runs say anything that the log does not have.
+    if translator.owes_messages() {
+        Box::pin(correct(endpoint, live, translator, emitter)).await;
+    }
+    tell(event, translator, emitter);
+    if translator.owes_messages() {
+        Box::pin(correct(endpoint, live, translator, emitter)).await;
     }
 }
 
@@ -218,7 +242,7 @@ pub(crate) async fn end(
     emitter.begin(None, Part::Whole);
     translator.wind_up(&ending, &mut |event| emitter.say(&event));
     if translator.owes_messages() || translator.is_mixed() || matches!(ending, Ending::Interrupted(_)) {
-        correct(endpoint, live, translator, emitter).await;
+        Box::pin(correct(endpoint, live, translator, emitter)).await;
     }
     emitter.begin(None, Part::Whole);
     translator.end(&ending, &mut |event| emitter.finish(&event));

@@ -4,12 +4,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use umbel_agui::{AguiEvent, Guard, sse};
+use umbel_core::Piece;
 
 use crate::live::LiveRun;
-use crate::place::{Of, Part, Place, announces, counts};
+use crate::place::{Of, Part, Place, adds_words, announces, counts};
+use crate::refrain::Refrain;
 
 /// Frames that are ready are handed on when there are so many bytes of them, even if more follows at once.
 const ENOUGH: usize = 16 * 1024;
+
+/// Room for the frames of a short run.
+const ROOM: usize = 8 * 1024;
+
+/// Room for the next frames of a run that has to wait: there may be many such runs.
+const LITTLE_ROOM: usize = 256;
 
 /// Writes the frames of one run. The rules of the protocol hold for whatever passes it.
 #[derive(Debug)]
@@ -34,6 +42,10 @@ struct Frames {
     seen: Option<Place>,
     /// How often that event told of agents that begin or end.
     announced: u32,
+    /// Whether the last frame adds words.
+    has_words: bool,
+    /// That frame, if more of its text is to follow.
+    refrain: Option<Refrain>,
     /// The stream ends before its run does.
     leaves: bool,
 }
@@ -42,12 +54,14 @@ impl Emitter {
     pub(crate) fn new(live: Arc<LiveRun>) -> Self {
         let place = Place { stream: live.stream, ..Place::default() };
         let frames = Frames {
-            out: Vec::with_capacity(1024),
+            out: Vec::with_capacity(ROOM),
             place,
             of: None,
             part: Part::Whole,
             seen: None,
             announced: 0,
+            has_words: false,
+            refrain: None,
             leaves: false,
         };
         Self { live, guard: Guard::new(), frames, flushed: 0, handed_on: false }
@@ -73,6 +87,7 @@ impl Emitter {
     /// What is said from now on is of that event of the log; without one, of the run itself.
     pub(crate) fn begin(&mut self, of: Option<Of>, part: Part) {
         let frames = &mut self.frames;
+        (frames.refrain, frames.has_words) = (None, false);
         frames.part = part;
         if frames.of == of {
             return;
@@ -86,7 +101,8 @@ impl Emitter {
 
     /// What was begun as a whole was told to its end.
     pub(crate) fn told(&mut self) {
-        let Frames { place, of, .. } = &mut self.frames;
+        let Frames { place, of, refrain, .. } = &mut self.frames;
+        *refrain = None;
         place.told(of.as_ref().map(|of| &of.event));
     }
 
@@ -97,6 +113,7 @@ impl Emitter {
 
     /// The client has the conversation as the log has it.
     pub(crate) fn corrected(&mut self) {
+        self.frames.refrain = None;
         self.frames.place.corrected();
     }
 
@@ -105,9 +122,37 @@ impl Emitter {
         if let Err(broken) = guard.pass(event, &mut |event| frames.write(event)) {
             tracing::warn!("an event was left out of the stream: {broken}");
         }
+        self.hand_on_if_full();
+    }
+
+    fn hand_on_if_full(&mut self) {
         if self.frames.out.len() > ENOUGH {
             self.flush();
             self.handed_on = true;
+        }
+    }
+
+    /// Whether that piece of text goes on with the last frame.
+    pub(crate) fn goes_on(&self, piece: &Piece) -> bool {
+        self.frames.refrain.as_ref().is_some_and(|refrain| refrain.fits(piece))
+    }
+
+    /// Says more of the text of the last frame.
+    pub(crate) fn say_more(&mut self, piece: &Piece) {
+        let Frames { refrain: Some(refrain), place, out, .. } = &mut self.frames else { return };
+        let before = out.len();
+        if let Err(error) = refrain.write(&piece.text, place, out) {
+            tracing::error!("a piece of text cannot be written: {error}");
+            out.truncate(before);
+        }
+        self.hand_on_if_full();
+    }
+
+    /// That piece of text was told by that event, unless it was left out, and more may follow.
+    pub(crate) fn expect_more(&mut self, piece: &Piece, event: &AguiEvent<'_>) {
+        let frames = &mut self.frames;
+        if frames.has_words {
+            frames.refrain = Refrain::of(piece, &frames.place, event);
         }
     }
 
@@ -159,14 +204,25 @@ impl Emitter {
             return;
         }
         self.flushed = self.frames.place.frame;
-        let room = if is_over { 0 } else { 256 };
-        let out = std::mem::replace(&mut self.frames.out, Vec::with_capacity(room));
-        self.live.publish(Bytes::from(out), count, is_over);
+        let out = &mut self.frames.out;
+        // Frames are kept for a while, and should not keep more room than they need.
+        let bytes = if out.len() * 2 > out.capacity() {
+            Bytes::from(std::mem::take(out))
+        } else {
+            Bytes::copy_from_slice(out)
+        };
+        out.clear();
+        if !is_over {
+            out.shrink_to(LITTLE_ROOM);
+            out.reserve(LITTLE_ROOM);
+        }
+        self.live.publish(bytes, count, is_over);
     }
 }
 
 impl Frames {
     fn write(&mut self, event: &AguiEvent<'_>) {
+        (self.refrain, self.has_words) = (None, adds_words(&event.kind));
         if self.was_seen(event) {
             return;
         }

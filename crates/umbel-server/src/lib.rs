@@ -33,6 +33,7 @@ mod place;
 mod plan;
 mod post;
 mod problem;
+mod refrain;
 mod replay;
 mod resolve;
 mod routes;

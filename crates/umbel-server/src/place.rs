@@ -207,6 +207,11 @@ pub(crate) fn announces(event: &EventKind<'_>) -> bool {
     )
 }
 
+/// Whether an event adds words to a message.
+pub(crate) fn adds_words(event: &EventKind<'_>) -> bool {
+    matches!(event, EventKind::TextMessageContent { .. } | EventKind::ReasoningMessageContent { .. })
+}
+
 /// Whether an event is counted. What may be told twice is not, since it is not always told.
 pub(crate) fn counts(event: &EventKind<'_>) -> bool {
     !matches!(event, EventKind::StateSnapshot { .. } | EventKind::MessagesSnapshot { .. })
@@ -229,15 +234,24 @@ fn from_letter(letter: &str) -> Option<Open> {
 impl Place {
     /// Adds it as text. Every frame has one, so it does without the machinery of formatting.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        self.write_with(out, |out, number| match number {
+            Number::Frame(number) => write_number(out, number),
+            Number::Text(shown) => write_number(out, shown.text as u64),
+            Number::Thoughts(shown) => write_number(out, shown.thoughts as u64),
+        });
+    }
+
+    /// The same, but the numbers that grow while a text goes on are added by `grows`.
+    pub(crate) fn write_with(&self, out: &mut Vec<u8>, mut grows: impl FnMut(&mut Vec<u8>, Number<'_>)) {
         write_number(out, u64::from(self.stream));
         if self.round > 0 {
             out.push(b'-');
             write_number(out, u64::from(self.round));
         }
-        for number in [self.frame, u64::from(self.events)] {
-            out.push(b'.');
-            write_number(out, number);
-        }
+        out.push(b'.');
+        grows(out, Number::Frame(self.frame));
+        out.push(b'.');
+        write_number(out, u64::from(self.events));
         out.push(b'.');
         if self.is_over {
             return out.extend_from_slice(b"end");
@@ -249,10 +263,10 @@ impl Place {
         for shown in &self.shown {
             out.push(b'.');
             out.extend_from_slice(shown.event.as_str().as_bytes());
-            for bytes in [shown.text, shown.thoughts] {
-                out.push(b'~');
-                write_number(out, bytes as u64);
-            }
+            out.push(b'~');
+            grows(out, Number::Text(shown));
+            out.push(b'~');
+            grows(out, Number::Thoughts(shown));
             let letter = letter(shown.open);
             let letter = if shown.thinks { letter.to_ascii_uppercase() } else { letter };
             out.extend_from_slice(&[b'~', letter]);
@@ -277,7 +291,17 @@ impl Place {
     }
 }
 
-fn write_number(out: &mut Vec<u8>, number: u64) {
+/// A number in a place that grows while a text goes on.
+pub(crate) enum Number<'a> {
+    /// That of the frame.
+    Frame(u64),
+    /// Bytes of text.
+    Text(&'a Shown),
+    /// Bytes of thoughts.
+    Thoughts(&'a Shown),
+}
+
+pub(crate) fn write_number(out: &mut Vec<u8>, number: u64) {
     match u8::try_from(number) {
         Ok(digit @ 0..=9) => out.push(b'0' + digit),
         _ => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),

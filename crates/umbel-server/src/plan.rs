@@ -31,7 +31,7 @@ const LOOKED_AT: usize = 64;
 pub(crate) struct Plan {
     /// What the user says, turn by turn: answers first, then anything else.
     pub(crate) turns: Vec<(Content, RunConfig)>,
-    /// The session is not there yet: this was said before, elsewhere.
+    /// The session is not there yet, and its first run does not make it: this was said before, elsewhere.
     pub(crate) history: Option<Vec<Message>>,
     /// The state that the client sent.
     pub(crate) theirs: Option<Value>,
@@ -98,14 +98,14 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
     let turn = Turn::new(&new.turn, &input.resume, &waiting, was_asked, knows_interrupts)?;
     let mut pending = waiting.calls;
     pending.retain(|(id, _)| !turn.answers(id));
-    // A session that is not there yet is made by its run, unless it is needed before.
+    // A session that is not there yet is made by its run, unless it is needed before, or not empty then.
     let mut history = view.is_none().then(|| std::mem::take(&mut new.history));
     let mut kept = view.as_ref().map(|view| view.state.clone());
     if endpoint.cast.scoped_state
         && let Some(history) = history.take()
     {
         // A new thread has the state of its user and its app.
-        create(endpoint, asked.key, &history).await?;
+        Box::pin(create(endpoint, asked.key, &history)).await?;
         kept = runner.session(asked.key).await?.map(|view| view.state);
     }
     let known = Known { events, message: new.known.as_deref() };
@@ -113,16 +113,21 @@ pub(crate) async fn plan(endpoint: &AgentEndpoint, asked: &Asked<'_>) -> Result<
     let Merged { mut delta, ours, conflicts } = merged;
     if turn.is_empty() && !delta.is_empty() {
         if let Some(history) = history.take() {
-            create(endpoint, asked.key, &history).await?;
+            Box::pin(create(endpoint, asked.key, &history)).await?;
         }
-        keep_state(endpoint, asked.key, std::mem::take(&mut delta)).await?;
+        Box::pin(keep_state(endpoint, asked.key, std::mem::take(&mut delta))).await?;
     }
     let brought = Brought {
         tools: if endpoint.client_tools { input.tools.clone() } else { Vec::new() },
         instruction: new.instruction.take().filter(|_| endpoint.system_messages),
     };
     let kept = (!brought.is_empty()).then(|| brought.to_log(events));
-    let turns = turns(endpoint, asked, (&brought, kept), turn, delta)?;
+    let mut turns = turns(endpoint, asked, (&brought, kept), turn, delta)?;
+    if let Some((_, config)) = turns.first_mut()
+        && history.take_if(|said| said.is_empty() || !endpoint.import_history).is_some()
+    {
+        config.create_session = true;
+    }
     Ok(Some(Plan {
         turns,
         history,
@@ -213,7 +218,8 @@ fn turns(
     turn: Turn,
     delta: Object,
 ) -> Result<Vec<(Content, RunConfig)>, Problem> {
-    let mut turns = Vec::new();
+    // There is seldom more than one.
+    let mut turns = Vec::with_capacity(1);
     let mut delta = Some(delta);
     let parts = [(turn.answers, turn.answer_ids), (turn.message, turn.message_ids)];
     let mut parts = parts.into_iter().filter(|(parts, _)| !parts.is_empty()).peekable();

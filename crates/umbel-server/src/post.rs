@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use siphasher::sip::SipHasher13;
@@ -27,6 +27,9 @@ use crate::problem::Problem;
 use crate::replay;
 use crate::resolve::Asking;
 use crate::runs::{Admission, Ticket};
+
+/// Tells proxies to hand on each frame as it comes.
+const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// How many bytes of each end of a request tell it from others.
 const DIGESTED: usize = 2048;
@@ -66,7 +69,8 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     let (ticket, after) = match admission {
         Admission::Attach(live) => {
             let Some(view) = live.view(0) else {
-                return from_log(offered, live.key.clone(), &live.run, None, encoding).await;
+                // Boxed: this future is large enough without it.
+                return Box::pin(from_log(offered, live.key.clone(), &live.run, None, encoding)).await;
             };
             return Ok(offered.stream(&live, view, encoding));
         }
@@ -187,9 +191,13 @@ impl Offered {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(encoding.media_type()));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-store"));
-        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-        let (run, thread) = (plain(&live.run), plain(live.key.id()));
-        let place = format!("{}/runs/{run}/events?thread={thread}", self.path);
+        headers.insert(UNBUFFERED, HeaderValue::from_static("no"));
+        let mut place = String::with_capacity(128);
+        place.push_str(&self.path);
+        place.push_str("/runs/");
+        write_plain(&mut place, &live.run);
+        place.push_str("/events?thread=");
+        write_plain(&mut place, live.key.id());
         if let Ok(place) = HeaderValue::try_from(place) {
             headers.insert(header::CONTENT_LOCATION, place);
         }
@@ -197,19 +205,17 @@ impl Offered {
     }
 }
 
-/// Text as it can stand in an address.
-fn plain(text: &str) -> String {
+/// Adds text as it can stand in an address.
+fn write_plain(out: &mut String, text: &str) {
     use std::fmt::Write;
-    let mut plain = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            plain.push(char::from(byte));
+            out.push(char::from(byte));
         } else {
             // Writing to a string cannot fail.
-            let _ = write!(plain, "%{byte:02X}");
+            let _ = write!(out, "%{byte:02X}");
         }
     }
-    plain
 }
 
 /// Who asks.
@@ -302,6 +308,8 @@ fn digest(body: &[u8]) -> u64 {
     hasher.write(&(body.len() as u64).to_le_bytes());
     let end = body.len().min(DIGESTED);
     hasher.write(body.get(..end).unwrap_or_default());
-    hasher.write(body.get(body.len() - end..).unwrap_or_default());
+    if end < body.len() {
+        hasher.write(body.get(body.len() - end..).unwrap_or_default());
+    }
     hasher.finish()
 }

@@ -304,6 +304,7 @@
 //! | `sqlite` | `umbel::stores`: sessions, artifacts, memories and credentials in one file | No |
 //! | `postgres` | The same on a server that many processes share | No |
 //! | `server` | `umbel::server` and `umbel::agui`: agents offered to AG-UI front ends | No |
+//! | `models` | `umbel::models`: models at OpenAI and all who speak like it, Anthropic, Gemini and Ollama | No |
 //! | `jwks-url` | The server's tokens checked with keys from a web address | No |
 
 pub mod guide;
@@ -313,6 +314,8 @@ pub use umbel_agui as agui;
 pub use umbel_core as core;
 pub use umbel_core::*;
 pub use umbel_macros::{handler, tool};
+#[cfg(feature = "models")]
+pub use umbel_models as models;
 pub use umbel_runtime as runtime;
 pub use umbel_runtime::*;
 #[cfg(feature = "server")]

@@ -10,7 +10,7 @@ mod words;
 
 use std::time::Duration;
 
-use umbel::{Agent, Chunk, LlmAgent, ModelRequest, Parallel, Result, Runner, Sequential};
+use umbel::{Agent, Chunk, LlmAgent, Model, ModelRequest, Parallel, Result, Runner, Sequential};
 use umbel_stores::Stores;
 
 use self::pace::Paced;
@@ -50,6 +50,16 @@ pub fn runner(pace: Option<Duration>, stores: Stores) -> Result<Runner> {
         .sub_agent(foodie(model(script::foodie)))
         .sub_agent(day_plan(model(script::sights), model(script::evening), model(script::writer)));
     kept("demo", guide, stores)
+}
+
+/// The guide alone, on another model than its script.
+pub fn guide_on(model: impl Model + 'static) -> Result<Runner> {
+    let guide = LlmAgent::new("guide")
+        .instruction("You are a travel guide. Be brief.")
+        .model(model)
+        .tool(tools::get_weather)
+        .tool(tools::convert_currency);
+    kept("demo-guide", guide, Stores::in_memory())
 }
 
 /// The part of the team that plans a day, by itself.

@@ -42,7 +42,7 @@ fn a_conversation_with_calls_and_media_is_written_as_messages() {
     assert_eq!(
         written["messages"],
         json!([
-            {"role": "system", "content": "Be brief."},
+            {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": [
                 {"type": "text", "text": "Look"},
                 {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAEC"}}]},
@@ -168,7 +168,7 @@ fn a_stream_gives_thoughts_calls_usage_and_the_same_wherever_it_is_split() {
     assert_eq!(
         parts(whole),
         json!([
-            {"text": "need the töol", "thought": true, "openaiChat": {"thoughtIn": "reasoning_content"}},
+            {"text": "need the töol", "thought": true, "openaiChat": {"provider": "openai", "thoughtIn": "reasoning_content"}},
             {"text": "One moment 😀"},
             {"functionCall": {"id": "call_1", "name": "get_weather", "args": {"city": "Berlin"}}},
             {"functionCall": {"id": "call_2", "name": "get_weather", "args": {"city": "Rome"}}},
@@ -234,7 +234,7 @@ fn an_answer_that_is_not_streamed_says_the_same() {
 #[test]
 fn streams_that_fail_or_break_off_end_with_an_error_that_says_so() {
     let model = named("openai-chat/gpt-5");
-    let mut read = |bytes: &[u8]| read_stream(&model, bytes).pop().unwrap().unwrap_err();
+    let read = |bytes: &[u8]| read_stream(&model, bytes).pop().unwrap().unwrap_err();
     let cut = read(&sse(&[chunk(json!({"content": "Once"}), None)]));
     assert_eq!(cut.kind(), ErrorKind::StreamCut);
     let failed = read(&sse(&[json!({"error": {"message": "Overloaded", "type": "overloaded_error"}})]));
@@ -251,4 +251,13 @@ fn a_refusal_is_said_and_marked() {
     );
     assert_eq!(parts(whole(&chunks)), json!([{"text": "I can't."}]));
     assert_eq!(whole(&chunks).error_code(), Some("REFUSAL"));
+}
+
+#[test]
+fn what_comes_behind_the_end_is_not_read() {
+    let mut bytes = done(&[chunk(json!({"content": "a"}), Some("stop"))]);
+    bytes.extend_from_slice(&sse(&[chunk(json!({"content": "b"}), Some("stop"))]));
+    bytes.extend_from_slice(b"data: \xff\n\n");
+    let chunks = read_stream(&named("openai-chat/gpt-5"), &bytes);
+    assert_eq!(parts(whole(&chunks)), json!([{"text": "a"}]));
 }

@@ -47,18 +47,23 @@ pub(crate) fn body(model: &HttpModel, request: &ModelRequest) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&bytes)))
 }
 
-/// A conversation that only grows is sent as the same bytes, and more of them. Gives the bodies.
+/// A conversation that only grows is sent as the same bytes, and more of them.
 pub(crate) fn assert_prefix_grows(model: &HttpModel, contents: &[Content]) {
+    let body = |len: usize| model.body(&request(contents[..len].iter().cloned()));
+    assert_bodies_grow((1..=contents.len()).map(body));
+}
+
+/// Each of these bodies begins with the one before.
+pub(crate) fn assert_bodies_grow(bodies: impl IntoIterator<Item = Vec<u8>>) {
     let mut before: Vec<u8> = Vec::new();
-    for len in 1..=contents.len() {
-        let mut now = model.body(&request(contents[..len].iter().cloned()));
+    for (at, mut now) in bodies.into_iter().enumerate() {
         // What closes the list and the object comes behind.
         while now.last().is_some_and(|byte| matches!(byte, b']' | b'}')) {
             now.pop();
         }
         // The end of the last message was cut off with it.
         let common = before.iter().zip(&now).take_while(|(a, b)| a == b).count();
-        assert_eq!(common, before.len(), "the bytes before message {len} have changed");
+        assert_eq!(common, before.len(), "body {at} does not begin with the one before");
         before = now;
     }
 }
@@ -66,6 +71,7 @@ pub(crate) fn assert_prefix_grows(model: &HttpModel, contents: &[Content]) {
 /// What a model makes of a stream: the same, wherever it is split. Gives the chunks.
 pub(crate) fn read_stream(model: &HttpModel, bytes: &[u8]) -> Vec<Result<Chunk>> {
     let whole = model.read(true, [bytes]);
+    keep_as_seed(model, bytes);
     let shown = |chunks: &[Result<Chunk>]| stable(&format!("{chunks:?}"));
     for at in 0..=bytes.len() {
         let (head, rest) = bytes.split_at(at);
@@ -75,16 +81,33 @@ pub(crate) fn read_stream(model: &HttpModel, bytes: &[u8]) -> Vec<Result<Chunk>>
     whole
 }
 
+/// Keeps a stream for `cargo xtask fuzz`, if a folder for that is in the environment.
+fn keep_as_seed(model: &HttpModel, bytes: &[u8]) {
+    let Some(folder) = std::env::var_os("UMBEL_FUZZ_SEEDS") else { return };
+    let shown = format!("{model:?}");
+    let provider = shown.split(" at ").nth(1).unwrap_or_default().trim_end_matches(')');
+    let folder = std::path::Path::new(&folder).join(provider);
+    std::fs::create_dir_all(&folder).unwrap();
+    let name =
+        format!("{:016x}", bytes.iter().fold(7_u64, |sum, byte| sum.wrapping_mul(31) + u64::from(*byte)));
+    // The first byte says how it comes: streamed, in pieces of seven.
+    std::fs::write(folder.join(name), [&[14], bytes].concat()).unwrap();
+}
+
 /// Ids that were made up are not the same each time.
 fn stable(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find("call_") {
-        let (head, behind) = rest.split_at(at + "call_".len());
-        out.push_str(head);
-        rest = behind.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+    let mut text = text.to_owned();
+    for prefix in ["call_", "adk-"] {
+        let mut out = String::new();
+        let mut rest = text.as_str();
+        while let Some(at) = rest.find(prefix) {
+            let (head, behind) = rest.split_at(at + prefix.len());
+            out.push_str(head);
+            rest = behind.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+        }
+        text = out + rest;
     }
-    out + rest
+    text
 }
 
 /// The whole that chunks end with.

@@ -496,8 +496,12 @@ impl Agent for LlmAgent {
     }
 
     fn plan(&self) -> AgentPlan {
-        let mut plan =
-            AgentPlan { tools: self.tools.clone(), generate: self.generate.clone(), ..AgentPlan::default() };
+        let mut plan = AgentPlan {
+            tools: self.tools.clone(),
+            generate: self.generate.clone(),
+            capabilities: self.model.as_ref().map(|model| model.capabilities()),
+            ..AgentPlan::default()
+        };
         match &self.instruction {
             None => {}
             Some(InstructionSource::Template(template)) => {

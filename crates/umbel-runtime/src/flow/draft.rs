@@ -25,6 +25,8 @@ pub struct Draft<'a> {
     /// The agent's own tools at this moment, those of its toolsets included.
     pub tools: Arc<ToolSet>,
     pub(crate) team: Arc<Team>,
+    /// How often in a row the conversation was too long for the model.
+    pub(crate) overflows: u32,
     /// What handlers made of the agent for this turn.
     pub(crate) turn_plan: Option<Arc<TurnPlan>>,
     /// Declared before the agent's own tools.
@@ -60,6 +62,7 @@ impl<'a> Draft<'a> {
             tools,
             turn_plan,
             team,
+            overflows: 0,
             first_tools: Vec::new(),
             notes: Vec::new(),
             stopped: false,

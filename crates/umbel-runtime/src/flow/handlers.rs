@@ -11,7 +11,7 @@ use umbel_core::{
 
 use super::draft::Draft;
 use super::function_calls::{self, Batch};
-use super::{After, Made, Turn};
+use super::{After, Made, Turn, overflow};
 use crate::onion::{self, Onion};
 use crate::text;
 
@@ -22,16 +22,18 @@ pub(super) async fn before_model(
     handlers: &[Arc<dyn Handler>],
     cx: &Context,
 ) -> Result<Option<Made>> {
-    let run = turn.run;
+    let (run, overflows) = (turn.run, overflow::times(turn));
     let transcript = transcript(turn, &draft.request.contents);
     transcript.sync(&draft.request.contents);
     if let Some(turn) = &draft.turn_plan {
         place_input(transcript, run.input(), turn.input.as_ref());
     }
     let placed = transcript.changes();
-    let mut model_turn = ModelTurn::new(cx, transcript, &draft.request.tools);
+    let mut model_turn = ModelTurn::new(cx, transcript, &draft.request.tools).with_overflows(overflows);
     let passed = onion::before_model(handlers, &mut model_turn).await?;
+    let shortens = model_turn.can_be_shortened();
     let edits = record(turn);
+    turn.shortens = shortens;
     blame(turn, edits.iter().skip(placed), passed.changed_by, "before_model");
     match passed.step {
         Step::Continue => {

@@ -6,6 +6,7 @@ mod draft;
 mod function_calls;
 mod handlers;
 mod model_call;
+mod overflow;
 mod processors;
 mod resume;
 
@@ -21,6 +22,7 @@ pub(crate) use self::function_calls::{as_object, error_value};
 pub use self::processors::{Processors, RequestProcessor, ResponseProcessor};
 
 use self::answer::Answer;
+use self::overflow::Overflow;
 use crate::adk_stage::AdkStage;
 use crate::agents::{LlmAgent, TurnPlan};
 use crate::onion::{HookList, Onion};
@@ -41,6 +43,10 @@ pub(crate) struct Turn<'a> {
     changes: Vec<handlers::Change>,
     /// How often handlers jumped in a row.
     jumps: u32,
+    /// A handler offered to make the conversation shorter, should it be too long for the model.
+    shortens: bool,
+    /// The conversation was too long for the model.
+    overflow: Option<Box<Overflow>>,
     /// Calls that were under way when the run was cut short that this one goes on with.
     cut_short: Option<Box<Batch>>,
 }
@@ -48,7 +54,19 @@ pub(crate) struct Turn<'a> {
 impl<'a> Turn<'a> {
     fn new(agent: &'a LlmAgent, run: &'a Run, team: Arc<Team>, layers: Option<HookList>) -> Self {
         let (answer, changes) = (Answer::default(), Vec::new());
-        Self { agent, run, team, answer, layers, transcript: None, changes, jumps: 0, cut_short: None }
+        Self {
+            agent,
+            run,
+            team,
+            answer,
+            layers,
+            transcript: None,
+            changes,
+            jumps: 0,
+            shortens: false,
+            overflow: None,
+            cut_short: None,
+        }
     }
 }
 
@@ -163,6 +181,7 @@ pub(crate) async fn rebuild(agent: &LlmAgent, run: &Run) -> Result<ModelRequest>
 /// One request with all that follows from its answer.
 async fn one_step(turn: &mut Turn<'_>) -> Result<Made> {
     let mut draft = Draft::new(turn.agent, turn.run, turn.team.clone())?;
+    draft.overflows = overflow::times(turn);
     draft.ask_toolsets().await?;
     for processor in turn.agent.processors.request() {
         if processor.applies(turn.agent) {

@@ -6,16 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::StreamExt;
 use tracing::Instrument;
 use umbel_core::{
-    Address, CallId, Chunk, ChunkStream, Content, Context, Emit, Error, ErrorKind, Event, EventId,
-    Extensions, Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response,
-    Result, RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
+    Address, CallId, Chunk, ChunkStream, Content, Context, Error, ErrorKind, Event, EventId, Extensions,
+    Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, Run,
+    RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
 };
 
 use super::draft::Draft;
 use super::function_calls::{self, Batch};
-use super::{After, Made, Turn, handlers};
+use super::{After, Made, Turn, handlers, overflow};
 use crate::aggregator::Aggregator;
 use crate::onion::Onion;
+use crate::usage::book::metered;
 use crate::{spans, text};
 
 /// The error code of a model that ended its turn without an answer.
@@ -53,6 +54,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
     {
         return Ok(made);
     }
+    overflow::check(turn, &draft.request)?;
     let asked = AskModel::default();
     let mut call = Call {
         tools: draft.request.tools.clone(),
@@ -66,8 +68,8 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
         after: After::Event,
         turn,
     };
-    match (&cx, kept) {
-        (_, Some(response)) => Box::pin(call.answer(*response)).await?,
+    let answered = match (&cx, kept) {
+        (_, Some(response)) => Box::pin(call.answer(*response)).await,
         (Some(cx), _) if !onion.wrap_model.is_empty() => {
             let request = ModelCall {
                 cx,
@@ -76,18 +78,22 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
                 extensions: Extensions::new(),
             };
             let chunks = NextModel::new(&onion.wrap_model, &asked).call(request);
-            Box::pin(call.read_wrapped(chunks)).await?;
+            Box::pin(call.read_wrapped(chunks)).await
         }
         _ => {
             run.count_model_call()?;
             let span = spans::model_call(run, &draft.request);
-            let chunks = generate(&*draft.model, &draft.request)?;
+            let chunks = generate(run, &*draft.model, &draft.request)?;
             let read = async {
                 call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code()))
             };
             // Boxed, since a future that is handed through several layers is copied by each of them.
-            Box::pin(read.instrument(span)).await?;
+            Box::pin(read.instrument(span)).await
         }
+    };
+    match answered {
+        Ok(()) => call.turn.overflow = None,
+        Err(error) => return Box::pin(call.failed(error, &draft.request)).await,
     }
     call.follow().await?;
     if let (Some(cx), None) = (call.cx, &call.last) {
@@ -110,7 +116,7 @@ impl ModelEnd for AskModel {
         }
         let span = spans::model_call(call.run(), &call.request);
         *self.span.lock().unwrap_or_else(PoisonError::into_inner) = Some(span.clone());
-        let chunks = match span.in_scope(|| generate(&*call.model, &call.request)) {
+        let chunks = match span.in_scope(|| generate(call.run(), &*call.model, &call.request)) {
             Ok(chunks) => chunks,
             Err(error) => return Work::done(Err(error)),
         };
@@ -124,8 +130,9 @@ impl ModelEnd for AskModel {
 }
 
 /// Asks a model. One that panics has failed, and not whoever stands around it.
-fn generate(model: &dyn Model, request: &ModelRequest) -> Result<ChunkStream<'static>> {
+fn generate(run: &Run, model: &dyn Model, request: &ModelRequest) -> Result<ChunkStream<'static>> {
     catch_unwind(AssertUnwindSafe(|| model.generate(request)))
+        .map(|chunks| metered(run, model, chunks))
         .map_err(|panic| Error::from_panic(&format!("model `{}`", model.name()), panic.as_ref()))
 }
 
@@ -163,11 +170,19 @@ impl<'a> Call<'_, 'a> {
             }
             match chunk {
                 None => break,
-                Some(Ok(chunk @ (Chunk::Text(_) | Chunk::Thought(_) | Chunk::Delta(_)))) => {
+                Some(Ok(Chunk::Text(text))) => {
+                    fold.get_or_insert_default().fold_text(&text, false);
+                    self.show(text, false).await?;
+                }
+                Some(Ok(Chunk::Thought(text))) => {
+                    fold.get_or_insert_default().fold_text(&text, true);
+                    self.show(text, true).await?;
+                }
+                Some(Ok(chunk @ Chunk::Delta(_))) => {
                     let ids = run.services().ids.as_ref();
                     let piece = fold.get_or_insert_default().fold_chunk(chunk, ids, run.config().streaming);
-                    if let Some(shown) = piece.and_then(|piece| self.begin_preview(piece)) {
-                        self.last = Some(shown.await?);
+                    if let Some(piece) = piece {
+                        self.preview(piece).await?;
                     }
                 }
                 Some(Ok(Chunk::Complete(whole))) => {
@@ -191,6 +206,17 @@ impl<'a> Call<'_, 'a> {
         }
     }
 
+    /// The answer failed. A conversation that is too long is made shorter, if someone can, and the model is asked again.
+    async fn failed(mut self, error: Error, request: &ModelRequest) -> Result<Made> {
+        let has_acted = self.last.as_ref().is_some_and(|event| !event.is_partial());
+        if has_acted || !overflow::is_curable(self.turn, &error) {
+            return Err(error);
+        }
+        overflow::note(self.turn, request, error)?;
+        self.void().await?;
+        Ok(Made { last: None, after: After::Again })
+    }
+
     /// Tells readers that what they saw of this answer is void. What comes next has another id.
     async fn void(&mut self) -> Result<()> {
         let Some(id) = self.event_id.take() else { return Ok(()) };
@@ -202,19 +228,23 @@ impl<'a> Call<'_, 'a> {
 
     /// Shows a piece of an answer. It is never stored and never acted on.
     async fn preview(&mut self, piece: Response) -> Result<()> {
-        if let Some(shown) = self.begin_preview(piece) {
-            self.last = Some(shown.await?);
-        }
-        Ok(())
-    }
-
-    fn begin_preview(&mut self, piece: Response) -> Option<Emit<'a>> {
         if is_nothing(&piece) {
-            return None;
+            return Ok(());
         }
         let mut event = self.event(piece);
         function_calls::name_calls(self.turn.run, &self.tools, &mut event);
-        Some(self.turn.run.emit(event))
+        self.last = Some(self.turn.run.emit(event).await?);
+        Ok(())
+    }
+
+    /// Shows more words of the answer. They are never stored and never acted on.
+    fn show(&mut self, text: String, is_thought: bool) -> Work<'a, Result<()>> {
+        let run = self.turn.run;
+        if !run.config().streaming {
+            return Work::done(Ok(()));
+        }
+        let id = self.event_id.get_or_insert_with(|| run.services().ids.event());
+        run.show(id.clone(), text, is_thought)
     }
 
     /// Acts on a whole answer of the model.

@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use smol_str::SmolStr;
-use umbel_core::{ChunkStream, Error, Handler, Model, ModelCall, NextModel, Object, Response, Result, Work};
+use umbel_core::{
+    ChunkStream, Error, ErrorKind, Handler, Model, ModelCall, ModelErrorKind, NextModel, Object, Response,
+    Result, Work,
+};
 use umbel_macros::handler;
 
 use super::attempts::{Attempts, Judge, Next};
 
-/// Asks other models in the place of one that failed, in order, whatever the error.
+/// Asks other models in the place of one that failed, in order, whatever the error. What is too long for one is sent only
+/// to those that are known to take more.
 ///
 /// The error of the last one is the call's. What was shown of a failed answer is made void. A cancelled or interrupted
 /// run asks nobody else. Settings that only the first model's provider knows are not sent to the others.
@@ -103,6 +107,21 @@ impl<'a> Choices<'a> {
         self.choice = self.choices.pop()?;
         self.fallback.call(&self.first, self.choice)
     }
+
+    /// How many tokens a model takes in, if that is known.
+    fn window(&self, choice: usize) -> Option<u32> {
+        let other = |choice: usize| self.fallback.models.get(choice);
+        let model = choice.checked_sub(1).map_or(Some(&self.first.model), other)?;
+        model.capabilities().context_tokens
+    }
+
+    /// Leaves out those that would find the same too long.
+    fn only_larger(&mut self) {
+        let Some(window) = self.window(self.choice) else { return self.choices.clear() };
+        let mut choices = std::mem::take(&mut self.choices);
+        choices.retain(|choice| self.window(*choice).is_some_and(|other| other > window));
+        self.choices = choices;
+    }
 }
 
 impl<'a> Judge<'a> for Choices<'a> {
@@ -122,6 +141,9 @@ impl<'a> Judge<'a> for Choices<'a> {
     fn failed(&mut self, error: Error) -> Work<'_, Next<'a>> {
         // A run that is told to stop is not kept up by errors that come of it.
         let stopped = error.is_control() || self.first.run().cancel_token().is_cancelled();
+        if error.kind() == ErrorKind::Model(ModelErrorKind::ContextTooLong) {
+            self.only_larger();
+        }
         let next = if stopped { None } else { self.next_call() };
         Work::done(match next {
             Some(call) => Next::Again(Box::new(call), std::time::Duration::ZERO),

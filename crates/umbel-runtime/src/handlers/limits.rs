@@ -42,7 +42,7 @@ pub enum ModelLimitExit {
     /// The agent says so, and its turn ends.
     #[default]
     End,
-    /// The run fails; see [`LimitReached`].
+    /// The run fails; see [`LimitReached`], and [`UsageReached`](super::UsageReached) for what was used.
     Error,
 }
 

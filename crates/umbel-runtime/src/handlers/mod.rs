@@ -19,6 +19,7 @@ mod todo;
 mod token_counter;
 mod tool_error;
 mod tool_select;
+mod usage;
 #[cfg(test)]
 mod vectors;
 
@@ -38,3 +39,4 @@ pub use self::todo::{TODOS, Todo, TodoList, TodoStatus, WRITE_TODOS};
 pub use self::token_counter::{ApproximateTokens, TokenCounter};
 pub use self::tool_error::ToolErrorHandler;
 pub use self::tool_select::{OnParsingFailure, ToolSelect};
+pub use self::usage::{UsageLedger, UsageLimit, UsageReached};

@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use umbel_core::{
     AgentPlan, ChunkStream, Content, Error, ErrorKind, Handler, ModelCall, ModelErrorKind, ModelRequest,
-    NextModel, Part, Response, Result, Work,
+    NextModel, Part, Response, Result, Run, Work,
 };
 use umbel_macros::handler;
 
@@ -125,7 +126,8 @@ impl ModelRetry {
         self
     }
 
-    /// How long to wait between attempts. An error that says itself how long it takes is believed.
+    /// How long to wait between attempts. An error that says itself how long it takes is believed, up to the longest wait.
+    /// Where the wait would last longer than the run may, no other attempt is made.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
@@ -213,6 +215,7 @@ impl<'a> Retries<'a> {
     fn again(&mut self, again: Again, error: Error) -> Next<'a> {
         let retry = self.retry;
         let delay = again.delay.or_else(|| retry.backoff.delay_after(self.attempt - 1, &error));
+        let delay = delay.filter(|delay| *delay < time_left(self.call.run()));
         let Some(delay) = delay.filter(|_| self.attempt <= retry.max_retries) else {
             return match &retry.on_failure {
                 OnFailure::Error => Next::Fail(error),
@@ -226,6 +229,12 @@ impl<'a> Retries<'a> {
         self.attempt += 1;
         Next::Again(Box::new(self.call.clone()), delay)
     }
+}
+
+/// How long a run may still take. Whoever waits for longer is only cancelled later.
+fn time_left(run: &Run) -> Duration {
+    let left = |deadline: std::time::Instant| deadline.saturating_duration_since(Instant::now().into_std());
+    run.cancel_token().deadline().map_or(run.config().limits.run_time, left)
 }
 
 fn say<'a>(words: String) -> Next<'a> {

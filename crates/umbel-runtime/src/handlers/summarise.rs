@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use umbel_core::event::USER;
 use umbel_core::{
-    AgentPlan, BoxFuture, CallId, Content, ContentsView, Error, ErrorKind, Event, FunctionCall,
+    AgentPlan, BoxFuture, CallId, Capabilities, Content, ContentsView, Error, ErrorKind, Event, FunctionCall,
     FunctionResponse, Handler, History, Jump, Model, ModelTurn, Part, Result, Role, Run, Source, Step, Work,
 };
 use umbel_macros::handler;
@@ -55,6 +55,9 @@ pub enum Keep {
 /// housekeeping, the model may well take one request more, and nothing is lost. It is tried again before the next model
 /// call. [`or_fail`](Self::or_fail) makes it the run's failure.
 ///
+/// A conversation that is too long for the model though nobody thought so is summed up too, and the model is asked again;
+/// see [`on_overflow`](Self::on_overflow).
+///
 /// ```
 /// use umbel_runtime::handlers::{Keep, Summarise, Trigger};
 /// use umbel_runtime::{LlmAgent, ScriptedModel};
@@ -77,6 +80,7 @@ pub struct Summarise {
     summariser: Option<Arc<dyn Summariser>>,
     lasting: bool,
     or_fail: bool,
+    on_overflow: bool,
 }
 
 /// Tokens of old messages that the summariser is shown.
@@ -94,6 +98,7 @@ impl Summarise {
             summariser: None,
             lasting: false,
             or_fail: false,
+            on_overflow: true,
         }
     }
 
@@ -103,7 +108,7 @@ impl Summarise {
         self
     }
 
-    /// How many tokens the model takes in. Needed for fractions.
+    /// How many tokens the model takes in: what it tells of itself unless said otherwise. Needed for fractions.
     pub fn window(mut self, tokens: u64) -> Self {
         self.window = Some(tokens);
         self
@@ -156,21 +161,43 @@ impl Summarise {
         self
     }
 
-    /// An error if the settings make no sense. Asked when the agent is built.
+    /// Whether it sums up when the model says that the conversation is too long for it, whatever the trigger says, and has
+    /// it asked again: at most three times in a row, and with less each time. It does so unless told otherwise. If nothing
+    /// can be summed up, the model's error stands.
+    pub fn on_overflow(mut self, on_overflow: bool) -> Self {
+        self.on_overflow = on_overflow;
+        self
+    }
+
+    /// An error if the settings make no sense, for a model that does not tell its window. When an agent is built, what its
+    /// model tells counts too.
     pub fn check(&self) -> Result<()> {
-        self.trigger.check(self.window)?;
+        self.check_with(self.window)
+    }
+
+    fn check_with(&self, window: Option<u64>) -> Result<()> {
+        self.trigger.check(window)?;
         match self.keep {
             Keep::Messages(0) | Keep::Tokens(0) => Err(refused("`keep` must be more than 0")),
             Keep::Messages(_) | Keep::Tokens(_) => Ok(()),
-            Keep::Fraction(part) => check_fraction(part, self.window),
+            Keep::Fraction(part) => check_fraction(part, window),
         }
+    }
+
+    /// How many tokens the model of a run's agent takes in.
+    fn window_of(&self, run: &Run) -> Option<u64> {
+        let told = || model_of(run)?.capabilities().context_tokens.map(u64::from);
+        self.window.or_else(told)
     }
 
     /// Whether it is time: `tokens` is what the messages count, `reported` what the model said that its last request and
     /// answer took.
     pub fn is_due(&self, messages: usize, tokens: u64, reported: Option<u64>) -> bool {
-        let tokens = tokens.max(reported.unwrap_or(0));
-        self.trigger.fires(messages, tokens, self.window)
+        self.fires(messages, tokens, reported, self.window)
+    }
+
+    fn fires(&self, messages: usize, tokens: u64, reported: Option<u64>, window: Option<u64>) -> bool {
+        self.trigger.fires(messages, tokens.max(reported.unwrap_or(0)), window)
     }
 
     /// How many messages at the front are to be summed up: none if it is not time, or if all are to be kept.
@@ -178,12 +205,34 @@ impl Summarise {
         if !self.is_due(history.len(), tokens, reported) {
             return None;
         }
+        self.cut(history, tokens, self.window)
+    }
+
+    /// Where to cut so that as much stays as it should.
+    fn cut(&self, history: &History, tokens: u64, window: Option<u64>) -> Option<usize> {
         let wanted = match self.keep {
             Keep::Messages(count) => history.len().saturating_sub(count),
             Keep::Tokens(limit) => self.cut_by_tokens(history, tokens, limit),
-            Keep::Fraction(part) => self.cut_by_tokens(history, tokens, share(part, self.window)),
+            Keep::Fraction(part) => self.cut_by_tokens(history, tokens, share(part, window)),
         };
         Some(safe(history, wanted)).filter(|cut| *cut > 0)
+    }
+
+    /// Where to cut a conversation that is too long for the model: where it should be cut, and if that does not help or
+    /// did not, in the middle or behind it.
+    fn forced_cut(
+        &self,
+        history: &History,
+        tokens: u64,
+        window: Option<u64>,
+        overflows: u32,
+    ) -> Option<usize> {
+        // A summary of a summary alone is nothing gained.
+        let earlier = usize::from(history.get(0).is_some_and(|first| is_summary(first)));
+        let gains = |cut: &usize| *cut > earlier;
+        let usual = if overflows == 1 { self.cut(history, tokens, window) } else { None };
+        let later = || (history.len().div_ceil(2)..history.len()).map(|wanted| safe(history, wanted));
+        usual.filter(gains).or_else(|| later().find(gains))
     }
 
     /// The first message of those at the end that fit.
@@ -268,6 +317,24 @@ impl Summarise {
         usage.total_token_count.or_else(sum)
     }
 
+    /// How many messages at the front are to be summed up now, if any.
+    fn due(&self, turn: &ModelTurn<'_>, handler: usize, tried: usize, forced: bool) -> Result<Option<usize>> {
+        let (run, window) = (turn.run(), self.window_of(turn.run()));
+        self.check_with(window)?;
+        let by_tokens = self.trigger.counts_tokens();
+        let history = turn.history.history();
+        let tokens = match by_tokens || !matches!(self.keep, Keep::Messages(_)) {
+            true => running_count(run, handler, &self.counter, history),
+            false => 0,
+        };
+        if forced {
+            return Ok(self.forced_cut(history, tokens, window, turn.overflows()));
+        }
+        let reported = if by_tokens { self.reported(run, tried) } else { None };
+        let due = self.fires(history.len(), tokens, reported, window);
+        Ok(if due { self.cut(history, tokens, window) } else { None })
+    }
+
     /// Puts a summary in the place of the first messages: in the log, from which the request is then made anew, or for
     /// this run.
     async fn sum_up(&self, turn: &mut ModelTurn<'_>, cut: usize) -> Result<Step> {
@@ -347,10 +414,12 @@ impl Summarise {
 }
 
 /// When a summary was tried last, so that it is not tried twice for one model call.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct LastTry {
     /// How many events the log had.
     events: usize,
+    /// How often in a row the conversation was too long.
+    overflows: u32,
 }
 
 /// Writes a summary for the log, in the same way as for a run.
@@ -380,29 +449,41 @@ impl Handler for Summarise {
         "summarise"
     }
 
-    fn configure(&self, _plan: &mut AgentPlan) -> Result<()> {
-        self.check()
+    fn configure(&self, plan: &mut AgentPlan) -> Result<()> {
+        let told = |model: Capabilities| model.context_tokens.map(u64::from);
+        match (self.window, plan.capabilities) {
+            // Whose model stands further up is known when it is asked, and who has none never asks.
+            (None, None) => self.check_with(Some(u64::MAX)),
+            (window, model) => self.check_with(window.or_else(|| model.and_then(told))),
+        }
     }
 
     fn before_model<'a>(&'a self, turn: &'a mut ModelTurn<'_>) -> Work<'a, Result<Step>> {
-        let run = turn.run();
+        let (run, overflows) = (turn.run(), turn.overflows());
         let handler = per_agent::identity(self);
-        let tried = per_agent::with(run, handler, |last: &mut LastTry| last.events);
-        if tried > 0 && tried == run.events().len() {
+        if self.on_overflow {
+            turn.offer_to_shorten();
+        }
+        let forced = self.on_overflow && overflows > 0;
+        let last = per_agent::with(run, handler, |last: &mut LastTry| {
+            let known = *last;
+            last.overflows = overflows;
+            known
+        });
+        let is_tried = match forced {
+            true => last.overflows == overflows,
+            false => last.events > 0 && last.events == run.events().len(),
+        };
+        if is_tried {
             return Work::done(Ok(Step::Continue));
         }
-        let by_tokens = self.trigger.counts_tokens();
-        let tokens = match by_tokens || !matches!(self.keep, Keep::Messages(_)) {
-            true => running_count(run, handler, &self.counter, turn.history.history()),
-            false => 0,
-        };
-        let reported = if by_tokens { self.reported(run, tried) } else { None };
-        match self.plan(turn.history.history(), tokens, reported) {
-            None => Work::done(Ok(Step::Continue)),
-            Some(cut) => Work::later(async move {
+        match self.due(turn, handler, last.events, forced) {
+            Err(error) => Work::done(Err(error)),
+            Ok(None) => Work::done(Ok(Step::Continue)),
+            Ok(Some(cut)) => Work::later(async move {
                 let step = self.sum_up(turn, cut).await;
                 let events = run.events().len();
-                per_agent::with(run, handler, |last| *last = LastTry { events });
+                per_agent::with(run, handler, |last| *last = LastTry { events, overflows });
                 step
             }),
         }
@@ -455,18 +536,20 @@ fn check_fraction(part: f64, window: Option<u64>) -> Result<()> {
     }
     match window {
         Some(1..) => Ok(()),
-        _ => Err(refused("a fraction needs to know the model's window: give it with `.window(…)`")),
+        _ => Err(refused(
+            "a fraction needs to know the model's window: give it with `.window(…)`, or have the model tell it",
+        )),
     }
 }
 
 /// So much of a window, in whole tokens; 1 at least.
 fn share(part: f64, window: Option<u64>) -> u64 {
-    // Without a window nothing is a part of it; that was refused when the agent was built.
+    // Without a window nothing is a part of it; that was refused before.
     window.map_or(u64::MAX, |window| ((window as f64 * part) as u64).max(1))
 }
 
 /// The model that the agent thinks with.
-fn model_of(run: &Run) -> Option<&Arc<dyn Model>> {
+pub(super) fn model_of(run: &Run) -> Option<&Arc<dyn Model>> {
     let mut place = Some(run.node_id());
     while let Some(node) = place.and_then(|place| run.tree().node(place).ok()) {
         if let Some(model) = node.agent.model() {

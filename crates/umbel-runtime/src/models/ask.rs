@@ -4,12 +4,13 @@ use futures::StreamExt;
 use umbel_core::{Chunk, Model, ModelRequest, Response, Result, Run};
 
 use crate::aggregator::Aggregator;
+use crate::usage::book::metered;
 
 /// Asks a model something that is no part of the conversation, and reads its answer to the end. It counts as a model
 /// call of the run.
 pub(crate) async fn ask(run: &Run, model: &dyn Model, request: &ModelRequest) -> Result<Option<Response>> {
     run.count_model_call()?;
-    let mut chunks = model.generate(request);
+    let mut chunks = metered(run, model, model.generate(request));
     let (mut fold, mut whole): (Aggregator, Option<Response>) = (Aggregator::new(), None);
     while let Some(chunk) = run.cancel_token().guard(chunks.next()).await? {
         match chunk? {

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,9 @@ pub enum TakeChunk {
         code: SmolStr,
         /// What happened, in words.
         message: String,
+        /// After how many seconds it is worth another try, if the model told.
+        #[serde(default, rename = "retryAfter", skip_serializing_if = "Option::is_none")]
+        retry_after: Option<f64>,
     },
 }
 
@@ -45,9 +49,11 @@ impl TakeChunk {
         match chunk {
             Ok(Chunk::Complete(response)) => Self::Complete(response.clone()),
             Ok(chunk) => chunk.clone().into_delta().map_or(Self::Restart, Self::Delta),
-            Err(error) => {
-                Self::Failed { code: error.kind().code().into(), message: error.message().to_owned() }
-            }
+            Err(error) => Self::Failed {
+                code: error.kind().code().into(),
+                message: error.message().to_owned(),
+                retry_after: error.retry_after().map(|after| after.as_secs_f64()),
+            },
         }
     }
 
@@ -56,9 +62,12 @@ impl TakeChunk {
             Self::Delta(response) => Ok(Chunk::Delta(response)),
             Self::Complete(response) => Ok(Chunk::Complete(response)),
             Self::Restart => Ok(Chunk::Restart),
-            Self::Failed { code, message } => {
+            Self::Failed { code, message, retry_after } => {
                 let other = ErrorKind::Model(ModelErrorKind::Other);
-                Err(Error::new(ErrorKind::from_code(&code).unwrap_or(other), message))
+                let error = Error::new(ErrorKind::from_code(&code).unwrap_or(other), message);
+                // A number that is no time was not written by us.
+                let after = retry_after.and_then(|after| Duration::try_from_secs_f64(after).ok());
+                Err(after.into_iter().fold(error, Error::with_retry_after))
             }
         }
     }
@@ -221,6 +230,50 @@ mod tests {
         let last =
             |items: &[Result<Chunk>]| items.last().and_then(|item| item.as_ref().err().map(Error::kind));
         assert_eq!((last(&first), last(&again)), (Some(ErrorKind::StreamCut), Some(ErrorKind::StreamCut)));
+    }
+
+    #[tokio::test]
+    async fn a_recorded_failure_keeps_each_kind_and_when_to_try_again() {
+        let kinds = [
+            ModelErrorKind::Auth,
+            ModelErrorKind::RateLimited,
+            ModelErrorKind::Overloaded,
+            ModelErrorKind::ContextTooLong,
+            ModelErrorKind::Refused,
+            ModelErrorKind::BadRequest,
+            ModelErrorKind::Transport,
+            ModelErrorKind::Other,
+        ];
+        for kind in kinds {
+            for after in [None, Some(Duration::from_millis(1_500))] {
+                let fails = move |_: &ModelRequest| {
+                    let error = Error::new(ErrorKind::Model(kind), "no");
+                    vec![Err(after.into_iter().fold(error, Error::with_retry_after))]
+                };
+                let recorder = RecordingModel::new(ScriptedModel::from_fn("m", fails));
+                let request = ModelRequest::new("m");
+                let _: Vec<_> = recorder.generate(&request).collect().await;
+                let replay = ReplayModel::from_json_lines("m", &recorder.to_json_lines().unwrap()).unwrap();
+                let error = replay.generate(&request).next().await.unwrap().unwrap_err();
+                assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Model(kind), after));
+                assert_eq!(error.message(), "no");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_of_an_older_or_strange_recording_is_replayed_as_far_as_it_is_known() {
+        let digest = digest(&ModelRequest::new("m"));
+        for (failed, kind) in [
+            (r#"{"code":"MODEL_AUTH","message":"no"}"#, ModelErrorKind::Auth),
+            (r#"{"code":"UNHEARD_OF","message":"no"}"#, ModelErrorKind::Other),
+            (r#"{"code":"MODEL_AUTH","message":"no","retryAfter":-1.0}"#, ModelErrorKind::Auth),
+        ] {
+            let line = format!(r#"{{"request":"{digest}","chunks":[{{"failed":{failed}}}]}}"#);
+            let replay = ReplayModel::from_json_lines("m", &line).unwrap();
+            let error = replay.generate(&ModelRequest::new("m")).next().await.unwrap().unwrap_err();
+            assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Model(kind), None));
+        }
     }
 
     #[test]

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use umbel_core::store::{Acquire, Entries};
 use umbel_core::{
-    BoxFuture, CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Outcome,
-    Part, Payload, Result, Role, Run, RunId, RunParts, SessionKey, Source, Versions, Work,
+    BoxFuture, CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Object,
+    Outcome, Part, Payload, Result, Role, Run, RunId, RunParts, SessionKey, Source, Versions, Work,
 };
 
 use super::Shared;
@@ -27,6 +27,7 @@ use crate::agents::run_agent;
 use crate::onion;
 use crate::team::Team;
 use crate::tools::delegate::open_task;
+use crate::usage::book::Book;
 use crate::{spans, text};
 
 /// How often a run waits for its reader before its time is looked at.
@@ -44,8 +45,8 @@ pub(crate) struct Task {
 
 /// What a run begins with.
 pub(crate) enum Begins {
-    /// A message of the user.
-    Message(Content),
+    /// A message of the user, and what is attached to it.
+    Message(Content, Object),
     /// The same, to a session that must still be as it was when that was decided.
     MessageAt(Content, Versions),
     /// What the run before it left: it was cancelled or has failed.
@@ -96,7 +97,7 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
 /// Takes the session and writes the user's message.
 fn start(task: Task) -> Work<'static, Result<Run>> {
     let (shared, config) = (&task.recorder.shared, &task.recorder.config);
-    let (Begins::Message(input) | Begins::MessageAt(input, _)) = &task.begins else {
+    let (Begins::Message(input, _) | Begins::MessageAt(input, _)) = &task.begins else {
         return Work::later(caught(recovery::start_again(task)));
     };
     let waits = !shared.team.hooks.on_input.is_empty()
@@ -120,13 +121,15 @@ fn start(task: Task) -> Work<'static, Result<Run>> {
 fn start_now(task: Task) -> Result<Work<'static, Result<Run>>> {
     let recorder = task.recorder.clone();
     let (mut parts, begins) = prepare(task)?;
-    let (input, expected) = message(begins)?;
-    parts.input = Some(input.clone());
-    let event = Arc::new(first_event(&recorder, &parts, Source::user(), input));
+    let Message { content, metadata, expected } = message(begins)?;
+    parts.input = Some(content.clone());
+    let event = Arc::new(first_event(&recorder, &parts, Source::user(), content, metadata));
     let acquire = Acquire { expected, ..acquire(&recorder, &parts, entries(&recorder, &event)) };
     match recorder.shared.services.sessions.acquire(acquire).try_now() {
         Ok(Err(error)) if error.kind() == ErrorKind::SessionAbandoned => {
-            return Ok(Work::later(caught(take_session(recorder.clone(), parts, None, expected))));
+            let metadata = event.meta.as_ref().and_then(|meta| meta.custom_metadata.clone());
+            let begun = take_session(recorder.clone(), parts, metadata.unwrap_or_default(), None, expected);
+            return Ok(Work::later(caught(begun)));
         }
         Ok(acquired) => recorder.begin(acquired?, event),
         Err(_) => return Err(not_immediate()),
@@ -140,7 +143,7 @@ async fn start_later(task: Task) -> Result<Run> {
     let shared = &recorder.shared;
     let hooks = &shared.team.hooks;
     let (mut parts, begins) = prepare(task)?;
-    let (mut input, expected) = message(begins)?;
+    let Message { content: mut input, metadata, expected } = message(begins)?;
     if !hooks.on_input.is_empty() || depends_on_log(shared, &input) {
         // Handlers may look at the session, too.
         look(&recorder, &parts).await?;
@@ -156,13 +159,14 @@ async fn start_later(task: Task) -> Result<Run> {
         (input, artifacts) = store_blobs(&parts, input).await?;
     }
     parts.input = Some(input);
-    take_session(recorder, parts, artifacts, expected).await
+    take_session(recorder, parts, metadata, artifacts, expected).await
 }
 
 /// Takes the session and begins the run. If another run has the session, waits as long as it may.
 async fn take_session(
     recorder: Arc<Recorder>,
     parts: RunParts,
+    metadata: Object,
     artifacts: Option<BTreeMap<String, u64>>,
     decided_at: Option<Versions>,
 ) -> Result<Run> {
@@ -176,7 +180,7 @@ async fn take_session(
             recorder.session(|hot| answers::check(&shared.team, hot.open(), &hot.events, &input, now))?;
         }
         let source = source_of(&shared.team, &umbel_core::Journal::events(&*recorder), &input)?;
-        let mut event = first_event(&recorder, &parts, source, input.clone());
+        let mut event = first_event(&recorder, &parts, source, input.clone(), metadata.clone());
         if artifacts.is_some() {
             event.actions_mut().artifact_delta.clone_from(&artifacts);
         }
@@ -238,25 +242,41 @@ pub(super) fn parts_of(task: Task) -> (RunParts, Begins) {
     (parts, task.begins)
 }
 
-/// The message, and what the session must be at.
-fn message(begins: Begins) -> Result<(Arc<Content>, Option<Versions>)> {
-    match begins {
-        Begins::Message(input) => Ok((Arc::new(checked(input)?), None)),
-        Begins::MessageAt(input, versions) => Ok((Arc::new(checked(input)?), Some(versions))),
-        _ => Err(Error::new(ErrorKind::Other, "a run that goes on has no message")),
-    }
+/// What the user says, and what is attached to it.
+struct Message {
+    content: Arc<Content>,
+    metadata: Object,
+    /// What the session must be at.
+    expected: Option<Versions>,
+}
+
+fn message(begins: Begins) -> Result<Message> {
+    let (content, metadata, expected) = match begins {
+        Begins::Message(content, metadata) => (content, metadata, None),
+        Begins::MessageAt(content, versions) => (content, Object::new(), Some(versions)),
+        _ => return Err(Error::new(ErrorKind::Other, "a run that goes on has no message")),
+    };
+    Ok(Message { content: Arc::new(checked(content)?), metadata, expected })
 }
 
 /// The user's message as an event.
-fn first_event(recorder: &Recorder, parts: &RunParts, source: Arc<Source>, input: Arc<Content>) -> Event {
+fn first_event(
+    recorder: &Recorder,
+    parts: &RunParts,
+    source: Arc<Source>,
+    input: Arc<Content>,
+    metadata: Object,
+) -> Event {
     let mut event = Event::new(parts.id.clone(), source).with_content(input);
     recorder.stamp(&mut event);
     if !parts.config.state_delta.is_empty() {
         event.actions_mut().state_delta = Some(parts.config.state_delta.clone());
     }
-    if !parts.config.input_metadata.is_empty() {
-        let metadata = event.meta_mut().custom_metadata.get_or_insert_default();
-        metadata.extend(parts.config.input_metadata.clone());
+    if !metadata.is_empty() {
+        match &mut event.meta_mut().custom_metadata {
+            Some(known) => known.extend(metadata),
+            none => *none = Some(metadata),
+        }
     }
     event
 }
@@ -448,6 +468,7 @@ fn watched<'a, T>(
 async fn keep_watch(run: &Run, recorder: &Recorder) -> Error {
     let limits = run.config().limits;
     let deadline = Instant::now() + limits.run_time;
+    run.cancel_token().set_deadline(deadline.into_std());
     let mut beat = Instant::now() + limits.lease / 3;
     loop {
         let next = if run.cancel_token().is_cancelled() { beat } else { beat.min(deadline) };
@@ -512,7 +533,12 @@ async fn wind_up(shared: &Shared, run: &Run, outcome: &Outcome) -> Result<()> {
     onion::after_run(&shared.team.hooks.after_run, run, outcome).await?;
     let ended_well = matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
     if let Some(compactor) = shared.team.extras.compaction.as_ref().filter(|_| ended_well) {
-        compactor.compact_by_runs(run).await?;
+        let compacted = compactor.compact_by_runs(run).await;
+        if let Some(book) = Book::of(run) {
+            // A summary that came to nothing was paid for, too.
+            book.settle(run).await?;
+        }
+        compacted?;
     }
     Ok(())
 }

@@ -5,20 +5,22 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use futures::TryFutureExt;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use umbel_core::session::without_temp;
 use umbel_core::store::{Acquired, Entries};
 use umbel_core::{
     Answer, Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History, Interrupt,
-    Journal, Lease, List, LogEntry, Outcome, Replay, Result, Run, RunConfig, RunStep, RunValues, SessionKey,
-    State, Versions, Work,
+    Journal, Lease, List, LogEntry, Outcome, Piece, Replay, Result, Run, RunConfig, RunStep, RunValues,
+    SessionKey, State, Versions, Work,
 };
 
 use super::Shared;
 use super::hot::HotSession;
-use super::outlet::Outlet;
+use super::outlet::{Outlet, Said};
 use crate::onion::{self, Onion};
+use crate::team::Place;
 
 /// The journal of one run.
 pub(crate) struct Recorder {
@@ -600,7 +602,7 @@ impl Journal for Recorder {
             if self.is_behind.load(Ordering::Acquire) {
                 return Work::later(self.show(event));
             }
-            let ticket = self.outlet.offer_preview(event.clone());
+            let ticket = self.outlet.offer_preview(Said::Event(event.clone()));
             return Work::done(Ok(Emitted { event, ticket }));
         }
         if holds(run, &event, &steps) {
@@ -616,6 +618,20 @@ impl Journal for Recorder {
                 self.write().await?;
                 Ok(event.into())
             }),
+        }
+    }
+
+    fn show<'a>(&'a self, run: &'a Run, piece: Piece) -> Work<'a, Result<()>> {
+        let is_plain = |place: &Place| place.onion.on_event.is_empty() && place.onion.on_output.is_empty();
+        if self.is_behind.load(Ordering::Acquire)
+            || !self.shared.team.place(run.node_id()).is_ok_and(is_plain)
+        {
+            let event = piece.into_event(run.id().clone());
+            return Work::later(run.emit(event).map_ok(drop));
+        }
+        match self.outlet.offer_preview(Said::Piece(piece)) {
+            None => Work::done(Ok(())),
+            Some(ticket) => Work::later(poll_fn(move |cx| self.outlet.poll_taken(ticket, cx).map(Ok))),
         }
     }
 

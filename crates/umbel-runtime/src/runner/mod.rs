@@ -28,6 +28,7 @@ use umbel_core::{
 
 pub(crate) use self::answers::digest;
 pub(crate) use self::drive::{Begins, caught};
+pub use self::outlet::Said;
 pub use self::recovery::Recovered;
 pub(crate) use self::recovery::{ChildRun, find_child};
 pub use self::stream::RunStream;
@@ -162,7 +163,14 @@ impl Runner {
         message: impl Into<Content>,
         config: impl Into<Arc<RunConfig>>,
     ) -> RunStream {
-        self.begin(key, self.shared.services.ids.run(), Begins::Message(message.into()), config.into())
+        let mut config = config.into();
+        let metadata = match config.input_metadata.is_empty() {
+            true => Object::new(),
+            // It goes with the message, and nobody else needs it.
+            false => std::mem::take(&mut Arc::make_mut(&mut config).input_metadata),
+        };
+        let begins = Begins::Message(message.into(), metadata);
+        self.begin(key, self.shared.services.ids.run(), begins, config)
     }
 
     fn begin(&self, key: &SessionKey, id: RunId, begins: Begins, config: Arc<RunConfig>) -> RunStream {
@@ -204,7 +212,7 @@ pub(crate) async fn run_child(
     mut read: impl FnMut(&umbel_core::Event),
 ) -> Result<umbel_core::Outcome> {
     let mut config = (**parent.config()).clone();
-    config.streaming = false;
+    (config.streaming, config.create_session) = (false, false);
     config.state_delta = Object::new();
     config.input_metadata = Object::new();
     // Whoever asks can answer calls of the run that they see, and see nothing of this one.

@@ -6,15 +6,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
-use umbel_core::Event;
+use umbel_core::{Event, Piece};
 
 /// How many previews a run may be ahead of its reader. A model that has its next pieces ready then does not go through
 /// the whole run for each of them.
-pub(crate) const AHEAD: usize = 5;
+const AHEAD: u64 = 15;
 
-/// Events on their way to the reader. Seldom more than there is room for: whoever offers one waits until it is taken, but
-/// for a few previews.
-pub(crate) type Offers = SmallVec<[Arc<Event>; AHEAD + 1]>;
+/// What a run says.
+#[derive(Clone, Debug)]
+pub enum Said {
+    /// An event, or a preview of one.
+    Event(Arc<Event>),
+    /// More words of an event in the making. The event itself follows.
+    Piece(Piece),
+}
+
+/// What is on its way to the reader, oldest first. It is taken out one by one; there is seldom more than one but for previews.
+pub(crate) type Offers = SmallVec<[Option<Said>; 1]>;
 
 /// Hands events from a run to its reader. A run waits until its event is taken, so a slow reader slows it down.
 #[derive(Debug, Default)]
@@ -27,8 +35,8 @@ pub(crate) struct Outlet {
 #[derive(Debug, Default)]
 struct Inner {
     /// On offer, oldest first: events leave in the order in which they were stored.
-    events: Offers,
-    /// How many events were offered so far.
+    said: Offers,
+    /// How many were offered so far.
     offered: u64,
     /// How many of them were taken.
     taken: u64,
@@ -46,13 +54,16 @@ impl Outlet {
 
     /// Puts a preview on offer, behind others that are. Gives the number of an older one to wait for, if the run is too
     /// far ahead of its reader.
-    pub(crate) fn offer_preview(&self, event: Arc<Event>) -> Option<u64> {
+    pub(crate) fn offer_preview(&self, preview: Said) -> Option<u64> {
         let mut inner = self.lock();
         if inner.closed {
             return None;
         }
-        self.push(&mut inner, event);
-        let ticket = inner.offered.saturating_sub(AHEAD as u64);
+        if inner.said.len() == inner.said.capacity() {
+            inner.said.reserve_exact(AHEAD as usize);
+        }
+        self.push(&mut inner, preview);
+        let ticket = inner.offered.saturating_sub(AHEAD);
         (inner.taken < ticket).then_some(ticket)
     }
 
@@ -60,14 +71,14 @@ impl Outlet {
     pub(crate) fn offer(&self, event: Arc<Event>) -> u64 {
         let mut inner = self.lock();
         if !inner.closed {
-            self.push(&mut inner, event);
+            self.push(&mut inner, Said::Event(event));
         }
         inner.offered
     }
 
     #[inline]
-    fn push(&self, inner: &mut Inner, event: Arc<Event>) {
-        inner.events.push(event);
+    fn push(&self, inner: &mut Inner, said: Said) {
+        inner.said.push(Some(said));
         inner.offered += 1;
         self.full.store(true, Ordering::Release);
     }
@@ -82,14 +93,14 @@ impl Outlet {
         Poll::Pending
     }
 
-    /// All that is on offer, oldest first.
-    pub(crate) fn take(&self) -> Offers {
+    /// All that is on offer, in the place of what was taken before.
+    pub(crate) fn take(&self, taken: &mut Offers) {
+        taken.clear();
         let mut inner = self.lock();
-        let events = std::mem::take(&mut inner.events);
+        std::mem::swap(&mut inner.said, taken);
         self.full.store(false, Ordering::Release);
         inner.taken = inner.offered;
         inner.wake();
-        events
     }
 
     /// Whether an event is on offer.
@@ -101,7 +112,7 @@ impl Outlet {
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
-        inner.events.clear();
+        inner.said.clear();
         self.full.store(false, Ordering::Release);
         inner.wake();
     }

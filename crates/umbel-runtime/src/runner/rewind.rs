@@ -14,7 +14,7 @@ impl Runner {
     /// Makes a run and everything after it void: models do not see it any more, and the session's state and artifacts
     /// are as they were before it. The log keeps what was said.
     ///
-    /// Keys of user and app are shared with other sessions and stay.
+    /// Keys of user and app are shared with other sessions and stay. So does what the session has used of its models.
     pub async fn rewind(&self, key: &SessionKey, before: &RunId) -> Result<Arc<Event>> {
         let Some(log) = self.sessions().news(key, Versions::default()).await? else {
             return Err(Error::new(ErrorKind::SessionNotFound, format!("there is no session {key}")));
@@ -81,7 +81,9 @@ fn event_of(entry: &LogEntry) -> Option<Arc<Event>> {
 
 /// The keys to set so that the session's state is as it was. What was not set then becomes null.
 fn restored_state(first: &Object, kept: &[Arc<Event>], void: &[Arc<Event>]) -> Object {
-    let of_session = |key: &str| StateScope::split(key).0 == StateScope::Session;
+    // What was used stays used.
+    let of_session =
+        |key: &str| StateScope::split(key).0 == StateScope::Session && key != crate::usage::book::KEY;
     let mut before = first.clone();
     for delta in kept.iter().filter_map(|event| event.state_delta()) {
         before.extend(delta.iter().map(|(key, value)| (key.clone(), value.clone())));

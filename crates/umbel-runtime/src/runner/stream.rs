@@ -1,19 +1,20 @@
 //! The events of a run, as its reader gets them.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use futures::{Stream, StreamExt};
+use futures::Stream;
 use serde::de::DeserializeOwned;
 use umbel_core::{
-    BoxFuture, CancelReason, CancelToken, Error, ErrorKind, Event, Outcome, Result, RunId, SafePoint,
+    BoxFuture, CancelReason, CancelToken, Error, ErrorKind, Event, Outcome, Piece, Result, RunId, SafePoint,
 };
 
 use super::drive::{Ended, Task, drive};
 use super::journal::Recorder;
-use super::outlet::{AHEAD, Offers};
+use super::outlet::{Offers, Said};
 use crate::output_schema::strip_fence;
 
 /// The events of a run. The run goes on as they are read.
@@ -25,7 +26,9 @@ pub struct RunStream {
     work: Option<BoxFuture<'static, Ended>>,
     recorder: Arc<Recorder>,
     /// Taken from the run, to be read before it goes on.
-    taken: smallvec::IntoIter<[Arc<Event>; AHEAD + 1]>,
+    taken: Offers,
+    /// How many of them were read.
+    read: usize,
     cancel: CancelToken,
     ended: Option<Ended>,
 }
@@ -33,7 +36,7 @@ pub struct RunStream {
 impl RunStream {
     pub(crate) fn new(task: Task) -> Self {
         let (id, recorder, cancel) = (task.id.clone(), task.recorder.clone(), task.cancel.clone());
-        Self { id, work: Some(drive(task)), recorder, taken: Offers::new().into_iter(), cancel, ended: None }
+        Self { id, work: Some(drive(task)), recorder, taken: Offers::new(), read: 0, cancel, ended: None }
     }
 
     /// The run's id.
@@ -62,13 +65,67 @@ impl RunStream {
         self.cancel.clone()
     }
 
+    /// What the run says next. The same as the stream gives, but pieces of text come as such, which costs less than an
+    /// event for each of them.
+    pub async fn said(&mut self) -> Option<Result<Said>> {
+        poll_fn(|cx| self.poll_said(cx)).await
+    }
+
+    /// The same for who polls.
+    #[inline]
+    pub fn poll_said(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Said>>> {
+        match self.next_taken() {
+            Some(said) => Poll::Ready(Some(Ok(said))),
+            None => self.poll_run(cx),
+        }
+    }
+
+    fn next_taken(&mut self) -> Option<Said> {
+        let said = self.taken.get_mut(self.read)?.take();
+        self.read += 1;
+        said
+    }
+
+    /// Lets the run go on until it says something.
+    fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Said>>> {
+        loop {
+            if self.recorder.outlet.is_full() {
+                self.recorder.outlet.take(&mut self.taken);
+                self.read = 0;
+            }
+            if let Some(said) = self.next_taken() {
+                return Poll::Ready(Some(Ok(said)));
+            }
+            let Some(work) = &mut self.work else {
+                // The error comes last, behind events that nobody waited for any more.
+                let error = self.ended.as_mut().and_then(|ended| ended.error.take());
+                return Poll::Ready(error.map(Err));
+            };
+            match work.as_mut().poll(cx) {
+                Poll::Ready(ended) => {
+                    self.work = None;
+                    self.ended = Some(ended);
+                }
+                Poll::Pending if self.recorder.outlet.is_full() => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// A piece of text as an event.
+    pub fn preview(&self, piece: Piece) -> Event {
+        let mut event = piece.into_event(self.id.clone());
+        self.recorder.stamp(&mut event);
+        event
+    }
+
     /// Reads to the end and gives all whole events, or the error.
     pub async fn collect_events(mut self) -> Result<Vec<Arc<Event>>> {
         let mut events = Vec::new();
-        while let Some(event) = self.next().await {
-            let event = event?;
-            if !event.is_partial() {
-                events.push(event);
+        while let Some(said) = self.said().await {
+            match said? {
+                Said::Event(event) if !event.is_partial() => events.push(event),
+                _ => {}
             }
         }
         Ok(events)
@@ -95,29 +152,11 @@ impl Stream for RunStream {
     type Item = Result<Arc<Event>>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
-        loop {
-            if let Some(event) = this.taken.next() {
-                return Poll::Ready(Some(Ok(event)));
-            }
-            if this.recorder.outlet.is_full() {
-                this.taken = this.recorder.outlet.take().into_iter();
-                continue;
-            }
-            let Some(work) = &mut this.work else {
-                // The error comes last, behind events that nobody waited for any more.
-                let error = this.ended.as_mut().and_then(|ended| ended.error.take());
-                return Poll::Ready(error.map(Err));
-            };
-            match work.as_mut().poll(cx) {
-                Poll::Ready(ended) => {
-                    this.work = None;
-                    this.ended = Some(ended);
-                }
-                Poll::Pending if this.recorder.outlet.is_full() => {}
-                Poll::Pending => return Poll::Pending,
-            }
-        }
+        let said = std::task::ready!(self.poll_said(cx));
+        Poll::Ready(said.map(|said| match said? {
+            Said::Event(event) => Ok(event),
+            Said::Piece(piece) => Ok(Arc::new(self.preview(piece))),
+        }))
     }
 }
 

@@ -17,7 +17,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub(super) fn acquire(recorder: &Recorder, parts: &RunParts, entries: Entries) -> Acquire {
     let (key, owner) = (parts.key.clone(), recorder.shared.owner.clone());
     let (ttl, known) = (parts.config.limits.lease, recorder.versions());
-    Acquire { known, entries, ..Acquire::new(key, owner, ttl) }
+    let creates = parts.config.create_session;
+    Acquire { known, entries, creates, ..Acquire::new(key, owner, ttl) }
 }
 
 /// How long a run tries to take its session.

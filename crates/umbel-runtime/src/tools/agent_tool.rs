@@ -16,6 +16,7 @@ use umbel_core::{
 use crate::output_schema::OutputSchema;
 use crate::runner::{Begins, ChildRun, Shared, find_child, run_child};
 use crate::team::Team;
+use crate::usage::book::{self, Book};
 
 /// How long to wait before a session is looked at again that another process holds.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -96,11 +97,16 @@ impl AgentTool {
             let child = (key.clone(), id.unwrap_or_else(|| shared.services.ids.run()), begins);
             let hear = |event: &Event| said.hear(cx, event);
             ended = Some(run_child(shared.clone(), cx.run(), child, cx.extensions(), hear).await);
+            keep_used(cx.run())?;
         }
         if cx.is_again() {
             // What it said before is part of what it says. It is read when nobody writes there any more.
             said = Said::default();
             let session = shared.services.sessions.get(&key, EventFilter::default()).await?;
+            if let (Some(book), Some(session)) = (Book::of(cx.run()), &session) {
+                book.take_in_done(&session.state)?;
+                keep_used(cx.run())?;
+            }
             let events = session.iter().flat_map(|session| &session.events);
             events.filter(|event| !event.is_user()).for_each(|event| said.hear(cx, event));
         }
@@ -191,7 +197,9 @@ impl AgentTool {
     async fn create(&self, cx: &ToolContext, shared: &Shared, key: &SessionKey) -> Result<Versions> {
         // Keys of user and app are shared anyway, and what this run knows of them may be older than what is stored.
         let state = cx.run().state();
-        let state = state.scope(StateScope::Session).iter().filter(|(key, _)| !key.starts_with("_adk"));
+        // What was used is counted by itself in each session.
+        let is_own = |key: &str| key.starts_with("_adk") || key == book::KEY;
+        let state = state.scope(StateScope::Session).iter().filter(|(key, _)| !is_own(key));
         let state = state.map(|(key, value)| (key.clone(), value.clone()));
         let parent = cx.run().session_key().clone();
         let new = NewSession::new(key.clone()).state(state.collect()).parent(parent);
@@ -211,6 +219,12 @@ impl AgentTool {
         };
         Content::user(Part::text(text))
     }
+}
+
+/// Has the run remember what was used for a call, with whatever is written next: once that tells of the call's end, nobody
+/// looks into the session of the call again.
+fn keep_used(run: &Run) -> Result<()> {
+    Book::of(run).map_or(Ok(()), |book| book.keep(run))
 }
 
 /// What people said to questions that the agent left open.
@@ -250,7 +264,8 @@ struct Said {
 
 impl Said {
     fn hear(&mut self, cx: &ToolContext, event: &Event) {
-        for (key, value) in event.state_delta().into_iter().flatten() {
+        let own = |key: &str| key == book::KEY;
+        for (key, value) in event.state_delta().into_iter().flatten().filter(|(key, _)| !own(key)) {
             cx.set_state(key, value.clone());
         }
         if self.run != event.run {

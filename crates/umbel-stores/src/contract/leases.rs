@@ -7,8 +7,8 @@ use umbel_core::store::{Abandoned, Acquire};
 use umbel_core::{ErrorKind, NewSession, Versions};
 
 use super::{
-    LONG, Sessions, acquire, claim, entries, finished, key, lease, log, new_session, read, refused, said,
-    sets, texts,
+    LONG, Sessions, acquire, claim, entries, finished, fresh_app, key, lease, log, new_session, read,
+    refused, said, sets, texts,
 };
 
 /// Runs out while a test waits.
@@ -189,6 +189,31 @@ pub async fn a_session_that_moved_on_is_not_taken(store: &Sessions) {
     let taken = store.acquire(wanted(versions, "second")).await.unwrap();
     store.release(&taken.lease, taken.versions, entries([])).await.unwrap();
     assert_eq!(texts(store, &session.key).await, ["first", "second"]);
+}
+
+pub async fn a_session_is_made_with_its_lease_if_that_is_wanted(store: &Sessions) {
+    let key = key(&fresh_app(), "ann", "new");
+    let wanted = |creates, text| {
+        let entries = entries([said(text)]);
+        Acquire { entries, creates, ..Acquire::new(key.clone(), "tester".into(), LONG) }
+    };
+    refused(store.acquire(wanted(false, "lost")).await, ErrorKind::SessionNotFound);
+    let at = Acquire { expected: Some(Versions::default()), ..wanted(true, "lost") };
+    refused(store.acquire(at).await, ErrorKind::SessionNotFound);
+    let first = store.acquire(wanted(true, "first")).await.unwrap();
+    assert!(first.news.whole && first.news.entries.is_empty());
+    refused(store.acquire(wanted(true, "lost")).await, ErrorKind::SessionBusy);
+    refused(store.create(NewSession::new(key.clone())).await, ErrorKind::AlreadyExists);
+    store.release(&first.lease, first.versions, entries([])).await.unwrap();
+    let second = store.acquire(wanted(true, "second")).await.unwrap();
+    assert_eq!(second.versions.incarnation, first.versions.incarnation, "what is there is not made again");
+    refused(store.append(&first.lease, second.versions, entries([said("lost")])).await, ErrorKind::Fenced);
+    store.release(&second.lease, second.versions, entries([])).await.unwrap();
+    assert_eq!(texts(store, &key).await, ["first", "second"]);
+    store.delete(&key).await.unwrap();
+    let again = store.acquire(wanted(true, "again")).await.unwrap();
+    assert_ne!(again.versions.incarnation, first.versions.incarnation);
+    refused(store.append(&second.lease, again.versions, entries([said("lost")])).await, ErrorKind::Fenced);
 }
 
 pub async fn one_of_many_gets_the_lease(store: &Sessions) {

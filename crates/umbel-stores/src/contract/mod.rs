@@ -132,7 +132,7 @@ macro_rules! __session_cases {
                 a_lease_that_ran_out_writes_until_it_is_taken, taking_and_giving_back_write_at_once,
                 a_lease_of_a_deleted_session_is_worth_nothing, an_abandoned_session_is_found,
                 an_abandoned_session_is_for_those_who_claim_it, a_session_that_moved_on_is_not_taken,
-                one_of_many_gets_the_lease
+                a_session_is_made_with_its_lease_if_that_is_wanted, one_of_many_gets_the_lease
             },
             odd::{
                 odd_names_are_kept_apart, apps_and_users_do_not_see_each_other, odd_state_keys_are_kept,

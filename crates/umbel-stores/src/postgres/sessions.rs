@@ -364,21 +364,33 @@ pub(super) async fn set_shared_state(
     Ok(Some(unsigned(version)))
 }
 
+/// Adds the row of a session, unless there is one.
+async fn insert(
+    change: &Transaction<'_>,
+    key: &SessionKey,
+    parent: Option<i64>,
+    first: &str,
+) -> Result<Option<i64>, Trouble> {
+    let insert =
+        "INSERT INTO umbel_sessions (app, user_id, name, parent, first_state, version, updated_at, epoch)
+        VALUES ($1, $2, $3, $4, $5, 0, $6, 0) ON CONFLICT (app, user_id, name) DO NOTHING RETURNING id";
+    let now = SystemClock.now();
+    let made = query(change, insert, &[&key.app(), &key.user(), &key.id(), &parent, &first, &now]).await?;
+    let Some(made) = made.first() else { return Ok(None) };
+    let id: i64 = made.try_get(0)?;
+    // An epoch that no lease of an earlier session under this key can fit.
+    query(change, "UPDATE umbel_sessions SET epoch = id << 24 WHERE id = $1", &[&id]).await?;
+    Ok(Some(id))
+}
+
 async fn create(change: &Transaction<'_>, new: &NewSession, state: &Scoped) -> Result<Session, Trouble> {
     let key = &new.key;
     let parent = match &new.parent {
         Some(parent) => Some(Row::lock(change, parent).await?.id),
         None => None,
     };
-    // An epoch that no lease of an earlier session under this key can fit.
-    let insert =
-        "INSERT INTO umbel_sessions (app, user_id, name, parent, first_state, version, updated_at, epoch)
-        VALUES ($1, $2, $3, $4, $5, 0, $6, 0) ON CONFLICT (app, user_id, name) DO NOTHING RETURNING id";
-    let (first, now) = (to_json(&state.session)?, SystemClock.now());
-    let made = query(change, insert, &[&key.app(), &key.user(), &key.id(), &parent, &first, &now]).await?;
-    let Some(made) = made.first() else { return Err(exists(key).into()) };
-    let id: i64 = made.try_get(0)?;
-    query(change, "UPDATE umbel_sessions SET epoch = id << 24 WHERE id = $1", &[&id]).await?;
+    let made = insert(change, key, parent, &to_json(&state.session)?).await?;
+    let Some(id) = made else { return Err(exists(key).into()) };
     set_session_state(change, id, &state.session).await?;
     set_shared_state(change, key.app(), key.user(), &state.user).await?;
     set_shared_state(change, key.app(), "", &state.app).await?;
@@ -415,6 +427,9 @@ async fn acquire(
     entries: &Prepared,
 ) -> Result<Option<(Acquired, Row)>, Trouble> {
     let key = &wanted.key;
+    if wanted.creates && wanted.expected.is_none() && Row::find(change, key).await?.is_none() {
+        insert(change, key, None, "{}").await?;
+    }
     let Some(mut row) = Row::lock_free(change, key).await? else { return Ok(None) };
     if row.lease_until.is_some() && !wanted.claims {
         return Err(refusal::abandoned(key).into());

@@ -422,6 +422,26 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
+/// Adds the row of a session. Its epoch is still to be set.
+fn insert(
+    connection: &Connection,
+    key: &SessionKey,
+    parent: Option<i64>,
+    first: &str,
+) -> Result<i64, Trouble> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO sessions (app, user, name, parent, first_state, version, updated_at, epoch)
+         VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0)",
+    )?;
+    insert.execute(params![key.app(), key.user(), key.id(), parent, first, SystemClock.now()])?;
+    Ok(connection.last_insert_rowid())
+}
+
+/// The epoch that a session begins with: no lease of an earlier session under its key can fit.
+fn first_epoch(id: i64) -> i64 {
+    id << 24
+}
+
 fn create(connection: &Connection, new: &NewSession, state: &Scoped) -> Result<Session, Trouble> {
     let key = &new.key;
     if Row::find(connection, key)?.is_some() {
@@ -431,15 +451,9 @@ fn create(connection: &Connection, new: &NewSession, state: &Scoped) -> Result<S
         Some(parent) => Some(Row::get(connection, parent)?.id),
         None => None,
     };
-    let mut insert = connection.prepare_cached(
-        "INSERT INTO sessions (app, user, name, parent, first_state, version, updated_at, epoch)
-         VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0)",
-    )?;
-    let first = to_json(&state.session)?;
-    insert.execute(params![key.app(), key.user(), key.id(), parent, first, SystemClock.now()])?;
-    // No lease of an earlier session under this key can fit.
-    let id = connection.last_insert_rowid();
-    connection.prepare_cached("UPDATE sessions SET epoch = id << 24 WHERE id = ?1")?.execute([id])?;
+    let id = insert(connection, key, parent, &to_json(&state.session)?)?;
+    let mut update = connection.prepare_cached("UPDATE sessions SET epoch = ?1 WHERE id = ?2")?;
+    update.execute([first_epoch(id), id])?;
     set_session_state(connection, id, &state.session)?;
     set_shared_state(connection, key.app(), key.user(), &state.user)?;
     set_shared_state(connection, key.app(), "", &state.app)?;
@@ -465,7 +479,16 @@ pub(super) fn delete(connection: &Connection, id: i64) -> Result<(), Trouble> {
 
 fn acquire(connection: &Connection, acquire: &Acquire, entries: &Prepared) -> Result<Attempt, Trouble> {
     let key = &acquire.key;
-    let (mut row, now) = (Row::get(connection, key)?, now());
+    let (row, now) = (Row::find(connection, key)?, now());
+    let mut row = match row {
+        Some(row) => row,
+        None if acquire.creates && acquire.expected.is_none() => {
+            // Its epoch is written with the lease.
+            let epoch = unsigned(first_epoch(insert(connection, key, None, "{}")?));
+            Row { epoch, ..Row::get(connection, key)? }
+        }
+        None => return Err(not_found(key).into()),
+    };
     if row.is_held(now) {
         row.shorten_lease(connection, now)?;
         return Ok(Attempt::Busy);

@@ -8,9 +8,9 @@ use serde_json::json;
 use umbel::backoff::Backoff;
 use umbel::handlers::{Again, ModelFallback, ModelRetry, OnFailure, Verdict};
 use umbel::{
-    Chunk, ChunkStream, Content, Error, ErrorKind, GenerateConfig, Handler, LlmAgent, ModelCall,
-    ModelErrorKind, ModelTurn, NextModel, Outcome, Part, Response, Result, Run, RunConfig, RunLimits, Runner,
-    ScriptedModel, Step, Work, handler, text,
+    Capabilities, Chunk, ChunkStream, Content, Error, ErrorKind, GenerateConfig, Handler, LlmAgent,
+    ModelCall, ModelErrorKind, ModelTurn, NextModel, Outcome, Part, Response, Result, Run, RunConfig,
+    RunLimits, Runner, ScriptedModel, Step, Work, handler, text,
 };
 
 use crate::support::{Notes, Seen, begin, echo, quick, read, said, stored_answers, with_session};
@@ -158,16 +158,108 @@ async fn a_run_that_is_cancelled_while_it_waits_ends() {
     assert!(stored_answers(&runner, &key).await.iter().all(|event| event.text().is_empty()));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_run_whose_time_is_up_is_not_retried() {
-    let model = script([vec![Err(overloaded())]]);
+/// A model that never answers.
+#[derive(Debug)]
+struct Silent;
+
+impl umbel::Model for Silent {
+    fn name(&self) -> &str {
+        "silent"
+    }
+
+    fn generate(&self, _request: &umbel::ModelRequest) -> umbel::BoxStream<'static, Result<Chunk>> {
+        Box::pin(futures::stream::pending())
+    }
+}
+
+/// A run that may take five seconds.
+async fn five_seconds(agent: LlmAgent) -> Seen {
     let limits = RunLimits { run_time: Duration::from_secs(5), ..quick() };
-    let slow = Backoff::new().initial(Duration::from_secs(50)).jitter(false);
-    let agent = LlmAgent::new("a").model(model).handler(ModelRetry::new().backoff(slow));
     let runner = Runner::builder("app", agent).config(RunConfig { limits, ..RunConfig::default() }).build();
     let (runner, key) = with_session(runner.unwrap()).await;
-    let seen = read(runner.run(&key, "hi")).await;
+    read(runner.run(&key, "hi")).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_time_is_up_is_not_retried() {
+    let seen = five_seconds(LlmAgent::new("a").model(Silent).handler(at_once())).await;
     assert_eq!(seen.kind(), ErrorKind::Timeout);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_an_attempt_that_would_come_after_the_end_of_the_run() {
+    let steady = |seconds| Backoff::new().initial(Duration::from_secs(seconds)).factor(1.0).jitter(false);
+    // The first wait fits in the run's five seconds, the second does not.
+    for (seconds, attempts) in [(3, 2), (5, 1), (2, 3)] {
+        let model = script((0..3).map(|_| vec![Err(overloaded())]));
+        let retry = ModelRetry::new().backoff(steady(seconds)).on_failure(OnFailure::Error);
+        let begin = tokio::time::Instant::now();
+        let seen = five_seconds(LlmAgent::new("a").model(model.clone()).handler(retry)).await;
+        assert_eq!((seen.kind(), model.requests().len()), (overloaded().kind(), attempts));
+        assert_eq!(begin.elapsed().as_secs(), seconds * (attempts as u64 - 1));
+    }
+}
+
+#[tokio::test]
+async fn each_class_of_errors_is_retried_or_not() {
+    use ModelErrorKind as Class;
+    let retried =
+        [Class::RateLimited, Class::Overloaded, Class::Transport, Class::Other].map(ErrorKind::Model);
+    let passed_on =
+        [Class::Auth, Class::BadRequest, Class::Refused, Class::ContextTooLong].map(ErrorKind::Model);
+    let retried = retried.into_iter().chain([ErrorKind::StreamCut]).map(|kind| (kind, 2));
+    for (kind, attempts) in retried.chain(passed_on.map(|kind| (kind, 1))) {
+        for streaming in [false, true] {
+            let model = script([vec![piece("Hel"), Err(Error::new(kind, "no"))], vec![piece("Good day")]]);
+            let agent = LlmAgent::new("a").model(model.clone()).handler(at_once());
+            let (seen, stored) = run(agent, streaming).await;
+            assert_eq!(model.requests().len(), attempts, "{kind:?}");
+            if attempts == 1 {
+                assert_eq!(seen.kind(), kind);
+                continue;
+            }
+            assert_eq!(stored, ["Good day"], "{kind:?}");
+            let void = if streaming { ("Good day".to_owned(), 1) } else { Default::default() };
+            assert_eq!(shown(&seen), void, "{kind:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_long_goes_only_to_models_that_are_known_to_take_more() {
+    let too_long = || Error::new(ErrorKind::Model(ModelErrorKind::ContextTooLong), "too long");
+    let taking = |name: &str, window: Option<u32>, answer: Answer| {
+        let can = window
+            .map_or_else(Capabilities::default, |tokens| Capabilities::default().context_tokens(tokens));
+        named(name, [answer]).capabilities(can)
+    };
+    let (small, large) = (Some(100), Some(200));
+    for (first, second, third, asked) in [
+        (small, small, large, "first third"),
+        (small, None, large, "first third"),
+        (small, large, large, "first second"),
+        (large, small, None, "first"),
+        (None, large, large, "first"),
+    ] {
+        let models = [
+            taking("first", first, vec![Err(too_long())]),
+            taking("second", second, vec![whole("fine")]),
+            taking("third", third, vec![whole("fine")]),
+        ];
+        let fallback = ModelFallback::new(models[1].clone()).then(models[2].clone());
+        let (seen, _) = run(LlmAgent::new("a").model(models[0].clone()).handler(fallback), false).await;
+        let was_asked = models.iter().filter(|model| !model.requests().is_empty());
+        let names: Vec<&str> = was_asked.map(umbel::Model::name).collect();
+        assert_eq!(names.join(" "), asked);
+        match asked {
+            "first" => assert_eq!(seen.kind(), too_long().kind()),
+            _ => assert_eq!(seen.assert_finished().texts()[0].1, "fine"),
+        }
+    }
+    // A model that takes as much may still have another error than that.
+    let first = taking("first", small, vec![Err(overloaded())]);
+    let fallback = ModelFallback::new(taking("second", None, vec![whole("fine")]));
+    assert_eq!(run(LlmAgent::new("a").model(first).handler(fallback), false).await.1, ["fine"]);
 }
 
 /// Fails each model call in that way.

@@ -41,4 +41,5 @@ mod summarise;
 mod support;
 mod taking_over;
 mod tool_macro;
+mod usage;
 mod with_helpers;

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use umbel::{
     Capabilities, Compactor, Content, CountingIds, Credential, CredentialStore, Error, ErrorKind,
     EventFilter, FunctionTool, InMemoryCredentials, LlmAgent, Mode, ModelErrorKind, ModelRequest, Outcome,
-    Part, Payload, Response, Role, RunConfig, RunLimits, Runner, ScriptedModel, Sequential, SteppingClock,
-    ToolSet, ToolSpec, agent_fn,
+    Part, Payload, Response, Role, RunConfig, RunLimits, Runner, Said, ScriptedModel, Sequential, SessionKey,
+    SteppingClock, ToolSet, ToolSpec, agent_fn,
 };
 
 use crate::support::{begin, echo, fine, log, outcomes, read, said, stored, with_session};
@@ -290,6 +290,50 @@ async fn values_of_a_run_are_found_by_their_type_and_metadata_stays_with_the_mes
         events.iter().filter(|event| event.meta.as_ref().is_some_and(|meta| meta.custom_metadata.is_some()));
     let marked: Vec<_> = marked.map(|event| event.author().to_owned()).collect();
     assert_eq!(marked, ["user"]);
+}
+
+#[tokio::test]
+async fn pieces_of_text_can_be_read_as_such_and_are_previews_otherwise() {
+    let chunks = || ["Hel".to_owned(), "lo".to_owned(), ".".to_owned()];
+    let model = ScriptedModel::new("m").stream(chunks()).stream(chunks());
+    let agent = LlmAgent::new("a").model(model);
+    let (runner, key) = with_session(Runner::new("app", agent).unwrap()).await;
+    let config = RunConfig { streaming: true, ..RunConfig::default() };
+    let (mut pieces, mut whole) = (Vec::new(), Vec::new());
+    let mut stream = runner.run_with(&key, "hi", config.clone());
+    while let Some(said) = stream.said().await {
+        match said.unwrap() {
+            Said::Piece(piece) => pieces.push(stream.preview(piece)),
+            Said::Event(event) => whole.push(event),
+        }
+    }
+    assert_eq!(pieces.iter().map(|event| event.text()).collect::<Vec<_>>(), chunks());
+    assert!(
+        pieces.iter().all(|event| event.is_partial() && event.run == *stream.id() && event.timestamp > 0.0)
+    );
+    assert!(
+        whole.len() == 1 && whole[0].text() == "Hello." && pieces.iter().all(|piece| piece.id == whole[0].id)
+    );
+    let seen = read(runner.run_with(&key, "hi", config)).await;
+    assert_eq!(
+        seen.events.iter().map(|event| event.text()).collect::<Vec<_>>(),
+        ["Hel", "lo", ".", "Hello."]
+    );
+    assert!(seen.events[0].source == pieces[0].source && seen.events[0].content == pieces[0].content);
+}
+
+#[tokio::test]
+async fn a_session_that_is_not_there_is_made_by_its_run_if_that_is_wanted() {
+    let model = ScriptedModel::new("m").text("one").text("two");
+    let runner = Runner::new("app", LlmAgent::new("a").model(model)).unwrap();
+    let key = SessionKey::new("app", "ann", "new").unwrap();
+    let refused = read(runner.run(&key, "hi")).await;
+    assert_eq!(refused.error.map(|error| error.kind()), Some(ErrorKind::SessionNotFound));
+    let config = RunConfig { create_session: true, ..RunConfig::default() };
+    for said in ["one", "two"] {
+        assert_eq!(runner.run_with(&key, "hi", config.clone()).text().await.unwrap(), said);
+    }
+    assert_eq!(stored(&runner, &key).await.len(), 4);
 }
 
 #[tokio::test]

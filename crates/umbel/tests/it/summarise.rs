@@ -8,8 +8,8 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use umbel::handlers::{Keep, Summarise, Trigger};
 use umbel::{
-    Content, Error, ErrorKind, Event, FunctionTool, LlmAgent, Outcome, Response, Result, RunConfig, Runner,
-    ScriptedModel, SessionKey, SteppingClock, Summariser, Usage,
+    Capabilities, Chunk, Content, Error, ErrorKind, Event, FunctionTool, LlmAgent, Outcome, Response, Result,
+    RunConfig, Runner, ScriptedModel, SessionKey, SteppingClock, Summariser, Usage,
 };
 
 use super::support::{Notes, begin, echo, fine, read, said, stored, with_session};
@@ -339,4 +339,230 @@ async fn a_lasting_summary_never_covers_what_took_place_in_the_same_moment() {
     // In the log it would stand for `two` as well, so it holds for the run alone.
     assert_eq!(sent(&model, 1), ["[2 messages]", "two"]);
     assert!(stored(&runner, &key).await.iter().all(|event| event.compaction().is_none()));
+}
+
+fn too_long() -> Error {
+    Error::new(ErrorKind::Model(umbel::ModelErrorKind::ContextTooLong), "too long")
+}
+
+/// Takes so many messages and no more, of which it says a word first.
+fn takes(messages: usize) -> ScriptedModel {
+    ScriptedModel::from_fn("m", move |request| match request.contents.len() <= messages {
+        true => vec![Ok(Chunk::Text("fine".into()))],
+        false => vec![Ok(Chunk::Text("we".into())), Err(too_long())],
+    })
+}
+
+/// Never by itself.
+fn when_forced(keep: usize, notes: &Notes) -> Summarise {
+    Summarise::new(Trigger::Any(Vec::new())).keep(Keep::Messages(keep)).summariser(counting(notes))
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_too_long_is_summed_up_and_the_model_asked_again() {
+    const ONE: &str =
+        "one, and a good deal more of it than there would be in any summary of it, however long that is";
+    for lasting in [false, true] {
+        let (model, notes) = (takes(4), Notes::default());
+        let summarise = when_forced(1, &notes);
+        let agent = talking(&model, if lasting { summarise.lasting() } else { summarise });
+        let runner = Runner::builder("app", agent).clock(SteppingClock::new(1.0, 1.0));
+        let (runner, key) = with_session(runner.build().unwrap()).await;
+        say(&runner, &key, [ONE, "two"]).await;
+        let streaming = RunConfig { streaming: true, ..RunConfig::default() };
+        let seen = read(runner.run_with(&key, "three", streaming)).await;
+        seen.assert_finished();
+        assert_eq!(notes.all(), [format!("{ONE}|fine|two|fine")]);
+        assert_eq!(sent(&model, 3), ["[4 messages]", "three"]);
+        // What was seen of the first attempt is void, and what comes then has another id.
+        let shown = seen.partial();
+        let words: Vec<_> = shown.iter().map(|event| (event.text(), event.error_code().is_some())).collect();
+        assert_eq!(words, [("we".to_owned(), false), (String::new(), true), ("fine".to_owned(), false)]);
+        assert_eq!((shown[0].id == shown[1].id, shown[0].id == shown[2].id), (true, false));
+        assert_eq!(seen.texts().last().unwrap().1, "fine");
+        assert_eq!(model.requests().len(), 4);
+        // One that lasts helps the next run, too.
+        say(&runner, &key, ["four"]).await;
+        assert_eq!(model.requests().len(), if lasting { 5 } else { 6 });
+        let log = stored(&runner, &key).await;
+        assert_eq!(log.iter().filter(|event| event.compaction().is_some()).count(), usize::from(lasting));
+    }
+}
+
+#[tokio::test]
+async fn it_is_made_shorter_each_time_and_so_often_and_no_more() {
+    // Twelve messages and one; half of them each time, and none of that is kept by itself.
+    let history = ["one", "two", "three", "four", "five", "six"];
+    for (takes_at_most, asked, error) in [(8, 2, false), (4, 3, false), (3, 4, false), (2, 4, true)] {
+        let (model, notes) = (fine(), Notes::default());
+        let (runner, key) = begin(talking(&model, when_forced(100, &notes))).await;
+        say(&runner, &key, history).await;
+        let (model, notes) = (takes(takes_at_most), Notes::default());
+        let other = Runner::builder("app", talking(&model, when_forced(100, &notes)));
+        let other = other.sessions(runner.sessions().clone()).build().unwrap();
+        let seen = read(other.run(&key, "seven")).await;
+        let lengths: Vec<usize> = model.requests().iter().map(|request| request.contents.len()).collect();
+        assert_eq!(lengths, [13, 7, 4, 3][..asked]);
+        assert_eq!(notes.all().len(), asked - 1);
+        match error {
+            true => assert_eq!((seen.kind(), seen.message()), (too_long().kind(), "too long")),
+            false => assert_eq!(seen.assert_finished().texts()[0].1, "fine"),
+        }
+        assert_eq!(sent(&model, asked - 1).last().unwrap(), "seven");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_made_shorter_fails_as_the_model_said() {
+    let notes = Notes::default();
+    // A single message.
+    let (runner, key) = begin(talking(&takes(0), when_forced(1, &notes))).await;
+    assert_eq!(read(runner.run(&key, "one")).await.kind(), too_long().kind());
+    assert!(notes.all().is_empty());
+    // A summary that is longer than what it sums up, and none at all.
+    for words in ["x".repeat(1_000), String::new()] {
+        let model = takes(2);
+        let summarise = Summarise::new(Trigger::Any(Vec::new())).keep(Keep::Messages(1));
+        let summarise = summarise.summariser(move |_: Vec<Arc<Event>>| {
+            let words = words.clone();
+            async move { Ok(words) }
+        });
+        let (runner, key) = begin(talking(&model, summarise)).await;
+        say(&runner, &key, ["one"]).await;
+        assert_eq!(read(runner.run(&key, "two")).await.kind(), too_long().kind());
+        assert_eq!(model.requests().len(), 2);
+    }
+    // One that was told not to.
+    let model = takes(2);
+    let (runner, key) = begin(talking(&model, when_forced(1, &notes).on_overflow(false))).await;
+    say(&runner, &key, ["one"]).await;
+    assert_eq!(read(runner.run(&key, "two")).await.kind(), too_long().kind());
+    assert_eq!((model.requests().len(), notes.all().len()), (2, 0));
+}
+
+#[tokio::test]
+async fn a_later_call_of_the_same_run_may_be_too_long_again() {
+    let notes = Notes::default();
+    let answers = AtomicUsize::new(0);
+    let model = ScriptedModel::from_fn("m", move |request| {
+        if request.contents.len() > 4 {
+            return vec![Err(too_long())];
+        }
+        let answered = answers.fetch_add(1, Ordering::SeqCst);
+        let response = match answered < 6 {
+            true => crate::support::calls([crate::support::call_with_id(
+                &answered.to_string(),
+                "echo",
+                json!({"words": "x".repeat(500)}),
+            )]),
+            false => Response::text("done"),
+        };
+        vec![Ok(Chunk::Complete(response))]
+    });
+    let agent = LlmAgent::new("a").model(model.clone()).tool(echo()).handler(when_forced(2, &notes));
+    let (runner, key) = begin(agent).await;
+    let seen = read(runner.run(&key, "go")).await;
+    assert_eq!(seen.assert_finished().texts()[0].1, "done");
+    assert!(notes.all().len() > 1, "{:?}", notes.all());
+}
+
+#[tokio::test]
+async fn a_compactor_of_the_runner_helps_a_model_that_finds_it_too_long_too() {
+    let (model, notes) = (takes(5), Notes::default());
+    let compactor = || umbel::Compactor::above(1_000_000, 100).summariser(counting(&notes));
+    let make = |compactor: umbel::Compactor| {
+        let runner = Runner::builder("app", LlmAgent::new("a").model(model.clone()));
+        runner.clock(SteppingClock::new(1.0, 1.0)).compaction(compactor).build().unwrap()
+    };
+    let (runner, key) = with_session(make(compactor())).await;
+    say(&runner, &key, ["one", "two", "three"]).await;
+    assert_eq!(notes.all(), [] as [String; 0]);
+    say(&runner, &key, ["four"]).await;
+    assert_eq!(notes.all().len(), 1);
+    assert_eq!(said(model.requests().last().unwrap()).last().unwrap(), "four");
+    // What cannot be summed up fails as the model said, and so does it without a summary.
+    let broken = umbel::Compactor::above(1_000_000, 100).summariser(|_: Vec<Arc<Event>>| async {
+        Err::<String, _>(Error::new(ErrorKind::Other, "no words"))
+    });
+    let (runner, key) = with_session(make(broken)).await;
+    say(&runner, &key, ["one", "two", "three"]).await;
+    assert_eq!(read(runner.run(&key, "four")).await.kind(), too_long().kind());
+    let every = umbel::Compactor::every(100, 0);
+    let (runner, key) = with_session(make(every)).await;
+    say(&runner, &key, ["one", "two", "three"]).await;
+    assert_eq!(read(runner.run(&key, "four")).await.kind(), too_long().kind());
+}
+
+#[tokio::test]
+async fn a_fraction_goes_by_what_the_model_tells_of_itself() {
+    let one_each = |_: &Content| 10;
+    let summarise = |notes: &Notes| {
+        let summarise = Summarise::new(Trigger::Fraction(0.5)).keep(Keep::Fraction(0.2));
+        summarise.counter(one_each).summariser(counting(notes))
+    };
+    let telling = |tokens| fine().capabilities(Capabilities::default().context_tokens(tokens));
+    let (model, notes) = (telling(100), Notes::default());
+    let (runner, key) = begin(talking(&model, summarise(&notes))).await;
+    say(&runner, &key, ["one", "two", "three"]).await;
+    assert_eq!(notes.all(), ["one|fine|two"]);
+    // What is said of it counts more.
+    let notes = Notes::default();
+    let (runner, key) = begin(talking(&model, summarise(&notes).window(1_000))).await;
+    say(&runner, &key, ["one", "two", "three"]).await;
+    assert!(notes.all().is_empty());
+    // An agent whose model is that of the one above it.
+    for window in [Some(30), None] {
+        let notes = Notes::default();
+        let below = LlmAgent::new("below").description("Helps.").handler(summarise(&notes));
+        let calls = crate::support::calls([crate::support::call_with_id(
+            "t",
+            "transfer_to_agent",
+            json!({"agent_name": "below"}),
+        )]);
+        let first = AtomicUsize::new(0);
+        let model = ScriptedModel::from_fn("m", move |_| {
+            let response = if first.fetch_add(1, Ordering::SeqCst) == 0 {
+                calls.clone()
+            } else {
+                Response::text("fine")
+            };
+            vec![Ok(Chunk::Complete(response))]
+        });
+        let can = window
+            .map_or_else(Capabilities::default, |tokens| Capabilities::default().context_tokens(tokens));
+        let (runner, key) = begin(LlmAgent::new("a").model(model.capabilities(can)).sub_agent(below)).await;
+        let seen = read(runner.run(&key, "one")).await;
+        match window {
+            Some(_) => assert!(!notes.all().is_empty()),
+            None => assert!(seen.message().contains(".window(…)"), "{:?}", seen.error),
+        }
+    }
+}
+
+/// Forgets the oldest messages when they are too many for the model.
+struct Forgets(Notes);
+
+#[umbel::handler]
+impl umbel::Handler for Forgets {
+    fn name(&self) -> &str {
+        "forgets"
+    }
+
+    fn before_model(&self, turn: &mut umbel::ModelTurn<'_>) -> Result<umbel::Step> {
+        turn.offer_to_shorten();
+        self.0.add(format!("{} of {}", turn.overflows(), turn.history.len()));
+        if turn.overflows() > 0 {
+            turn.history.splice(0..2, []);
+        }
+        Ok(umbel::Step::Continue)
+    }
+}
+
+#[tokio::test]
+async fn any_handler_may_offer_to_shorten_a_conversation() {
+    let (model, notes) = (takes(2), Notes::default());
+    let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).handler(Forgets(notes.clone()))).await;
+    say(&runner, &key, ["one", "two", "three"]).await;
+    assert_eq!(sent(&model, 5), ["three"]);
+    assert_eq!(notes.all(), ["0 of 1", "0 of 3", "1 of 3", "0 of 5", "1 of 5", "2 of 3"]);
 }

@@ -21,7 +21,7 @@ impl RequestProcessor for Compaction {
         if !compactor.watches_tokens() {
             return Work::done(Ok(()));
         }
-        let (run, model) = (draft.run, draft.model.clone());
-        Work::later(async move { compactor.compact_by_tokens(run, &model).await })
+        let (run, model, overflows) = (draft.run, draft.model.clone(), draft.overflows);
+        Work::later(async move { compactor.compact_by_tokens(run, &model, overflows).await })
     }
 }
