@@ -225,7 +225,7 @@ fn thoughts_that_cannot_be_taken_back_are_left_out_and_ids_with_them() {
         || json!({"text": "Yes", OWN: {"id": "msg_1", "status": "completed", "phase": "final_answer"}});
     let plain = json!({"type": "message", "role": "assistant", "phase": "final_answer", "content": "Yes"});
     // Somebody took the thought out.
-    assert_eq!(written(json!([words()])), [plain.clone()]);
+    assert_eq!(written(json!([words()])), std::slice::from_ref(&plain));
     // It is not encrypted, and nothing is kept at the provider.
     let bare = json!({"text": "hm", "thought": true, OWN: {"item": {"type": "reasoning", "id": "rs_1", "summary": []}}});
     assert_eq!(written(json!([bare, words()])), [plain]);
@@ -360,7 +360,7 @@ fn what_is_not_asked_for_is_not_sent() {
         body(&named("openai/gpt-4.1"), &request)
     };
     let set = |request: &mut ModelRequest| {
-        Arc::make_mut(&mut request.config).response_mime_type = Some("application/json".into())
+        Arc::make_mut(&mut request.config).response_mime_type = Some("application/json".into());
     };
     assert_eq!(with(set)["text"], json!({"format": {"type": "json_object"}}));
     for (choice, word) in
