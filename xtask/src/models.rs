@@ -29,7 +29,7 @@ pub(crate) fn check() -> Verdict {
         Ok(mock) => mock,
         Err(why) => return Verdict::Failed(why),
     };
-    let test = ["test", "-p", "umbel-models", "--test", "aimock", "--", "--ignored"];
+    let test = ["test", "-p", "umbel-models", "--test", "aimock"];
     cargo(&test, &[(MOCK_VARIABLE, &mock.address)])
 }
 

@@ -77,7 +77,8 @@ async fn structured(model: HttpModel) -> Result<()> {
     println!("> a city and its country, as JSON\n{answer}");
     let value: Value = serde_json::from_str(&answer)
         .map_err(|error| Error::new(ErrorKind::InvalidOutput, format!("{answer} is no JSON: {error}")))?;
-    match (value["city"].as_str(), value["country"].as_str()) {
+    let text = |key: &str| value.get(key).and_then(Value::as_str);
+    match (text("city"), text("country")) {
         (Some(_), Some(_)) => Ok(()),
         _ => Err(Error::new(ErrorKind::InvalidOutput, format!("{answer} does not fit the schema"))),
     }

@@ -41,14 +41,15 @@ const MOST: usize = 64 << 10;
 /// A token is kept until shortly before it expires, and asked for once, however many requests wait for it. Clones share
 /// it. Nothing secret is shown anywhere.
 ///
-/// ```no_run
-/// # fn main() -> umbel_core::Result<()> {
-/// use umbel_models::{GoogleCredentials, model};
+/// ```
+/// use umbel_models::GoogleCredentials;
 ///
-/// let credentials = GoogleCredentials::from_file("account.json")?;
-/// let model = model("vertex/gemini-3-pro")?.token_source(credentials)?;
-/// # Ok(())
-/// # }
+/// let file = r#"{"type": "authorized_user", "client_id": "c", "client_secret": "hush", "refresh_token": "r",
+///                "quota_project_id": "my-project"}"#;
+/// let credentials = GoogleCredentials::from_json(file)?;
+/// assert_eq!(credentials.project(), Some("my-project"));
+/// assert!(!format!("{credentials:?}").contains("hush"));
+/// # Ok::<(), umbel_core::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct GoogleCredentials {
