@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::onion::{self, Figure};
 use crate::test::{Verdict, ensure, root};
-use crate::{http, stores};
+use crate::{http, model_bench, stores};
 
 pub(crate) fn check() -> Verdict {
     match measure_and_compare() {
@@ -58,6 +58,7 @@ fn measure_and_compare() -> Result<Vec<String>, Trouble> {
     let stores = stores::Bench::new()?;
     measured.extend(stores::instructions_of_turns(&stores)?);
     measured.extend(http::short(&http::Bench::new()?)?);
+    measured.extend(model_bench::figures()?);
     let mut problems = compare(&budgets, &measured);
     let figures = onion::figures(&plain, &counting)?.into_iter().chain(stores::figures(&stores)?);
     for Figure { name, value, wanted } in figures {
@@ -94,7 +95,7 @@ fn read_budgets(bench: &Path) -> Result<BTreeMap<String, u64>, Trouble> {
 
 /// The crates that measure Umbel. They are always built together: each alone would want its dependencies with other
 /// features, and so build most of them again.
-const CRATES: [&str; 3] = ["bench-umbel", "bench-stores", "bench-http"];
+const CRATES: [&str; 4] = ["bench-umbel", "bench-stores", "bench-http", "bench-models"];
 
 /// Builds the benchmark and gives a copy of the binary of one crate.
 pub(crate) fn build(package: &str, counting: bool) -> Result<PathBuf, Trouble> {

@@ -9,6 +9,7 @@ mod conformance;
 mod crash;
 mod fuzz;
 mod http;
+mod model_bench;
 mod models;
 mod onion;
 mod packages;
@@ -47,6 +48,8 @@ commands:
       format, style, lints, tests, vectors, postgres, crash, conformance, models, docs, example, budgets
   bench http
       what serving agents costs, beside a raw handler that writes the same bytes
+  bench models
+      what it costs to write requests to providers and to read their answers, beside others
   bench onion
       what handlers and tool layers cost, in instructions and allocations
   bench stores
@@ -63,10 +66,11 @@ commands:
 fn bench(name: Option<&str>) -> ExitCode {
     let result = match name {
         Some("http") => http::main(),
+        Some("models") => model_bench::main(),
         Some("onion") => onion::main(),
         Some("stores") => stores::main(),
         _ => {
-            let message = "there are `bench http`, `bench onion` and `bench stores`; `bench/run.sh` measures beside peers";
+            let message = "there are `bench http`, `bench models`, `bench onion` and `bench stores`; `bench/run.sh` measures beside peers";
             Err(message.to_owned())
         }
     };

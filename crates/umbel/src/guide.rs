@@ -8,6 +8,7 @@
 //! | [`session_and_state`] | Where conversations are kept: keys, scopes, versions, stores |
 //! | [`tool`] | What a model can have done: functions, methods, closures, agents |
 //! | [`model`] | The contract of a model, the scripted one, recording and replaying |
+//! | [`providers`] | Models at OpenAI, Anthropic, Google, Ollama and all who speak like them: what each can do |
 //! | [`flow`] | What an agent with a model does, step by step, and how to change it |
 //! | [`handler`] | What extends agents and runs: hooks, order, conflicts, errors, and how to come from elsewhere |
 //! | [`interrupt`] | Questions to people: approval of calls, answers, and how runs go on |
@@ -32,6 +33,34 @@ pub mod tool {}
 
 #[doc = include_str!("../../../docs/model.md")]
 pub mod model {}
+
+/// With the feature `models`.
+#[cfg_attr(feature = "models", doc = include_str!("../../../docs/models/README.md"))]
+pub mod providers {
+    /// With the feature `models`.
+    #[cfg_attr(feature = "models", doc = include_str!("../../../docs/models/anthropic.md"))]
+    pub mod anthropic {}
+
+    /// With the feature `models`.
+    #[cfg_attr(feature = "models", doc = include_str!("../../../docs/models/openai.md"))]
+    pub mod openai {}
+
+    /// With the feature `models`.
+    #[cfg_attr(feature = "models", doc = include_str!("../../../docs/models/compatible.md"))]
+    pub mod compatible {}
+
+    /// With the feature `models`.
+    #[cfg_attr(feature = "models", doc = include_str!("../../../docs/models/gemini.md"))]
+    pub mod gemini {}
+
+    /// With the feature `models`.
+    #[cfg_attr(feature = "models", doc = include_str!("../../../docs/models/vertex.md"))]
+    pub mod vertex {}
+
+    /// With the feature `models`.
+    #[cfg_attr(feature = "models", doc = include_str!("../../../docs/models/ollama.md"))]
+    pub mod ollama {}
+}
 
 #[doc = include_str!("../../../docs/flow.md")]
 pub mod flow {}
