@@ -1,6 +1,6 @@
 //! `cargo xtask bench models`: what it costs to write requests to providers and to read their answers, beside others.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -57,7 +57,7 @@ pub(crate) fn figures() -> Result<[(String, u64); 2], Trouble> {
 }
 
 /// Instructions to read one stream.
-fn stream(binary: &PathBuf, what: &[&str]) -> Result<u64, Trouble> {
+fn stream(binary: &Path, what: &[&str]) -> Result<u64, Trouble> {
     per_one(10, 60, |times| {
         let times = times.to_string();
         let args: Vec<&str> = what.iter().copied().chain([CHUNKS, times.as_str()]).collect();
