@@ -15,10 +15,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use serde::Deserialize;
 use umbel_core::{
-    Chunk, Content, Error, ErrorKind, FunctionTool, Model, ModelErrorKind, ModelRequest, Response, Result,
-    RunConfig,
+    BoxFuture, Chunk, Content, Error, ErrorKind, FunctionTool, Model, ModelErrorKind, ModelRequest, Response,
+    Result, RunConfig,
 };
-use umbel_models::{HttpModel, model_with};
+use umbel_models::{HttpModel, TokenSource, model_with};
 use umbel_runtime::backoff::Backoff;
 use umbel_runtime::handlers::{ModelRetry, OnFailure};
 use umbel_runtime::{LlmAgent, Runner};
@@ -27,7 +27,8 @@ use umbel_runtime::{LlmAgent, Runner};
 const VARIABLE: &str = "UMBEL_TEST_AIMOCK";
 
 /// Every format, by the name of a model that speaks it.
-const NAMES: [&str; 6] = ["openai/m", "openai-chat/m", "anthropic/m", "gemini/m", "ollama/m", "groq/m"];
+const NAMES: [&str; 7] =
+    ["openai/m", "openai-chat/m", "anthropic/m", "gemini/m", "vertex/m", "ollama/m", "groq/m"];
 
 fn mock() -> Option<String> {
     let mock = std::env::var(VARIABLE).ok();
@@ -37,15 +38,31 @@ fn mock() -> Option<String> {
     mock
 }
 
+/// A token that the mock takes as it takes any.
+#[derive(Debug)]
+struct Token;
+
+impl TokenSource for Token {
+    fn token(&self) -> BoxFuture<'_, Result<String>> {
+        Box::pin(async { Ok("token".to_owned()) })
+    }
+}
+
 fn named(mock: &str, name: &str) -> HttpModel {
     let environment = |variable: &str| match variable {
         "OPENAI_BASE_URL" | "ANTHROPIC_BASE_URL" | "GROQ_BASE_URL" => Some(format!("{mock}/v1")),
+        "GOOGLE_VERTEX_BASE_URL" => Some(format!("{mock}/v1")),
+        "GOOGLE_CLOUD_PROJECT" => Some("p".to_owned()),
         "GEMINI_BASE_URL" => Some(format!("{mock}/v1beta")),
         "OLLAMA_HOST" => Some(mock.to_owned()),
         _ if variable.ends_with("_API_KEY") => Some("sk-test".to_owned()),
         _ => None,
     };
-    model_with(name, environment).unwrap_or_else(|error| panic!("{name}: {error}"))
+    let model = model_with(name, environment).unwrap_or_else(|error| panic!("{name}: {error}"));
+    match name {
+        "vertex/m" => model.token_source(Token).unwrap(),
+        _ => model,
+    }
 }
 
 async fn ask(model: &HttpModel, words: &str, stream: bool) -> Vec<Result<Chunk>> {
