@@ -2,6 +2,9 @@
 //!
 //! libFuzzer needs the compiler to count where a program comes by. The flags for that are LLVM's, so the stable compiler
 //! takes them.
+//!
+//! `fuzz/corpus/TARGET` has the streams of the tests (`UMBEL_FUZZ_SEEDS=FOLDER cargo test -p umbel-models` writes them),
+//! and the archive beside it the inputs that found ways of their own, as few as cover them.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -52,6 +55,7 @@ fn fuzz(mut args: impl Iterator<Item = String>) -> Result<(), String> {
         for folder in [&corpus, &found] {
             std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         }
+        unpack(&folder.join("corpus").join(format!("{target}.tar.xz")), &found)?;
         let mut run = Command::new(folder.join("target").join(&machine).join("release").join(&target));
         run.arg(&found).arg(&corpus).arg(format!("-max_total_time={seconds}")).current_dir(&folder);
         run.args([
@@ -66,6 +70,18 @@ fn fuzz(mut args: impl Iterator<Item = String>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What earlier runs found, if this is the first here.
+fn unpack(archive: &Path, folder: &Path) -> Result<(), String> {
+    let is_empty = std::fs::read_dir(folder).is_ok_and(|mut files| files.next().is_none());
+    if !is_empty || !archive.exists() {
+        return Ok(());
+    }
+    match succeed(Command::new("tar").arg("xJf").arg(archive).arg("-C").arg(folder)) {
+        Verdict::Passed => Ok(()),
+        Verdict::Failed(why) | Verdict::NotRun(why) => Err(why),
+    }
 }
 
 /// The name of this kind of machine. With it said, what runs while building is built without the flags.
