@@ -12,6 +12,9 @@ use umbel_core::{
 use crate::arguments::Arguments;
 use crate::frames::unreadable;
 
+/// What ids begin with that we make up for calls that have none. Sixteen digits follow.
+pub(crate) const MINTED_PREFIX: &str = "call_";
+
 /// The most bytes that an answer may have.
 const MOST: usize = 256 << 20;
 
@@ -73,7 +76,7 @@ impl Answer {
 
     /// A call begins. One without an id gets one, which the provider will see again.
     pub(crate) fn begin_call(&mut self, id: &str, name: &str) -> SlotId {
-        let minted = || CallId::from(format!("call_{:016x}", fastrand::u64(..)));
+        let minted = || CallId::from(format!("{MINTED_PREFIX}{:016x}", fastrand::u64(..)));
         let id = if id.is_empty() { minted() } else { CallId::from(id) };
         let name = SmolStr::new(name);
         let args = Arguments::default();

@@ -4,10 +4,8 @@
 //! that were cut down, cut short or brought along from elsewhere have both. They are repaired here, as they are written:
 //! the log stays as it is.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use smol_str::SmolStr;
+use std::borrow::Cow;
 use umbel_core::{CallId, Content, FunctionResponse, History, Part, Payload};
 
 use crate::fragments::{Fragment, Piece, Writing};
@@ -34,57 +32,63 @@ pub(crate) fn walk(
     write: impl Fn(&Content) -> Fragment,
     mut next: impl FnMut(Next<'_>),
 ) {
-    let mut open: Vec<(CallId, SmolStr)> = Vec::new();
+    let mut state = Walk::default();
     for content in history {
         let fragment = writing.message(content, &write);
         if fragment.by_model {
-            close(&mut open, &mut next);
+            state.close(&mut next);
         }
         let is_answer = |piece: &&Piece| piece.answers.is_some();
-        for piece in fragment.pieces.iter().filter(is_answer) {
-            let answered = open.iter().position(|(id, _)| Some(id) == piece.answers.as_ref());
+        for (piece, response) in fragment.pieces.iter().filter(is_answer).zip(content.responses()) {
+            let answered = state.open.iter().position(|(id, _)| Some(id) == piece.answers.as_ref());
             match answered {
                 Some(at) => {
-                    open.remove(at);
+                    state.open.remove(at);
                     next(Next::Piece(&fragment, piece));
                 }
-                None => orphan(content, piece, &mut next),
+                None => state.orphans.push(response.clone()),
             }
         }
         for piece in fragment.pieces.iter().filter(|piece| !is_answer(piece)) {
             if !fragment.by_model {
-                close(&mut open, &mut next);
+                state.close(&mut next);
             }
             next(Next::Piece(&fragment, piece));
-            open.extend(piece.calls.iter().cloned());
+            state.open.extend(piece.calls.iter().cloned());
         }
     }
-    close(&mut open, &mut next);
+    state.close(&mut next);
 }
 
-/// Says of each open call that it has no answer.
-fn close(open: &mut Vec<(CallId, SmolStr)>, next: &mut impl FnMut(Next<'_>)) {
-    for (id, name) in open.drain(..) {
-        next(Next::Unanswered(&id, &name));
-    }
+/// What is still to be settled.
+#[derive(Default)]
+struct Walk {
+    open: Vec<(CallId, SmolStr)>,
+    /// Nothing may stand between a call and its answer, so these wait until all calls are answered.
+    orphans: Vec<FunctionResponse>,
 }
 
-fn orphan(content: &Arc<Content>, piece: &Piece, next: &mut impl FnMut(Next<'_>)) {
-    let is_this = |response: &&FunctionResponse| match (&response.id, &piece.answers) {
-        (Some(id), Some(answered)) => id == answered,
-        // One without an id goes by the name of its tool.
-        (None, Some(answered)) => response.name == answered.as_str(),
-        _ => false,
-    };
-    let response = content.responses().find(is_this);
-    if let Some(response) = response {
-        next(Next::Orphan(response));
+impl Walk {
+    /// Says of each open call that it has no answer, and tells the answers that belong to none.
+    fn close(&mut self, next: &mut impl FnMut(Next<'_>)) {
+        for (id, name) in self.open.drain(..) {
+            next(Next::Unanswered(&id, &name));
+        }
+        for response in self.orphans.drain(..) {
+            next(Next::Orphan(&response));
+        }
     }
 }
 
 /// An answer whose call is not there, in words.
 pub(crate) fn orphan_words(response: &FunctionResponse) -> String {
     format!("The tool `{}` answered: {}", response.name, crate::json::text(&response.response))
+}
+
+/// Media that a tool answered with. Where an answer is text, they follow it as a message.
+pub(crate) fn response_media(response: &FunctionResponse) -> Vec<Part> {
+    let parts = response.unknown.get("parts").cloned().unwrap_or_default();
+    serde_json::from_value(parts).unwrap_or_default()
 }
 
 /// A part as words, if that is what it is or can be.

@@ -24,7 +24,7 @@ const REFUSAL_BYTES: usize = 64 << 10;
 pub struct Timeouts {
     /// For a connection: 10 s.
     pub connect: Duration,
-    /// For the beginning of the answer: 5 min. What is not streamed begins when it is complete.
+    /// For the beginning of the answer: 10 min. What is not streamed begins when it is complete.
     pub first_byte: Duration,
     /// Between two pieces of the answer: 2 min.
     pub between_bytes: Duration,
@@ -34,7 +34,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
-            first_byte: Duration::from_secs(300),
+            first_byte: Duration::from_secs(600),
             between_bytes: Duration::from_secs(120),
         }
     }
@@ -198,8 +198,10 @@ impl Endpoint {
             Key::Header(_, Secret(key)) | Key::Bearer(Secret(key)) => Some(key.as_str()),
             Key::None | Key::Source(_) => None,
         };
-        let headers = self.headers.values().filter(|value| value.is_sensitive());
-        key.into_iter().chain(headers.filter_map(|value| value.to_str().ok())).collect()
+        let names = ["auth", "key", "token", "secret", "cookie", "password"];
+        let is_secret = |name: &HeaderName| names.iter().any(|word| name.as_str().contains(word));
+        let headers = self.headers.iter().filter(|(name, _)| is_secret(name));
+        key.into_iter().chain(headers.filter_map(|(_, value)| value.to_str().ok())).collect()
     }
 }
 

@@ -45,13 +45,16 @@ impl Failure<'_> {
 }
 
 /// Words by which providers say that a request is too long. There is no code for it that all of them use.
-const TOO_LONG: [&str; 14] = [
+const TOO_LONG: [&str; 17] = [
     "context_length_exceeded",
     "exceed_context_size",
     "maximum context length",
     "context window",
     "context size",
     "context length",
+    "context limit",
+    "maximum prompt length",
+    "maximum model length",
     "prompt is too long",
     "input is too long",
     "too many tokens",
@@ -198,7 +201,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// How long it is until a date such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn until(date: &str) -> Option<Duration> {
     let mut words = date.split_ascii_whitespace().skip(1);
-    let day: u64 = words.next()?.parse().ok()?;
+    let day: u64 = words.next()?.parse().ok().filter(|day| (1..=31).contains(day))?;
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let month = words.next()?;
@@ -210,7 +213,7 @@ fn until(date: &str) -> Option<Duration> {
     let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day;
     let seconds = days.checked_sub(719_469)? * 86_400 + hour * 3600 + minute * 60 + second;
-    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    let then = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?;
     Some(then.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
@@ -228,7 +231,17 @@ mod tests {
 
     #[test]
     fn refusals_of_all_providers_are_told_apart() {
-        let table: [(u16, &str, ModelErrorKind); 24] = [
+        let table: [(u16, &str, ModelErrorKind); 26] = [
+            (
+                400,
+                r#"{"type":"error","error":{"type":"invalid_request_error","message":"input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000"}}"#,
+                ContextTooLong,
+            ),
+            (
+                400,
+                r#"{"error":"This model's maximum prompt length is 131072 but the request contains 136973 tokens."}"#,
+                ContextTooLong,
+            ),
             (
                 401,
                 r#"{"error":{"message":"Incorrect API key","type":"invalid_request_error","code":"invalid_api_key"}}"#,
@@ -345,7 +358,15 @@ mod tests {
         let later = after("retry-after", "Fri, 01 Jan 2100 00:00:00 GMT").unwrap();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!((later + now).as_secs().abs_diff(4_102_444_800), 0);
-        for nonsense in ["-3", "nan", "soon", "Sun, 99", "1e300", "Sun, 06 Nov 0 08:49:37 GMT"] {
+        for nonsense in [
+            "-3",
+            "nan",
+            "soon",
+            "Sun, 99",
+            "1e300",
+            "Sun, 06 Nov 0 08:49:37 GMT",
+            "Sun, 150000000000000 Nov 1994 08:49:37 GMT",
+        ] {
             assert_eq!(after("retry-after", nonsense), None, "{nonsense}");
         }
     }

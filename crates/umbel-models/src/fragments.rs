@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
@@ -56,10 +56,13 @@ impl Fragment {
 }
 
 impl Piece {
-    /// One with these calls in it. A call without an id cannot be told from others, so nobody looks for its answer.
+    /// One with these calls in it. A call without an id goes by the name of its tool, as its answer does.
     pub(crate) fn with_calls<'a>(calls: impl IntoIterator<Item = &'a FunctionCall>) -> Self {
-        let named = |call: &FunctionCall| Some((call.id.clone()?, call.name.clone()));
-        Self { calls: calls.into_iter().filter_map(named).collect(), ..Self::default() }
+        let named = |call: &FunctionCall| {
+            let id = call.id.clone().unwrap_or_else(|| call.name.as_str().into());
+            (id, call.name.clone())
+        };
+        Self { calls: calls.into_iter().map(named).collect(), ..Self::default() }
     }
 
     /// One that answers a call.
@@ -102,11 +105,14 @@ impl Fragments {
         Self { most, kept: Mutex::default() }
     }
 
-    /// Begins a request. What it asks for stays at least until the next one.
+    /// Begins a request.
     pub(crate) fn begin(&self) -> Writing<'_> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.now += 1;
-        Writing { kept, most: self.most }
+        self.lock().now += 1;
+        Writing { fragments: self }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -116,10 +122,9 @@ impl fmt::Debug for Fragments {
     }
 }
 
-/// The fragments while a request is written.
+/// The fragments while a request is written. Others may write theirs at the same time.
 pub(crate) struct Writing<'a> {
-    kept: std::sync::MutexGuard<'a, Kept>,
-    most: usize,
+    fragments: &'a Fragments,
 }
 
 impl Writing<'_> {
@@ -143,33 +148,47 @@ impl Writing<'_> {
     }
 
     fn get(&mut self, at: usize, write: impl FnOnce() -> (Owner, Fragment)) -> Arc<Fragment> {
-        let now = self.kept.now;
-        if let Some(entry) = self.kept.entries.get_mut(&at) {
-            entry.used = now;
-            return entry.fragment.clone();
+        {
+            let mut kept = self.fragments.lock();
+            let now = kept.now;
+            if let Some(entry) = kept.entries.get_mut(&at) {
+                entry.used = now;
+                return entry.fragment.clone();
+            }
         }
         let (owner, mut fragment) = write();
         fragment.json.shrink_to_fit();
         let fragment = Arc::new(fragment);
-        self.kept.bytes += fragment.json.len() + OVERHEAD;
-        self.kept.entries.insert(at, Entry { _of: owner, fragment: fragment.clone(), used: now });
-        if self.kept.bytes > self.most {
-            self.make_room();
-        }
+        self.fragments.lock().keep(at, owner, &fragment, self.fragments.most);
         fragment
     }
+}
 
-    /// Drops what was not used for longest, until half of the room is free. What this request used is dropped last.
-    fn make_room(&mut self) {
-        let kept = &mut *self.kept;
-        let mut ages: Vec<(u64, usize)> = kept.entries.iter().map(|(at, entry)| (entry.used, *at)).collect();
+impl Kept {
+    fn keep(&mut self, at: usize, owner: Owner, fragment: &Arc<Fragment>, most: usize) {
+        let cost = fragment.json.len() + OVERHEAD;
+        // What would push out all the others is not worth it, and somebody else may have written it in the meantime.
+        if cost > most / 4 || self.entries.contains_key(&at) {
+            return;
+        }
+        self.bytes += cost;
+        let entry = Entry { _of: owner, fragment: fragment.clone(), used: self.now };
+        self.entries.insert(at, entry);
+        if self.bytes > most {
+            self.make_room(most);
+        }
+    }
+
+    /// Drops what was not used for longest, until half of the room is free.
+    fn make_room(&mut self, most: usize) {
+        let mut ages: Vec<(u64, usize)> = self.entries.iter().map(|(at, entry)| (entry.used, *at)).collect();
         ages.sort_unstable();
         for (_, at) in ages {
-            if kept.bytes <= self.most / 2 {
+            if self.bytes <= most / 2 {
                 break;
             }
-            if let Some(entry) = kept.entries.remove(&at) {
-                kept.bytes -= entry.fragment.json.len() + OVERHEAD;
+            if let Some(entry) = self.entries.remove(&at) {
+                self.bytes -= entry.fragment.json.len() + OVERHEAD;
             }
         }
     }

@@ -250,28 +250,32 @@ struct Intake {
     frames: Frames,
     /// All bytes so far, if the answer comes as a whole.
     whole: Option<Vec<u8>>,
+    /// How many came.
+    bytes: usize,
     reader: Box<dyn Reader>,
     answer: Answer,
 }
 
-/// The most bytes of an answer that comes as a whole.
-const WHOLE_BYTES: usize = 256 << 20;
+/// The most bytes of an answer, whatever stands in it.
+const ANSWER_BYTES: usize = 256 << 20;
 
 impl Intake {
     fn new(wire: &dyn Wire, stream: bool) -> Self {
         Self {
             frames: Frames::new(wire.framing()),
             whole: (!stream).then(Vec::new),
+            bytes: 0,
             reader: wire.reader(),
             answer: Answer::new(stream),
         }
     }
 
     fn feed(&mut self, bytes: &[u8]) -> Result<()> {
+        self.bytes = self.bytes.saturating_add(bytes.len());
+        if self.bytes > ANSWER_BYTES {
+            return Err(unreadable("the answer is too long"));
+        }
         match &mut self.whole {
-            Some(whole) if whole.len() + bytes.len() > WHOLE_BYTES => {
-                Err(unreadable("the answer is too long"))
-            }
             Some(whole) => {
                 whole.extend_from_slice(bytes);
                 Ok(())

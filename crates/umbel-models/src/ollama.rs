@@ -14,7 +14,7 @@ use umbel_core::{
 };
 
 use crate::answer::Answer;
-use crate::conversation::{self, NO_ANSWER, Next, orphan_words, walk};
+use crate::conversation::{self, NO_ANSWER, Next, orphan_words, response_media, walk};
 use crate::endpoint::{Endpoint, Key, Secret};
 use crate::failure;
 use crate::fragments::{Fragment, Fragments, Piece};
@@ -123,7 +123,8 @@ impl Wire for Ollama {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+        // Ids of ours are left out as they are written: another model may need them.
+        Capabilities::default().pairs_calls_by_id()
     }
 }
 
@@ -282,11 +283,6 @@ fn user_message(content: &Content, fragment: &mut Fragment) {
 
 fn is_image(kind: Option<&str>) -> bool {
     kind.is_some_and(|kind| kind.starts_with("image/"))
-}
-
-fn response_media(response: &umbel_core::FunctionResponse) -> Vec<Part> {
-    let parts = response.unknown.get("parts").cloned().unwrap_or_default();
-    serde_json::from_value(parts).unwrap_or_default()
 }
 
 /// A part as words, if that is what it is or can be. Media are named.

@@ -7,13 +7,14 @@ use std::borrow::Cow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use umbel_core::history::CONTINUE_TURN;
 use umbel_core::{
-    Blob, CallId, Capabilities, Content, FileData, FunctionCall, FunctionResponse, ModelRequest, Object,
-    Part, Payload, Role, ToolChoice, ToolSpec,
+    Blob, CallId, Capabilities, Content, FileData, FunctionCall, ModelRequest, Object, Part, Payload, Role,
+    ToolChoice, ToolSpec,
 };
 
 use crate::catalog::Catalog;
-use crate::conversation::{NO_ANSWER, Next, orphan_words, walk, words};
+use crate::conversation::{NO_ANSWER, Next, orphan_words, response_media, walk, words};
 use crate::fragments::{Fragment, Fragments, Piece};
 use crate::json::{self, Fields, array};
 use crate::schema;
@@ -309,16 +310,27 @@ impl Wire for OpenAiChat {
             plain_message(messages, self.instructor(&request.model), &instruction);
         }
         let write = |content: &Content| self.message(content);
+        let mut last = Speaker::User;
         walk(&request.contents, &mut writing, write, |next| {
-            if messages.last() != Some(&b'[') {
-                messages.push(b',');
+            let speaker = Speaker::of(&next);
+            if self.dialect == Dialect::Mistral && (last, speaker) == (Speaker::Tool, Speaker::User) {
+                // A user who speaks right after a tool is refused.
+                next_message(messages);
+                plain_message(messages, "assistant", BRIDGE);
             }
+            last = speaker;
+            next_message(messages);
             match next {
                 Next::Piece(fragment, piece) => messages.extend_from_slice(fragment.bytes(piece)),
                 Next::Unanswered(id, _) => self.tool_message(messages, id, NO_ANSWER),
                 Next::Orphan(response) => plain_message(messages, "user", &orphan_words(response)),
             }
         });
+        if self.dialect == Dialect::Mistral && last == Speaker::Model {
+            // So is a conversation that ends with the model.
+            next_message(messages);
+            plain_message(messages, "user", CONTINUE_TURN);
+        }
         messages.push(b']');
         drop(body);
         out
@@ -330,6 +342,35 @@ impl Wire for OpenAiChat {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().schema_with_tools().pairs_calls_by_id()
+    }
+}
+
+/// What the model is taken to have said between a tool and a user, where something has to be.
+const BRIDGE: &str = "I see.";
+
+/// Who has a message.
+#[derive(Clone, Copy, PartialEq)]
+enum Speaker {
+    User,
+    Model,
+    Tool,
+}
+
+impl Speaker {
+    fn of(next: &Next<'_>) -> Self {
+        match next {
+            Next::Piece(fragment, _) if fragment.by_model => Self::Model,
+            Next::Piece(_, piece) if piece.answers.is_some() => Self::Tool,
+            Next::Unanswered(..) => Self::Tool,
+            Next::Piece(..) | Next::Orphan(_) => Self::User,
+        }
+    }
+}
+
+/// Puts a comma behind the message before.
+fn next_message(messages: &mut Vec<u8>) {
+    if messages.last() != Some(&b'[') {
+        messages.push(b',');
     }
 }
 
@@ -363,12 +404,6 @@ pub(crate) fn is_said(part: &Part) -> bool {
         Payload::InlineData(_) | Payload::FileData(_) | Payload::Code(_) | Payload::CodeResult(_) => true,
         _ => false,
     }
-}
-
-/// Media that a tool answered with. An answer is text here, so they follow it as a message.
-pub(crate) fn response_media(response: &FunctionResponse) -> Vec<Part> {
-    let parts = response.unknown.get("parts").cloned().unwrap_or_default();
-    serde_json::from_value(parts).unwrap_or_default()
 }
 
 fn user_part(out: &mut Vec<u8>, part: &Part) {

@@ -11,10 +11,11 @@ use umbel_core::{
     Part, Payload, Role, ToolChoice, ToolSpec,
 };
 
-use crate::conversation::{NO_ANSWER, Next, orphan_words, walk, words};
+use crate::catalog::Catalog;
+use crate::conversation::{NO_ANSWER, Next, orphan_words, response_media, walk, words};
 use crate::fragments::{Fragment, Fragments, Piece};
 use crate::json::{self, Fields, array};
-use crate::openai_chat::{arguments, audio_format, is_said, response_media, thinks};
+use crate::openai_chat::{arguments, audio_format, is_said, thinks};
 use crate::schema;
 use crate::wire::{Reader, Wire};
 
@@ -60,7 +61,9 @@ impl Wire for OpenAiResponses {
         // The conversation comes last: what was sent before is the beginning of what is sent next.
         let input = body.key("input");
         input.push(b'[');
-        walk(&request.contents, &mut writing, items, |next| {
+        let takes_thoughts = takes_thoughts(&request.model);
+        let write = |content: &Content| items(content, takes_thoughts);
+        walk(&request.contents, &mut writing, write, |next| {
             if input.last() != Some(&b'[') {
                 input.push(b',');
             }
@@ -171,8 +174,13 @@ fn call_output(out: &mut Vec<u8>, id: &CallId, output: impl FnOnce(&mut Vec<u8>)
     output(item.key("output"));
 }
 
+/// Whether thoughts may be sent to a model: one that is known not to think refuses those of another.
+fn takes_thoughts(model: &str) -> bool {
+    Catalog::known().find("openai", model).is_none_or(|info| info.thinking)
+}
+
 /// The items that a message becomes.
-fn items(content: &Content) -> Fragment {
+fn items(content: &Content, takes_thoughts: bool) -> Fragment {
     let mut fragment = Fragment::of(content);
     for response in content.responses() {
         let id = response.id.clone().unwrap_or_else(|| response.name.as_str().into());
@@ -181,7 +189,7 @@ fn items(content: &Content) -> Fragment {
         });
     }
     match content.role {
-        Some(Role::Model) => model_items(content, &mut fragment),
+        Some(Role::Model) => model_items(content, takes_thoughts, &mut fragment),
         _ => user_item(content, &mut fragment),
     }
     fragment
@@ -243,10 +251,11 @@ fn is_spoken(part: &Part) -> bool {
     !part.is_thought() && words(part).is_some_and(|words| !words.is_empty())
 }
 
-fn model_items(content: &Content, fragment: &mut Fragment) {
+fn model_items(content: &Content, takes_thoughts: bool, fragment: &mut Fragment) {
     // A thought that led to nothing is refused, such as one at which an answer was cut short.
     let last = content.parts.iter().rposition(is_led_to).unwrap_or_default();
-    let goes = |at: usize, item: &Object| goes_back(item) && (!is_reasoning(item) || at < last);
+    let goes =
+        |at: usize, item: &Object| goes_back(item) && (!is_reasoning(item) || (takes_thoughts && at < last));
     let mut thoughts = content.parts.iter().enumerate().filter_map(|(at, part)| Some((at, kept_item(part)?)));
     // An item with an id is refused without the thought that led to it, which somebody may have taken out.
     let with_ids = thoughts.any(|(at, item)| is_reasoning(item) && goes(at, item));

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use umbel_core::{BoxStream, Error, ErrorKind, ModelErrorKind, Object, Result};
 
+use crate::answer::MINTED_PREFIX;
+
 /// Requests to a provider and its answers, byte by byte. For tests without a network.
 ///
 /// Keys are never on it: no header of a request is, and wherever a key stands in a body it is struck out. Of an answer
@@ -146,7 +148,8 @@ impl Tape {
     fn play(&self, path: &str, request: &Value) -> Result<Played> {
         let mut inner = self.lock();
         let Inner { exchanges, played } = &mut *inner;
-        let fits = |exchange: &Exchange| exchange.path == path && exchange.request == *request;
+        let wanted = without_minted(request);
+        let fits = |exchange: &Exchange| exchange.path == path && without_minted(&exchange.request) == wanted;
         let found =
             exchanges.iter().zip(played.iter_mut()).find(|(exchange, played)| !**played && fits(exchange));
         let Some((exchange, played)) = found else {
@@ -190,6 +193,28 @@ impl Piece {
             }),
         }
     }
+}
+
+/// A request in which ids that we made up ourselves are numbered in their order: those of another run are others.
+fn without_minted(request: &Value) -> String {
+    let text = crate::json::text(request);
+    let (mut out, mut seen) = (String::with_capacity(text.len()), Vec::new());
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find(MINTED_PREFIX) {
+        let (head, behind) = rest.split_at(at + MINTED_PREFIX.len());
+        out.push_str(head);
+        rest = behind;
+        let id = behind.get(..16).filter(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        if let Some(id) = id {
+            let number = seen.iter().position(|known| *known == id).unwrap_or_else(|| {
+                seen.push(id);
+                seen.len() - 1
+            });
+            out.push_str(&number.to_string());
+            rest = behind.get(16..).unwrap_or_default();
+        }
+    }
+    out + rest
 }
 
 fn strike_out(text: &str, secrets: &[String]) -> String {

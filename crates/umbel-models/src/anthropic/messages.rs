@@ -22,8 +22,6 @@ pub(super) struct Messages<'a> {
     out: &'a mut Vec<u8>,
     /// Whose message is open: the model's or the user's.
     by_model: Option<bool>,
-    /// Words that have to wait until all calls are answered: nothing may stand between a call and its answer.
-    late: Vec<String>,
     /// The ends of the user's last two messages.
     ends: [Option<usize>; 2],
 }
@@ -31,29 +29,19 @@ pub(super) struct Messages<'a> {
 impl<'a> Messages<'a> {
     pub(super) fn new(out: &'a mut Vec<u8>) -> Self {
         out.push(b'[');
-        Self { out, by_model: None, late: Vec::new(), ends: [None, None] }
+        Self { out, by_model: None, ends: [None, None] }
     }
 
     /// Writes what stands next.
     pub(super) fn add(&mut self, next: &Next<'_>) {
         match next {
-            Next::Piece(fragment, piece) if piece.answers.is_some() => {
-                self.block(false, |out| out.extend_from_slice(fragment.bytes(piece)));
-            }
             Next::Piece(fragment, piece) => {
-                self.tell_late();
                 self.block(fragment.by_model, |out| out.extend_from_slice(fragment.bytes(piece)));
             }
             Next::Unanswered(id, _) => {
                 self.block(false, |out| blocks::tool_result(out, id, NO_ANSWER, &[], true));
             }
-            Next::Orphan(response) => self.late.push(orphan_words(response)),
-        }
-    }
-
-    fn tell_late(&mut self) {
-        for words in std::mem::take(&mut self.late) {
-            self.say(&words);
+            Next::Orphan(response) => self.say(&orphan_words(response)),
         }
     }
 
@@ -87,7 +75,6 @@ impl<'a> Messages<'a> {
 
     /// All is written. A turn of the model that the provider paused is left as the last one: it goes on there.
     pub(super) fn end(mut self, paused: bool, cache: Option<&Value>) {
-        self.tell_late();
         match self.by_model {
             None => self.say(BEGIN_TURN),
             Some(true) if !paused => self.say(CONTINUE_TURN),

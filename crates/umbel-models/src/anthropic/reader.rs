@@ -14,9 +14,6 @@ use crate::failure;
 use crate::frames::unreadable;
 use crate::wire::Reader;
 
-/// The most bytes that an answer may have.
-const MOST: usize = 256 << 20;
-
 #[derive(Debug, Default)]
 pub(super) struct MessageReader {
     model: SmolStr,
@@ -25,7 +22,6 @@ pub(super) struct MessageReader {
     tokens: Tokens,
     citations: Vec<Value>,
     stopped: bool,
-    bytes: usize,
 }
 
 /// A block that is still coming.
@@ -357,10 +353,6 @@ impl Reader for MessageReader {
         struct Kind {
             #[serde(rename = "type")]
             kind: SmolStr,
-        }
-        self.bytes += data.len();
-        if self.bytes > MOST {
-            return Err(unreadable("the answer is too long"));
         }
         let known = match parse(data) {
             Ok(event) => self.event(event, answer)?,

@@ -12,7 +12,7 @@ use umbel_core::{
     Payload, Thinking, ToolChoice, ToolSpec,
 };
 
-use crate::conversation::{NO_ANSWER, Next, orphan_words, walk};
+use crate::conversation::{NO_ANSWER, Next, orphan_words, response_media, walk};
 use crate::fragments::{Fragment, Fragments, Piece};
 use crate::json::{self, Fields, array};
 use crate::wire::{Reader, Wire};
@@ -129,10 +129,16 @@ impl Gemini {
         let mut fragment = Fragment::of(content);
         for response in content.responses() {
             fragment.add(Piece::answering(Some(&key_of(&response.id, &response.name))), |out| {
-                answer(out, response);
+                self.answer(out, response);
             });
         }
-        let rest: Vec<&Part> = content.parts.iter().filter(|part| is_said(part)).collect();
+        // Older models refuse media in answers, so there they follow as a message.
+        let media: Vec<Part> = match self.is_third {
+            true => Vec::new(),
+            false => content.responses().flat_map(response_media).collect(),
+        };
+        let said = content.parts.iter().filter(|part| is_said(part));
+        let rest: Vec<&Part> = said.chain(&media).collect();
         if rest.is_empty() {
             return fragment;
         }
@@ -152,11 +158,48 @@ impl Gemini {
         fragment
     }
 
+    /// The id of a call, if Gemini has ever seen it. Vertex refuses ids.
+    fn known_id<'a>(&self, id: &'a Option<CallId>) -> Option<&'a CallId> {
+        id.as_ref().filter(|id| self.vertex.is_none() && !id.is_client() && !id.is_empty())
+    }
+
+    fn function_call(&self, wire: &mut Fields<'_>, call: &FunctionCall) {
+        wire.maybe("id", self.known_id(&call.id));
+        wire.set("name", &call.name);
+        match &call.args {
+            Some(args) => wire.set("args", args),
+            None => wire.set("args", &json!({})),
+        }
+    }
+
+    fn answer(&self, out: &mut Vec<u8>, response: &FunctionResponse) {
+        let mut part = Fields::new(out);
+        let mut wire = part.object("functionResponse");
+        wire.maybe("id", self.known_id(&response.id));
+        wire.set("name", &response.name);
+        match &response.response {
+            Some(said) => wire.set("response", said),
+            None => wire.set("response", &json!({})),
+        }
+        for key in RESPONSE_KEYS.into_iter().filter(|key| self.is_third || *key != "parts") {
+            wire.maybe(key, response.unknown.get(key));
+        }
+    }
+
+    fn no_answer(&self, id: &CallId, name: &SmolStr) -> Vec<u8> {
+        let id = Some(id).filter(|id| id.as_str() != name.as_str()).cloned();
+        let mut said = Object::new();
+        said.insert("error".to_owned(), NO_ANSWER.into());
+        let mut out = Vec::new();
+        self.answer(&mut out, &FunctionResponse::new(id, name.clone(), said));
+        out
+    }
+
     fn part(&self, out: &mut Vec<u8>, part: &Part, is_first_call: bool) {
         let mut wire = Fields::new(out);
         match &part.payload {
             Payload::Text(text) => wire.set("text", text),
-            Payload::Call(call) => function_call(&mut wire.object("functionCall"), call),
+            Payload::Call(call) => self.function_call(&mut wire.object("functionCall"), call),
             Payload::InlineData(blob) => {
                 let mut blob = (**blob).clone();
                 blob.display_name = blob.display_name.filter(|_| self.vertex.is_some());
@@ -267,7 +310,7 @@ impl Wire for Gemini {
                     turns.add(Turn::Model, fragment.bytes(piece));
                 }
                 Next::Piece(fragment, piece) => turns.add(Turn::User, fragment.bytes(piece)),
-                Next::Unanswered(id, name) => turns.add(Turn::Answers, &no_answer(id, name)),
+                Next::Unanswered(id, name) => turns.add(Turn::Answers, &self.no_answer(id, name)),
                 Next::Orphan(response) => turns.say(&orphan_words(response)),
             },
         );
@@ -282,6 +325,8 @@ impl Wire for Gemini {
 
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::default();
+        // Ids of ours are left out as they are written: another model may need them.
+        capabilities.pairs_calls_by_id = true;
         capabilities.schema_with_tools = self.is_third;
         capabilities.refuses_display_names = self.vertex.is_none();
         capabilities
@@ -383,43 +428,6 @@ fn declaration(spec: &ToolSpec) -> Fragment {
 /// By what a call and its answer find each other. Without ids, those of one tool pair in their order.
 fn key_of(id: &Option<CallId>, name: &SmolStr) -> CallId {
     id.clone().unwrap_or_else(|| name.as_str().into())
-}
-
-/// The id of a call, if Gemini has ever seen it.
-fn known_id(id: &Option<CallId>) -> Option<&CallId> {
-    id.as_ref().filter(|id| !id.is_client() && !id.is_empty())
-}
-
-fn function_call(wire: &mut Fields<'_>, call: &FunctionCall) {
-    wire.maybe("id", known_id(&call.id));
-    wire.set("name", &call.name);
-    match &call.args {
-        Some(args) => wire.set("args", args),
-        None => wire.set("args", &json!({})),
-    }
-}
-
-fn answer(out: &mut Vec<u8>, response: &FunctionResponse) {
-    let mut part = Fields::new(out);
-    let mut wire = part.object("functionResponse");
-    wire.maybe("id", known_id(&response.id));
-    wire.set("name", &response.name);
-    match &response.response {
-        Some(said) => wire.set("response", said),
-        None => wire.set("response", &json!({})),
-    }
-    for key in RESPONSE_KEYS {
-        wire.maybe(key, response.unknown.get(key));
-    }
-}
-
-fn no_answer(id: &CallId, name: &SmolStr) -> Vec<u8> {
-    let id = Some(id).filter(|id| id.as_str() != name.as_str()).cloned();
-    let mut said = Object::new();
-    said.insert("error".to_owned(), NO_ANSWER.into());
-    let mut out = Vec::new();
-    answer(&mut out, &FunctionResponse::new(id, name.clone(), said));
-    out
 }
 
 /// The signature of a part, if it is Gemini's.

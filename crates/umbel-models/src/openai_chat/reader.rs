@@ -66,8 +66,11 @@ struct Groq {
 struct Choice<'a> {
     #[serde(default)]
     index: Option<u64>,
-    #[serde(default, borrow, alias = "message")]
+    #[serde(default, borrow)]
     delta: Option<Delta<'a>>,
+    /// In an answer that comes as a whole. Some send both.
+    #[serde(default, borrow)]
+    message: Option<Delta<'a>>,
     #[serde(default, borrow)]
     finish_reason: Option<Cow<'a, str>>,
     #[serde(default)]
@@ -256,7 +259,8 @@ impl ChatReader {
             answer.meta.model_version = Some(model);
         }
         if let Some(tokens) = read.usage.or_else(|| read.x_groq?.usage) {
-            self.count(tokens, answer);
+            self.counted |= read.choices.as_ref().is_none_or(Vec::is_empty);
+            answer.meta.usage_metadata = Some(tokens.usage());
         }
         if let Some(tier) = read.service_tier {
             answer.tell("serviceTier", tier.as_str());
@@ -272,20 +276,15 @@ impl ChatReader {
         Ok(())
     }
 
-    fn count(&mut self, tokens: Tokens, answer: &mut Answer) {
-        self.counted = true;
-        answer.meta.usage_metadata = Some(tokens.usage());
-    }
-
     fn choice(&mut self, choice: Choice<'_>, answer: &mut Answer) -> Result<()> {
-        if let Some(delta) = choice.delta {
+        if let Some(delta) = choice.delta.or(choice.message) {
             self.delta(delta, answer)?;
         }
         if let Some(content) = choice.logprobs.and_then(|logprobs| logprobs.content) {
             self.logprobs.extend(content);
         }
         if let Some(tokens) = choice.usage {
-            self.count(tokens, answer);
+            answer.meta.usage_metadata = Some(tokens.usage());
         }
         tell_filter(answer, "contentFilterResults", choice.content_filter_results);
         if let Some(word) = choice.finish_reason.filter(|word| !word.is_empty()) {

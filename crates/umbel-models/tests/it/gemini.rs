@@ -165,7 +165,7 @@ fn what_a_model_can_do_depends_on_its_generation() {
         can("gemini/gemini-3-pro-preview") && !can("gemini/gemini-2.5-pro") && !can("google/gemma-3-27b-it")
     );
     let capabilities = Model::capabilities(&named("gemini/gemini-2.5-pro"));
-    assert!(capabilities.refuses_display_names && !capabilities.pairs_calls_by_id);
+    assert!(capabilities.refuses_display_names && capabilities.pairs_calls_by_id);
 }
 
 #[test]
@@ -599,4 +599,19 @@ fn hostile_bytes_are_errors_and_nothing_worse() {
         let data = bytes.strip_prefix(b"data: ").unwrap();
         assert!(model.read(false, [data]).pop().unwrap().is_err());
     }
+}
+
+#[test]
+fn older_models_get_media_of_tools_behind_the_answer() {
+    let answer = json!({"role": "user", "parts": [{"functionResponse": {"id": "c1", "name": "t", "response": {"ok": true},
+        "parts": [{"inlineData": {"mimeType": "image/png", "data": "AAEC"}}]}}]});
+    let call = json!({"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "t", "args": {}}}]});
+    let request = request([Content::user("look"), content(call), content(answer)]);
+    let written = |name: &str| body(&named(name), &request)["contents"].clone();
+    let old = written("gemini/gemini-2.5-flash");
+    assert_eq!(old[2]["parts"][0]["functionResponse"].get("parts"), None);
+    let last = old.as_array().unwrap().last().unwrap()["parts"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["inlineData"]["mimeType"], "image/png");
+    let new = written("gemini/gemini-3-pro");
+    assert!(new[2]["parts"][0]["functionResponse"].get("parts").is_some());
 }

@@ -193,3 +193,27 @@ async fn an_answer_that_nobody_reads_to_its_end_can_be_dropped_anywhere() {
         assert!(chunks.len() <= taken);
     }
 }
+
+#[tokio::test]
+async fn a_tape_plays_again_though_ids_are_made_up_and_headers_have_plain_words() {
+    let call = r#"{"choices":[{"index":0,"message":{"tool_calls":[{"function":{"name":"t","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}"#;
+    let acts =
+        [call, WHOLE].map(|body| Act::Send(answer("200 OK", "content-type: application/json\r\n", body)));
+    let server = Server::start(acts).await;
+    let tape = Tape::new();
+    let two_turns = |model: HttpModel| async move {
+        let mut request = request([Content::user("hi")]);
+        let first: Vec<_> = model.generate(&request).collect().await;
+        let said = whole(&first).content.clone().unwrap();
+        let id = said.calls().next().unwrap().id.clone();
+        request.contents.push(said);
+        let answered = umbel_core::FunctionResponse::new(id, "t", serde_json::Map::new());
+        request.contents.push(Content::user(umbel_core::Part::response(answered)));
+        let second: Vec<_> = model.generate(&request).collect().await;
+        whole(&second).content.as_ref().unwrap().text()
+    };
+    let with_header = |model: HttpModel| model.header("x-cache-enabled", "true").unwrap();
+    assert_eq!(two_turns(with_header(at(&server.url)).record(&tape)).await, "Hello");
+    let tape = Tape::from_json(&tape.to_json()).unwrap();
+    assert_eq!(two_turns(with_header(at("http://127.0.0.1:1")).replay(&tape)).await, "Hello");
+}

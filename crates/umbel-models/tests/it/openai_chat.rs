@@ -261,3 +261,70 @@ fn what_comes_behind_the_end_is_not_read() {
     let chunks = read_stream(&named("openai-chat/gpt-5"), &bytes);
     assert_eq!(parts(whole(&chunks)), json!([{"text": "a"}]));
 }
+
+#[test]
+fn answers_that_belong_to_no_call_wait_until_all_calls_are_answered_and_none_is_lost() {
+    let answer = |id: &str, said: &str| json!({"functionResponse": {"id": id, "name": "t", "response": {"said": said}}});
+    let call = |id: &str| json!({"functionCall": {"id": id, "name": "t", "args": {}}});
+    let request = request([
+        content(json!({"role": "model", "parts": [call("c1"), call("c2")]})),
+        content(json!({"role": "user", "parts": [
+            answer("gone", "x"), answer("c1", "pending"), answer("c1", "done"), answer("c2", "two")]})),
+    ]);
+    let written = body(&named("openai-chat/gpt-5"), &request);
+    let told: Vec<(&str, &str)> = written["messages"].as_array().unwrap()[1..]
+        .iter()
+        .map(|message| (message["role"].as_str().unwrap(), message["content"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("tool", "{\"said\":\"pending\"}"),
+            ("tool", "{\"said\":\"two\"}"),
+            ("user", "The tool `t` answered: {\"said\":\"x\"}"),
+            ("user", "The tool `t` answered: {\"said\":\"done\"}"),
+        ]
+    );
+}
+
+#[test]
+fn calls_without_ids_are_paired_by_the_name_of_their_tool() {
+    let request = request([
+        content(json!({"role": "model", "parts": [{"functionCall": {"name": "clock", "args": {}}}]})),
+        content(
+            json!({"role": "user", "parts": [{"functionResponse": {"name": "clock", "response": {"t": 1}}}]}),
+        ),
+    ]);
+    let written = body(&named("openai-chat/gpt-5"), &request);
+    assert_eq!(
+        written["messages"][1],
+        json!({"role": "tool", "tool_call_id": "clock", "content": "{\"t\":1}"})
+    );
+}
+
+#[test]
+fn mistral_hears_no_user_right_after_a_tool_and_never_the_model_last() {
+    let request = request([
+        content(json!({"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "t", "args": {}}}]})),
+        Content::user("never mind"),
+        Content::model("Fine."),
+    ]);
+    let roles = |name: &str| -> Vec<String> {
+        let written = body(&named(name), &request);
+        let messages = written["messages"].as_array().unwrap();
+        messages.iter().map(|message| message["role"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(roles("mistral/m"), ["assistant", "tool", "assistant", "user", "assistant", "user"]);
+    assert_eq!(roles("groq/m"), ["assistant", "tool", "user", "assistant"]);
+}
+
+#[test]
+fn usage_in_every_chunk_does_not_make_half_an_answer_a_whole_one() {
+    let mut half = chunk(json!({"content": "Hal"}), None);
+    half["usage"] = json!({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2});
+    let model = named("groq/m");
+    assert_eq!(read_stream(&model, &sse(&[half])).pop().unwrap().unwrap_err().kind(), ErrorKind::StreamCut);
+    let mut both = chunk(json!({"content": "Hi"}), Some("stop"));
+    both["choices"][0]["message"] = json!({"role": "assistant", "content": "Hi"});
+    assert_eq!(parts(whole(&read_stream(&model, &done(&[both])))), json!([{"text": "Hi"}]));
+}

@@ -217,6 +217,17 @@ fn credentials_that_cannot_be_used_say_what_is_wrong_and_nothing_else() {
 }
 
 #[test]
+fn ids_of_calls_are_not_sent() {
+    let call =
+        json!({"role": "model", "parts": [{"functionCall": {"id": "toolu_1", "name": "t", "args": {}}}]});
+    let answer = json!({"role": "user", "parts": [{"functionResponse": {"id": "toolu_1", "name": "t", "response": {}}}]});
+    let request = request([Content::user("hi"), content(call), content(answer)]);
+    let written = body(&vertex(&[("GOOGLE_CLOUD_PROJECT", "p")]), &request);
+    assert!(!written.to_string().contains("toolu_1"), "{written}");
+    assert_eq!(written["contents"][2]["parts"][0]["functionResponse"]["name"], "t");
+}
+
+#[test]
 fn labels_and_names_of_media_are_sent() {
     let model = vertex(&[("GOOGLE_CLOUD_PROJECT", "p")]);
     let mut request = request([content(json!({"role": "user", "parts": [
