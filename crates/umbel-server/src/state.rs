@@ -87,6 +87,18 @@ impl Merged {
         for (key, sent) in changed.chain(missing) {
             let told = told.get_or_insert_with(|| Told::of(cast, known)).as_ref();
             let kept = ours.get(key).cloned().unwrap_or_default();
+            if is_shared(key) {
+                let Some(sent) = sent else { continue };
+                let had = told.and_then(|told| told.heard(key)).unwrap_or(&Value::Null);
+                if *had == kept {
+                    delta.insert(key.clone(), sent.clone());
+                } else if had != sent {
+                    // Written as it is, so that this log tells what the client hears now. If it sends its own again, it counts.
+                    delta.insert(key.clone(), kept.clone());
+                    conflicts.push(Conflict { key: key.clone(), sent: Some(sent.clone()), kept });
+                }
+                continue;
+            }
             match (sent, told) {
                 (Some(sent), Some(told)) if told.changed_since(key) => {
                     if told.last(key).unwrap_or(&Value::Null) != sent {
@@ -111,6 +123,12 @@ impl Merged {
             }
         }
     }
+}
+
+/// Whether other sessions write a key too. What they wrote is not in this log: what a client knows of it, only an event of
+/// its own session tells, and that it does not send it says nothing.
+fn is_shared(key: &str) -> bool {
+    StateScope::split(key).0 != StateScope::Session
 }
 
 /// How far the log was told to a client.
@@ -144,11 +162,18 @@ impl<'a> Told<'a> {
         told.into_iter().find_map(|event| writes(event, key))
     }
 
-    /// Whether the client was told that a key is there. What no event wrote was there from the beginning.
+    /// The same, with what the client wrote itself since.
+    fn heard(&self, key: &str) -> Option<&Value> {
+        let since = self.events.iter_from(self.count).filter(|event| is_of_client(event));
+        since.into_iter().rev().find_map(|event| writes(event, key)).or_else(|| self.last(key))
+    }
+
+    /// Whether the client was told that a key is there. What no event wrote was there from the beginning, unless other
+    /// sessions write it too.
     fn had(&self, key: &str) -> bool {
         match self.last(key) {
             Some(value) => !value.is_null(),
-            None => !self.changed_since(key),
+            None => !is_shared(key) && !self.changed_since(key),
         }
     }
 }
