@@ -367,3 +367,24 @@ async fn keys_that_other_sessions_write_are_neither_removed_nor_put_back_by_who_
         assert_eq!(conflicts(&frames).len(), told, "{run}");
     }
 }
+
+#[tokio::test]
+async fn who_saw_a_message_begin_and_not_what_came_with_it_neither_removes_that_nor_puts_it_back() {
+    let model = answers(|request| say(&format!("On {}", request.contents.last().unwrap().text())));
+    let host = desk(LlmAgent::new("writer").model(model).output_key("draft")).await;
+    host.run(&with(ask("t", "r1", &[user("m1", "cats")]), "state", json!({"a": 1}))).await;
+    // Its history has the whole message, as if it had stopped after the first words.
+    let mut now = history(&host).await;
+    let frames = host.run(&coming_back(&now, "r2", "dogs", json!({"a": 1}))).await;
+    let snapshot = frames.iter().find(|frame| frame.kind().starts_with("STATE_")).unwrap();
+    assert_eq!(folded(Some(json!({"a": 1})), &[snapshot.clone()])["draft"], "On cats");
+    now = history(&host).await;
+    let before = json!({"a": 1, "draft": "On cats"});
+    let frames = host.run(&with(ask("t", "r3", &now), "state", before.clone())).await;
+    assert_eq!((stored(&host, "t").await["draft"].as_str(), conflicts(&frames).len()), (Some("On dogs"), 0));
+    assert_eq!(folded(Some(before), &frames)["draft"], "On dogs", "it is told what counts");
+    host.run(&with(ask("t", "r4", &now), "state", json!({"a": 1, "draft": "Mine"}))).await;
+    assert_eq!(stored(&host, "t").await["draft"], "Mine", "what it made of it counts");
+    host.run(&with(ask("t", "r5", &now), "state", json!({"draft": "Mine"}))).await;
+    assert_eq!(stored(&host, "t").await, json!({"draft": "Mine"}), "what it knew it may remove");
+}
