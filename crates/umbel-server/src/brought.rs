@@ -61,7 +61,9 @@ impl Brought {
         if !self.tools.is_empty() {
             config.tools = Some(client_tools(endpoint, &self.tools));
         }
-        config.instruction = self.instruction.as_deref().map(Arc::from);
+        if let Some(instruction) = &self.instruction {
+            config.instruction = Some(instruction.as_str().into());
+        }
     }
 
     /// What the log is to keep of it, behind these events.

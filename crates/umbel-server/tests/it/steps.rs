@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use umbel::{LlmAgent, ModelRequest, ScriptedModel};
-use umbel_server::Server;
+use umbel::{LlmAgent, ModelRequest, RunConfig, Runner, ScriptedModel};
+use umbel_server::{AgentEndpoint, Server};
 
 use crate::desk::{answers, ask, call, desk, end, offered, results, say, serve, tool, user, with};
 use crate::support::Host;
@@ -120,4 +120,20 @@ async fn tools_and_words_that_an_agent_does_not_take_from_clients_are_not_in_it(
     let told = rebuilt(&host, "r1", 1).await;
     assert_eq!(told["tools"], json!([]));
     assert_same(&told, &seen.lock().unwrap()[0]);
+}
+
+#[tokio::test]
+async fn what_the_runner_tells_its_agents_counts_unless_the_client_says_something_else() {
+    let seen = Seen::default();
+    let config = RunConfig { instruction: Some("Be brave.".into()), ..RunConfig::default() };
+    let agent = LlmAgent::new("asker").instruction("Be kind.").model(remembering(&seen));
+    let runner = Runner::builder("desk", agent).config(config).build().unwrap();
+    let host = serve(Server::new().agent("/agent", AgentEndpoint::new(runner))).await;
+    host.run(&ask("t", "r1", &[user("m1", "Go")])).await;
+    host.run(&ask("t", "r2", &[system("Be terse."), user("m2", "Go")])).await;
+    let asked = seen.lock().unwrap().clone();
+    for (run, asked, told) in [("r1", &asked[0], "Be brave."), ("r2", &asked[1], "Be terse.")] {
+        assert!(asked["instruction"].as_str().unwrap().contains(told), "{run}: {asked}");
+        assert_same(&rebuilt(&host, run, 1).await, asked);
+    }
 }
