@@ -88,8 +88,11 @@ impl Brought {
 
     /// What the run of an event was given; `None` if that was too large to be kept.
     pub(crate) fn of(events: &List<Arc<Event>>, event: &Event) -> Option<Self> {
-        let said = events.iter().rev().find(|one| one.is_user() && one.run == event.run);
-        let Some(found) = said.and_then(|event| entry(event)) else { return Some(Self::default()) };
+        // Not all that is the user's was said: the first event of the run has it.
+        let said = events.iter().rev().filter(|one| one.is_user() && one.run == event.run);
+        let Some(found) = said.into_iter().find_map(|event| entry(event)) else {
+            return Some(Self::default());
+        };
         let mut found = Entry::deserialize(found).ok()?;
         if let Kept::At(at) = &found.kept {
             let there = events.iter().rev().find(|event| event.id == *at)?;
