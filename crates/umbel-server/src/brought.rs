@@ -61,7 +61,9 @@ impl Brought {
         if !self.tools.is_empty() {
             config.tools = Some(client_tools(endpoint, &self.tools));
         }
-        config.instruction = self.instruction.as_deref().map(Arc::from);
+        if let Some(instruction) = &self.instruction {
+            config.instruction = Some(instruction.as_str().into());
+        }
     }
 
     /// What the log is to keep of it, behind these events.
@@ -86,8 +88,11 @@ impl Brought {
 
     /// What the run of an event was given; `None` if that was too large to be kept.
     pub(crate) fn of(events: &List<Arc<Event>>, event: &Event) -> Option<Self> {
-        let said = events.iter().rev().find(|one| one.is_user() && one.run == event.run);
-        let Some(found) = said.and_then(|event| entry(event)) else { return Some(Self::default()) };
+        // Not all that is the user's was said: the first event of the run has it.
+        let said = events.iter().rev().filter(|one| one.is_user() && one.run == event.run);
+        let Some(found) = said.into_iter().find_map(|event| entry(event)) else {
+            return Some(Self::default());
+        };
         let mut found = Entry::deserialize(found).ok()?;
         if let Kept::At(at) = &found.kept {
             let there = events.iter().rev().find(|event| event.id == *at)?;

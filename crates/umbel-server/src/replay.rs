@@ -173,7 +173,10 @@ impl<'a> Telling<'a> {
                     self.outcome = None;
                     self.run.clone_from(&event.run);
                     if event.is_user() {
-                        self.leads = InputMark::of(&event).is_some_and(|mark| mark.leads);
+                        // What has no mark was not said: it only belongs to nobody else.
+                        if let Some(mark) = InputMark::of(&event) {
+                            self.leads = mark.leads;
+                        }
                         self.translator.event(&event, &mut |event| self.emitter.say(&event));
                     } else {
                         self.tell(event).await?;

@@ -1,5 +1,6 @@
 //! The other routes of an agent: its runs and threads, and what it can do.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,10 @@ const SEARCHED: usize = 200;
 /// How long it is waited before a run is looked for again, at first and at last; twice as long each time.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LAST_LOOK: Duration = Duration::from_millis(640);
+
+/// The threads in which a run was looked for and not found, and how far they were then. Each agent that it may be of has its
+/// own.
+pub(crate) type Looked = HashMap<(usize, SessionKey), Versions>;
 
 /// A name in an address.
 pub(crate) struct Named(pub(crate) SmolStr);
@@ -95,9 +100,9 @@ pub(crate) async fn events(
     let thread = query(&head.uri, "thread");
     let asking = Asking { head: &head, principal: &principal, input: None };
     let may_begin = seen.is_some() || thread.is_some();
-    let mut pause = FIRST_LOOK;
+    let (mut pause, mut looked) = (FIRST_LOOK, Looked::new());
     loop {
-        let found = stream_of(&offered, &asking, &run, thread.as_deref(), seen.clone()).await;
+        let found = stream_of(&offered, &asking, &run, (thread.as_deref(), &mut looked), seen.clone()).await;
         // That a run begins is told before the log knows of it: another server may hear of it a moment later.
         match found {
             Err(problem) if problem.status == StatusCode::NOT_FOUND && may_begin && pause <= LAST_LOOK => {
@@ -114,11 +119,11 @@ async fn stream_of(
     offered: &Offered,
     asking: &Asking<'_>,
     run: &SmolStr,
-    thread: Option<&str>,
+    (thread, looked): (Option<&str>, &mut Looked),
     seen: Option<Place>,
 ) -> Result<Response, Problem> {
     let encoding = encoding(&asking.head.headers);
-    let (offered, key) = find_run(offered, asking, run, thread).await?;
+    let (offered, key) = find_run(offered, asking, run, thread, looked).await?;
     let live = offered.app.runs.find(key.app(), key.user(), run);
     if let Some(live) = live.filter(|live| live.key == key) {
         let after = match &seen {
@@ -139,6 +144,7 @@ pub(crate) async fn find_run(
     asking: &Asking<'_>,
     run: &str,
     thread: Option<&str>,
+    looked: &mut Looked,
 ) -> Result<(Offered, SessionKey), Problem> {
     let (head, principal) = (asking.head, asking.principal);
     let name = thread.unwrap_or("-");
@@ -153,12 +159,12 @@ pub(crate) async fn find_run(
         let live = live.filter(|live| thread.is_none() || live.key == any);
         found = found.or_else(|| Some((candidate, live?.key.clone())));
     }
-    for candidate in &candidates {
+    for (place, candidate) in candidates.iter().enumerate() {
         if found.is_none() {
             let any = candidate.endpoint.key(head, principal, name)?;
             let key = match thread {
                 Some(_) => has_run(candidate, &any, run).await?.then_some(any),
-                None => find_thread(candidate, &any, run).await?,
+                None => find_thread((place, candidate), &any, run, looked).await?,
             };
             found = key.map(|key| (candidate, key));
         }
@@ -188,13 +194,24 @@ fn seen(head: &Parts) -> Result<Option<Place>, Problem> {
     text.parse().map(Some).map_err(|()| problem())
 }
 
-/// The thread of a run that nobody names: it is looked for in the log of the threads that changed last.
-async fn find_thread(offered: &Offered, any: &SessionKey, run: &str) -> Result<Option<SessionKey>, Problem> {
+/// The thread of a run that nobody names: it is looked for in the log of the threads that changed last. Who looks again
+/// reads only what has changed since.
+async fn find_thread(
+    (place, offered): (usize, &Offered),
+    any: &SessionKey,
+    run: &str,
+    looked: &mut Looked,
+) -> Result<Option<SessionKey>, Problem> {
     let store = offered.endpoint.runner.sessions();
     for session in store.list(any.app(), any.user()).await?.into_iter().rev().take(SEARCHED) {
-        if has_run(offered, &session.key, run).await? {
-            return Ok(Some(session.key));
+        let here = (place, session.key);
+        if looked.get(&here) == Some(&session.versions) {
+            continue;
         }
+        if has_run(offered, &here.1, run).await? {
+            return Ok(Some(here.1));
+        }
+        looked.insert(here, session.versions);
     }
     Ok(None)
 }

@@ -87,6 +87,22 @@ impl Merged {
         for (key, sent) in changed.chain(missing) {
             let told = told.get_or_insert_with(|| Told::of(cast, known)).as_ref();
             let kept = ours.get(key).cloned().unwrap_or_default();
+            if told.is_some_and(|told| told.may_have_missed(key, sent)) {
+                // It has what was there before: it did not put that back, it was not told of more.
+                continue;
+            }
+            if is_shared(key) {
+                let Some(sent) = sent else { continue };
+                let had = told.and_then(|told| told.heard(key)).unwrap_or(&Value::Null);
+                if *had == kept {
+                    delta.insert(key.clone(), sent.clone());
+                } else if had != sent {
+                    // Written as it is, so that this log tells what the client hears now. If it sends its own again, it counts.
+                    delta.insert(key.clone(), kept.clone());
+                    conflicts.push(Conflict { key: key.clone(), sent: Some(sent.clone()), kept });
+                }
+                continue;
+            }
             match (sent, told) {
                 (Some(sent), Some(told)) if told.changed_since(key) => {
                     if told.last(key).unwrap_or(&Value::Null) != sent {
@@ -113,9 +129,18 @@ impl Merged {
     }
 }
 
+/// Whether other sessions write a key too. What they wrote is not in this log: what a client knows of it, only an event of
+/// its own session tells, and that it does not send it says nothing.
+fn is_shared(key: &str) -> bool {
+    StateScope::split(key).0 != StateScope::Session
+}
+
 /// How far the log was told to a client.
 struct Told<'a> {
     events: &'a List<Arc<Event>>,
+    /// So many events were told in any case.
+    sure: usize,
+    /// So many at most. Who saw the last message begin has it, but maybe not what came with it or right behind it.
     count: usize,
 }
 
@@ -126,10 +151,13 @@ impl<'a> Told<'a> {
         let message = message?;
         let back = events.iter().rev().position(|event| has_message(event, message))?;
         let count = events.len() - back;
-        let run = &events.get(count.checked_sub(1)?)?.run;
+        let last = events.get(count.checked_sub(1)?)?;
+        // What a client says itself, it knows.
+        let sure = if last.is_user() { count } else { count - 1 };
+        let run = &last.run;
         let is_silent = |event: &Arc<Event>| messages(cast, [event], true).is_empty();
         let behind = events.iter_from(count).take_while(|event| event.run == *run && is_silent(event));
-        Some(Self { events, count: count + behind.count() })
+        Some(Self { events, sure, count: count + behind.count() })
     }
 
     /// Whether somebody changed a key since.
@@ -144,11 +172,38 @@ impl<'a> Told<'a> {
         told.into_iter().find_map(|event| writes(event, key))
     }
 
-    /// Whether the client was told that a key is there. What no event wrote was there from the beginning.
+    /// The same, with what the client wrote itself since.
+    fn heard(&self, key: &str) -> Option<&Value> {
+        let since = self.events.iter_from(self.count).filter(|event| is_of_client(event));
+        since.into_iter().rev().find_map(|event| writes(event, key)).or_else(|| self.last(key))
+    }
+
+    /// Whether the client was told that a key is there. What no event wrote was there from the beginning, unless other
+    /// sessions write it too.
     fn had(&self, key: &str) -> bool {
         match self.last(key) {
             Some(value) => !value.is_null(),
-            None => !self.changed_since(key),
+            None => !is_shared(key) && !self.changed_since(key),
+        }
+    }
+
+    /// Whether what a client sends is what it had before an event of which it may not have been told.
+    fn may_have_missed(&self, key: &str, sent: Option<&Value>) -> bool {
+        let sent = sent.unwrap_or(&Value::Null);
+        let unsure = self.events.iter_from(self.sure).take(self.count - self.sure);
+        let mut written = unsure.into_iter().filter_map(|event| writes(event, key));
+        let Some(mut next) = written.next() else { return false };
+        let before = self.events.iter().rev().skip(self.events.len() - self.sure);
+        let mut had = before.into_iter().find_map(|event| writes(event, key)).unwrap_or(&Value::Null);
+        loop {
+            if had == sent {
+                return true;
+            }
+            had = next;
+            match written.next() {
+                Some(value) => next = value,
+                None => return false,
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::brought::Brought;
 use crate::post::principal;
 use crate::problem::Problem;
 use crate::resolve::Asking;
-use crate::routes::{Named, answer, find_run, query};
+use crate::routes::{Looked, Named, answer, find_run, query};
 
 /// What the models of a run answered, in order, with the agent and the thread of the run.
 struct Steps {
@@ -29,7 +29,8 @@ struct Steps {
 impl Steps {
     async fn of(offered: &Offered, head: &Parts, run: &SmolStr) -> Result<Self, Problem> {
         let asking = Asking { head, principal: &principal(head)?, input: None };
-        let (offered, key) = find_run(offered, &asking, run, query(&head.uri, "thread").as_deref()).await?;
+        let (thread, mut looked) = (query(&head.uri, "thread"), Looked::new());
+        let (offered, key) = find_run(offered, &asking, run, thread.as_deref(), &mut looked).await?;
         let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("run"))?;
         let marked = view.events.iter().filter(|event| event.is_user());
         let marked = marked.filter(|event| InputMark::of(event).is_some_and(|mark| mark.run == *run));

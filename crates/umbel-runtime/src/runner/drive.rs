@@ -128,7 +128,8 @@ fn start_now(task: Task) -> Result<Work<'static, Result<Run>>> {
     match recorder.shared.services.sessions.acquire(acquire).try_now() {
         Ok(Err(error)) if error.kind() == ErrorKind::SessionAbandoned => {
             let metadata = event.meta.as_ref().and_then(|meta| meta.custom_metadata.clone());
-            let begun = take_session(recorder.clone(), parts, metadata.unwrap_or_default(), None, expected);
+            let attached = (metadata.unwrap_or_default(), None);
+            let begun = take_session(recorder.clone(), parts, attached, expected, true);
             return Ok(Work::later(caught(begun)));
         }
         Ok(acquired) => recorder.begin(acquired?, event),
@@ -144,9 +145,10 @@ async fn start_later(task: Task) -> Result<Run> {
     let hooks = &shared.team.hooks;
     let (mut parts, begins) = prepare(task)?;
     let Message { content: mut input, metadata, expected } = message(begins)?;
+    let mut is_there = true;
     if !hooks.on_input.is_empty() || depends_on_log(shared, &input) {
         // Handlers may look at the session, too.
-        look(&recorder, &parts).await?;
+        is_there = look(&recorder, &parts).await?;
     }
     if !hooks.on_input.is_empty() {
         let early = Run::new(parts.clone(), shared.team.tree.root())?;
@@ -159,16 +161,18 @@ async fn start_later(task: Task) -> Result<Run> {
         (input, artifacts) = store_blobs(&parts, input).await?;
     }
     parts.input = Some(input);
-    take_session(recorder, parts, metadata, artifacts, expected).await
+    take_session(recorder, parts, (metadata, artifacts), expected, is_there).await
 }
 
 /// Takes the session and begins the run. If another run has the session, waits as long as it may.
+///
+/// `is_there` is false if the session was looked for and not found.
 async fn take_session(
     recorder: Arc<Recorder>,
     parts: RunParts,
-    metadata: Object,
-    artifacts: Option<BTreeMap<String, u64>>,
+    (metadata, artifacts): (Object, Option<BTreeMap<String, u64>>),
     decided_at: Option<Versions>,
+    mut is_there: bool,
 ) -> Result<Run> {
     let shared = &recorder.shared;
     let input = parts.input.clone().unwrap_or_default();
@@ -185,8 +189,9 @@ async fn take_session(
             event.actions_mut().artifact_delta.clone_from(&artifacts);
         }
         let event = Arc::new(event);
-        // What was made of the message holds for the log as it was looked at.
-        let expected = decided_at.or_else(|| depends_on_log.then(|| recorder.versions()));
+        // What was made of the message holds for the log as it was looked at. A session that is yet to be made has none.
+        let has_log = is_there || !parts.config.create_session;
+        let expected = decided_at.or_else(|| (depends_on_log && has_log).then(|| recorder.versions()));
         let acquire = Acquire { expected, ..acquire(&recorder, &parts, entries(&recorder, &event)) };
         match shared.services.sessions.acquire(acquire).await {
             Ok(acquired) => {
@@ -198,7 +203,7 @@ async fn take_session(
             Err(error) => patience.wait(&recorder, &parts, error).await?,
         }
         if depends_on_log {
-            look(&recorder, &parts).await?;
+            is_there = look(&recorder, &parts).await?;
         }
     }
 }
@@ -208,12 +213,15 @@ fn depends_on_log(shared: &Shared, input: &Content) -> bool {
     input.has_responses() || shared.team.has_tasks()
 }
 
-/// Takes in what is new in the session.
-async fn look(recorder: &Recorder, parts: &RunParts) -> Result<()> {
-    if let Some(news) = recorder.shared.services.sessions.news(&parts.key, recorder.versions()).await? {
-        recorder.take_in(news);
+/// Takes in what is new in the session. Whether it is there.
+async fn look(recorder: &Recorder, parts: &RunParts) -> Result<bool> {
+    let news = recorder.shared.services.sessions.news(&parts.key, recorder.versions()).await?;
+    let is_there = news.is_some();
+    match news {
+        Some(news) => recorder.take_in(news),
+        None => recorder.forget(),
     }
-    Ok(())
+    Ok(is_there)
 }
 
 /// Checks what is to be done, and takes what is kept of the session.

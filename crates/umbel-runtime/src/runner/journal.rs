@@ -154,6 +154,11 @@ impl Recorder {
         self.lock().hot().take_in(news);
     }
 
+    /// Forgets what was kept of a session that is not there any more.
+    pub(crate) fn forget(&self) {
+        self.lock().hot = None;
+    }
+
     /// The run has begun: it has the lease, and its first event is written.
     pub(crate) fn begin(&self, acquired: Acquired, event: Arc<Event>) {
         let Acquired { lease, news, versions } = acquired;

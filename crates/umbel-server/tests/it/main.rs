@@ -17,6 +17,7 @@ mod first_steps;
 mod fold;
 mod ghosts;
 mod jwt;
+mod looks;
 mod middleware_bugs;
 mod odd_names;
 mod policies;

@@ -334,3 +334,57 @@ async fn state_that_a_client_sent_without_a_message_is_its_own_to_change() {
     let runs: Vec<_> = runs["runs"].as_array().unwrap().iter().map(|run| run["runId"].clone()).collect();
     assert_eq!(runs, ["r1", "r3"], "what has no message is no run");
 }
+
+#[tokio::test]
+async fn keys_that_other_sessions_write_are_neither_removed_nor_put_back_by_who_did_not_hear_of_it() {
+    let host = serve(Server::new().agent("/agent", offered(setter()).scoped_state(true))).await;
+    host.run(&with(ask("t", "r1", &[user("m1", "hello")]), "state", json!({"a": 1}))).await;
+    let set = |run: &'static str, what: Value| ask("other", run, &[user(run, &what.to_string())]);
+    host.run(&set("o1", json!({"user:theme": "dark", "app:news": 1}))).await;
+    let mut now = history(&host).await;
+    let frames = host.run(&coming_back(&now, "r2", "hello", json!({"a": 1}))).await;
+    let all = json!({"a": 1, "user:theme": "dark", "app:news": 1});
+    assert_eq!(
+        (stored(&host, "t").await, folded(Some(json!({"a": 1})), &frames)),
+        (all.clone(), all.clone())
+    );
+
+    host.run(&set("o2", json!({"user:theme": "light"}))).await;
+    now = history(&host).await;
+    let frames = host.run(&coming_back(&now, "r3", "hello", all.clone())).await;
+    assert_eq!(stored(&host, "t").await["user:theme"], "light");
+    assert_eq!(folded(Some(all), &frames)["user:theme"], "light", "it is told what counts");
+
+    // What it wrote itself is its own to change, until somebody else does.
+    let sent = [("r4", 1, 1, 0), ("r5", 2, 2, 0), ("r6", 2, 7, 0), ("r7", 4, 7, 1), ("r8", 4, 4, 0)];
+    for (run, own, kept, told) in sent {
+        if run == "r6" {
+            host.run(&set("o3", json!({"user:own": 7}))).await;
+        }
+        now = history(&host).await;
+        let frames = host.run(&coming_back(&now, run, "hello", json!({"a": 1, "user:own": own}))).await;
+        assert_eq!(stored(&host, "t").await["user:own"], kept, "{run}");
+        assert_eq!(conflicts(&frames).len(), told, "{run}");
+    }
+}
+
+#[tokio::test]
+async fn who_saw_a_message_begin_and_not_what_came_with_it_neither_removes_that_nor_puts_it_back() {
+    let model = answers(|request| say(&format!("On {}", request.contents.last().unwrap().text())));
+    let host = desk(LlmAgent::new("writer").model(model).output_key("draft")).await;
+    host.run(&with(ask("t", "r1", &[user("m1", "cats")]), "state", json!({"a": 1}))).await;
+    // Its history has the whole message, as if it had stopped after the first words.
+    let mut now = history(&host).await;
+    let frames = host.run(&coming_back(&now, "r2", "dogs", json!({"a": 1}))).await;
+    let snapshot = frames.iter().find(|frame| frame.kind().starts_with("STATE_")).unwrap();
+    assert_eq!(folded(Some(json!({"a": 1})), &[snapshot.clone()])["draft"], "On cats");
+    now = history(&host).await;
+    let before = json!({"a": 1, "draft": "On cats"});
+    let frames = host.run(&with(ask("t", "r3", &now), "state", before.clone())).await;
+    assert_eq!((stored(&host, "t").await["draft"].as_str(), conflicts(&frames).len()), (Some("On dogs"), 0));
+    assert_eq!(folded(Some(before), &frames)["draft"], "On dogs", "it is told what counts");
+    host.run(&with(ask("t", "r4", &now), "state", json!({"a": 1, "draft": "Mine"}))).await;
+    assert_eq!(stored(&host, "t").await["draft"], "Mine", "what it made of it counts");
+    host.run(&with(ask("t", "r5", &now), "state", json!({"draft": "Mine"}))).await;
+    assert_eq!(stored(&host, "t").await, json!({"draft": "Mine"}), "what it knew it may remove");
+}

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use umbel::{LlmAgent, ModelRequest, ScriptedModel};
-use umbel_server::Server;
+use umbel::handlers::UsageLedger;
+use umbel::usage::Prices;
+use umbel::{Error, ErrorKind, FunctionTool, LlmAgent, ModelRequest, RunConfig, Runner, ScriptedModel};
+use umbel_server::{AgentEndpoint, Server};
 
 use crate::desk::{answers, ask, call, desk, end, offered, results, say, serve, tool, user, with};
 use crate::support::Host;
@@ -120,4 +122,43 @@ async fn tools_and_words_that_an_agent_does_not_take_from_clients_are_not_in_it(
     let told = rebuilt(&host, "r1", 1).await;
     assert_eq!(told["tools"], json!([]));
     assert_same(&told, &seen.lock().unwrap()[0]);
+}
+
+#[tokio::test]
+async fn what_the_runner_tells_its_agents_counts_unless_the_client_says_something_else() {
+    let seen = Seen::default();
+    let config = RunConfig { instruction: Some("Be brave.".into()), ..RunConfig::default() };
+    let agent = LlmAgent::new("asker").instruction("Be kind.").model(remembering(&seen));
+    let runner = Runner::builder("desk", agent).config(config).build().unwrap();
+    let host = serve(Server::new().agent("/agent", AgentEndpoint::new(runner))).await;
+    host.run(&ask("t", "r1", &[user("m1", "Go")])).await;
+    host.run(&ask("t", "r2", &[system("Be terse."), user("m2", "Go")])).await;
+    let asked = seen.lock().unwrap().clone();
+    for (run, asked, told) in [("r1", &asked[0], "Be brave."), ("r2", &asked[1], "Be terse.")] {
+        assert!(asked["instruction"].as_str().unwrap().contains(told), "{run}: {asked}");
+        assert_same(&rebuilt(&host, run, 1).await, asked);
+    }
+}
+
+#[tokio::test]
+async fn what_was_brought_along_is_found_behind_what_nobody_said() {
+    let seen = Seen::default();
+    let notes = seen.clone();
+    let model = answers(move |request| {
+        notes.lock().unwrap().push(form(request));
+        match results(request).is_empty() {
+            true => call([("look", json!({}))]),
+            false => vec![Err(Error::new(ErrorKind::Other, "gone"))],
+        }
+    });
+    let look = FunctionTool::new("look", "Looks", |_: Value| async { Ok("seen") });
+    let team = umbel::Sequential::new("team").agent(LlmAgent::new("asker").model(model).tool(look));
+    // What the attempt that failed took is written down in the user's name.
+    let runner = Runner::builder("desk", team).handler(UsageLedger::new(Prices::new())).build().unwrap();
+    let host = serve(Server::new().agent("/agent", AgentEndpoint::new(runner))).await;
+    let frames = host.run(&brought(ask("t", "r1", &[user("m1", "Go")]), "Picks")).await;
+    assert_eq!(end(&frames)["type"], "RUN_ERROR");
+    let asked = seen.lock().unwrap()[0].clone();
+    assert_eq!(asked["tools"].as_array().unwrap().len(), 2, "{asked}");
+    assert_same(&rebuilt(&host, "r1", 1).await, &asked);
 }

@@ -1,9 +1,11 @@
 //! Threads as they are read.
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use umbel::{LlmAgent, Mode, Runner, SessionKey};
 use umbel_server::{AgentEndpoint, Server};
 
 use crate::auth::runner;
+use crate::desk::{answers, ask, call, end, say, serve, text, user};
 use crate::support::{Host, input};
 
 #[tokio::test]
@@ -26,4 +28,22 @@ async fn a_thread_can_be_read_as_it_was_when_a_run_began() {
     for all in ["", "?before=r9"] {
         assert_eq!(said(all).await, ["one", "echo: one", "two", "echo: two"]);
     }
+}
+
+#[tokio::test]
+async fn a_team_with_a_task_begins_a_thread_with_its_first_message_and_again_after_it_was_deleted() {
+    let helper = answers(|_| say("Which seat?"));
+    let helper = LlmAgent::new("helper").description("Books.").mode(Mode::Task).model(helper);
+    let model = answers(|_| call([("helper", json!({"goal": "book a seat"}))]));
+    let runner = Runner::new("desk", LlmAgent::new("asker").model(model).sub_agent(helper)).unwrap();
+    let sessions = runner.sessions().clone();
+    let host = serve(Server::new().agent("/agent", AgentEndpoint::new(runner))).await;
+    let first = host.run(&ask("t", "r1", &[user("m1", "Book me a seat")])).await;
+    assert_eq!((end(&first)["type"].as_str(), text(&first).as_str()), (Some("RUN_FINISHED"), "Which seat?"));
+    // Whoever deletes it does not tell the runner, which keeps what it knew.
+    sessions.delete(&SessionKey::new("desk", "local", "t").unwrap()).await.unwrap();
+    let again = host.run(&ask("t", "r2", &[user("m2", "Book me a seat")])).await;
+    assert_eq!((end(&again)["type"].as_str(), text(&again).as_str()), (Some("RUN_FINISHED"), "Which seat?"));
+    let messages = host.get("/agent/threads/t").await.json().await["messages"].clone();
+    assert_eq!(messages[0]["id"], "m2", "nothing of the old one is there: {messages}");
 }

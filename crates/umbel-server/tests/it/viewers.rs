@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use umbel::{Content, Handler, LlmAgent, Run, Runner, handler};
+use umbel::{Content, Event, Handler, LlmAgent, Outcome, Run, Runner, Source, handler};
 use umbel_server::ServerLimits;
 
 use crate::agents::{self, Script};
@@ -248,6 +248,23 @@ impl Handler for Holds {
     }
 }
 
+/// Writes something in the user's name that nobody said, at the end of a run.
+#[derive(Debug)]
+struct Settles;
+
+#[handler]
+impl Handler for Settles {
+    fn name(&self) -> &str {
+        "settles"
+    }
+
+    async fn after_run(&self, run: &Run, _: &Outcome) -> umbel::Result<()> {
+        let mut event = Event::new(run.id().clone(), Source::user());
+        event.actions_mut().set_state("_umbel:settled", true);
+        run.emit(event).await.map(drop)
+    }
+}
+
 /// A run that waits for an answer, and a request that answers and says something.
 async fn answered_and_more(host: &Host) -> Value {
     let input = input("t", "r", "Mail ann");
@@ -288,7 +305,7 @@ async fn a_message_that_came_with_answers_and_was_lost_is_told_as_not_begun() {
     let folder = tempfile::tempdir().unwrap();
     let store = file(folder.path());
     let never = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    let runner = agents::agent("hitl", Duration::ZERO).handler(Holds(never));
+    let runner = agents::agent("hitl", Duration::ZERO).handler(Holds(never)).handler(Settles);
     let first = Host::start(offer("hitl", runner, &store, ServerLimits::default()).await).await;
     let second = Host::start(service("hitl", Duration::ZERO, &store).await).await;
     let more = answered_and_more(&first).await;
