@@ -377,7 +377,7 @@ async fn who_saw_a_message_begin_and_not_what_came_with_it_neither_removes_that_
     let mut now = history(&host).await;
     let frames = host.run(&coming_back(&now, "r2", "dogs", json!({"a": 1}))).await;
     let snapshot = frames.iter().find(|frame| frame.kind().starts_with("STATE_")).unwrap();
-    assert_eq!(folded(Some(json!({"a": 1})), &[snapshot.clone()])["draft"], "On cats");
+    assert_eq!(folded(Some(json!({"a": 1})), std::slice::from_ref(snapshot))["draft"], "On cats");
     now = history(&host).await;
     let before = json!({"a": 1, "draft": "On cats"});
     let frames = host.run(&with(ask("t", "r3", &now), "state", before.clone())).await;
