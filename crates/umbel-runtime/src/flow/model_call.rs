@@ -240,7 +240,7 @@ impl<'a> Call<'_, 'a> {
     /// Shows more words of the answer. They are never stored and never acted on.
     fn show(&mut self, text: String, is_thought: bool) -> Work<'a, Result<()>> {
         let run = self.turn.run;
-        if !run.config().streaming {
+        if text.is_empty() || !run.config().streaming {
             return Work::done(Ok(()));
         }
         let id = self.event_id.get_or_insert_with(|| run.services().ids.event());

@@ -128,9 +128,27 @@ impl Book {
         // Nobody says it, so that nobody has the conversation for it.
         let source = Source { author: USER.into(), ..(**run.source()).clone() };
         let mut event = Event::new(run.id().clone(), Arc::new(source));
+        self.check(run)?;
         self.store(run, &mut event)?;
         if event.actions.is_some() {
             run.emit(event).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks whether the state tells what the book does: an event that carried it may never have come to the log, or one
+    /// of another agent that carried less came behind it.
+    fn check(&self, run: &Run) -> Result<()> {
+        let session = session_of(run);
+        let told = Stored::read(&run.state())?;
+        let mut inner = self.lock();
+        let stored = inner.stored(&session, &inner.kept(&session));
+        // A run that has used nothing leaves what the one before it told.
+        if stored.run != Used::default()
+            && told.as_ref() != Some(&stored)
+            && let Some(page) = inner.pages.get_mut(&session)
+        {
+            page.behind = true;
         }
         Ok(())
     }

@@ -379,13 +379,13 @@ async fn a_toolset_that_fails_fails_the_run() {
 
 #[tokio::test]
 async fn previews_share_the_id_of_the_whole_and_come_only_when_asked_for() {
-    let script = || ScriptedModel::new("m").stream(["Hel", "lo"]);
+    let script = || ScriptedModel::new("m").stream(["", "Hel", "", "lo"]);
     let seen = run_once(LlmAgent::new("a").model(script())).await;
     assert_eq!((seen.partial().len(), seen.texts()), (0, vec![("a".into(), "Hello".into())]));
     let (runner, key) = begin(LlmAgent::new("a").model(script())).await;
     let seen = read(runner.run_with(&key, "hi", RunConfig { streaming: true, ..RunConfig::default() })).await;
     let previews: Vec<_> = seen.partial().iter().map(|event| event.text()).collect();
-    assert_eq!(previews, ["Hel", "lo"]);
+    assert_eq!(previews, ["Hel", "lo"], "where nothing is said, nothing is shown");
     assert!(seen.events.iter().all(|event| event.id == seen.events[0].id));
     assert_eq!(stored_answers(&runner, &key).await, seen.whole());
 }

@@ -345,6 +345,84 @@ async fn a_run_that_failed_is_paid_for_whatever_it_leaves_in_the_log() {
     }
 }
 
+/// Lets no answer through.
+#[derive(Debug)]
+struct Refuses;
+
+#[handler]
+impl Handler for Refuses {
+    fn name(&self) -> &str {
+        "refuses"
+    }
+
+    fn on_event(&self, _: &Run, event: Event) -> Result<Event> {
+        match event.content {
+            Some(_) => Err(Error::new(ErrorKind::Other, "not that")),
+            None => Ok(event),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_an_answer_took_counts_though_another_handler_refuses_it() {
+    for ledger_first in [true, false] {
+        let model = ScriptedModel::from_fn("m", |_| vec![Ok(Chunk::Complete(says("fine", 100, 1)))]);
+        let runner = Runner::builder("app", LlmAgent::new("a").model(model));
+        let runner = match ledger_first {
+            true => runner.handler(UsageLedger::new(prices())).handler(Refuses),
+            false => runner.handler(Refuses).handler(UsageLedger::new(prices())),
+        };
+        let (runner, key) = with_session(runner.build().unwrap()).await;
+        for runs in 1..=2 {
+            let error = read(runner.run(&key, "hi")).await.error.unwrap();
+            assert!(error.message().contains("not that"), "{error}");
+            assert_eq!(total(&runner, &key).await, (runs, runs * 101, Some(runs * 110_000)));
+        }
+    }
+}
+
+/// Has later answers tell what the first one told, as agents side by side may.
+#[derive(Debug, Default)]
+struct Late(Mutex<Option<Value>>);
+
+#[handler]
+impl Handler for Late {
+    fn name(&self) -> &str {
+        "late"
+    }
+
+    fn on_event(&self, _: &Run, mut event: Event) -> Result<Event> {
+        const KEY: &str = "_umbel:usage";
+        let told = event.state_delta().and_then(|delta| delta.get(KEY)).cloned();
+        let mut first = self.0.lock().unwrap();
+        match (&*first, told) {
+            (None, told) => *first = told,
+            (Some(first), Some(_)) if event.content.is_some() => {
+                event.actions_mut().set_state(KEY, first.clone());
+            }
+            _ => {}
+        }
+        Ok(event)
+    }
+}
+
+#[tokio::test]
+async fn what_a_session_used_is_right_in_the_end_though_less_was_written_last() {
+    let model = script(
+        "m",
+        [
+            vec![Ok(Chunk::Complete(asks("echo", json!({}), 10, 1)))],
+            vec![Ok(Chunk::Complete(says("done", 20, 2)))],
+        ],
+    );
+    let agent = LlmAgent::new("a").model(model).tool(echo());
+    // One of the two sees events behind the ledger.
+    let runner = Runner::builder("app", agent).handler(Late::default()).handler(UsageLedger::new(prices()));
+    let (runner, key) = with_session(runner.handler(Late::default()).build().unwrap()).await;
+    read(runner.run(&key, "hi")).await.assert_finished();
+    assert_eq!(total(&runner, &key).await.1, 33);
+}
+
 #[tokio::test]
 async fn what_a_session_used_survives_a_restart_and_a_rewind() {
     let store = Spy::default().memory();
