@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-use umbel_core::{CallId, Content, FunctionCall, Role, Tool};
+use umbel_core::{CallId, Content, FunctionCall, FunctionResponse, Role, Tool};
 
 /// A message as a provider reads it.
 #[derive(Debug, Default)]
@@ -56,19 +56,21 @@ impl Fragment {
 }
 
 impl Piece {
-    /// One with these calls in it. A call without an id goes by the name of its tool, as its answer does.
+    /// One with these calls in it.
     pub(crate) fn with_calls<'a>(calls: impl IntoIterator<Item = &'a FunctionCall>) -> Self {
-        let named = |call: &FunctionCall| {
-            let id = call.id.clone().unwrap_or_else(|| call.name.as_str().into());
-            (id, call.name.clone())
-        };
+        let named = |call: &FunctionCall| (call_key(call.id.as_ref(), &call.name), call.name.clone());
         Self { calls: calls.into_iter().map(named).collect(), ..Self::default() }
     }
 
     /// One that answers a call.
-    pub(crate) fn answering(id: Option<&CallId>) -> Self {
-        Self { answers: id.cloned(), ..Self::default() }
+    pub(crate) fn answering(response: &FunctionResponse) -> Self {
+        Self { answers: Some(call_key(response.id.as_ref(), &response.name)), ..Self::default() }
     }
+}
+
+/// By what a call and its answer find each other. Without ids, those of one tool pair in their order.
+pub(crate) fn call_key(id: Option<&CallId>, name: &str) -> CallId {
+    id.cloned().unwrap_or_else(|| name.into())
 }
 
 /// Fragments that were written before, up to so many bytes.

@@ -203,16 +203,11 @@ fn tool_message(out: &mut Vec<u8>, id: Option<&CallId>, name: &SmolStr, text: &s
     message.set("content", text);
 }
 
-/// By what a call and its answer find each other. Without ids, those of one tool pair in their order.
-fn key_of(id: &Option<CallId>, name: &SmolStr) -> CallId {
-    id.clone().unwrap_or_else(|| name.as_str().into())
-}
-
 /// The messages that a message of ours becomes: one for each answer of a tool, and one for the rest.
 fn message(content: &Content) -> Fragment {
     let mut fragment = Fragment::of(content);
     for response in content.responses() {
-        fragment.add(Piece::answering(Some(&key_of(&response.id, &response.name))), |out| {
+        fragment.add(Piece::answering(response), |out| {
             tool_message(out, response.id.as_ref(), &response.name, &json::text(&response.response));
         });
     }
@@ -231,8 +226,7 @@ fn assistant_message(content: &Content, fragment: &mut Fragment) {
     if text.is_empty() && thoughts.is_empty() && calls.is_empty() {
         return;
     }
-    let known = calls.iter().map(|call| (key_of(&call.id, &call.name), call.name.clone()));
-    fragment.add(Piece { calls: known.collect(), ..Piece::default() }, |out| {
+    fragment.add(Piece::with_calls(calls.iter().copied()), |out| {
         let mut message = Fields::new(out);
         message.set("role", "assistant");
         message.set("content", &text);

@@ -15,7 +15,7 @@ use umbel_core::{
 
 use crate::catalog::Catalog;
 use crate::conversation::{NO_ANSWER, Next, orphan_words, response_media, walk, words};
-use crate::fragments::{Fragment, Fragments, Piece};
+use crate::fragments::{Fragment, Fragments, Piece, call_key};
 use crate::json::{self, Fields, array};
 use crate::schema;
 use crate::wire::{Reader, Wire};
@@ -181,9 +181,9 @@ impl OpenAiChat {
     fn message(&self, content: &Content) -> Fragment {
         let mut fragment = Fragment::of(content);
         for response in content.responses() {
-            let id = response.id.clone().unwrap_or_else(|| response.name.as_str().into());
+            let id = call_key(response.id.as_ref(), &response.name);
             let text = json::text(&response.response);
-            fragment.add(Piece::answering(Some(&id)), |out| self.tool_message(out, &id, &text));
+            fragment.add(Piece::answering(response), |out| self.tool_message(out, &id, &text));
         }
         match content.role {
             Some(Role::Model) => self.assistant_message(content, &mut fragment),

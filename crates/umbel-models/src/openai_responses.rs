@@ -13,7 +13,7 @@ use umbel_core::{
 
 use crate::catalog::Catalog;
 use crate::conversation::{NO_ANSWER, Next, orphan_words, response_media, walk, words};
-use crate::fragments::{Fragment, Fragments, Piece};
+use crate::fragments::{Fragment, Fragments, Piece, call_key};
 use crate::json::{self, Fields, array};
 use crate::openai_chat::{arguments, audio_format, is_said, thinks};
 use crate::schema;
@@ -183,8 +183,8 @@ fn takes_thoughts(model: &str) -> bool {
 fn items(content: &Content, takes_thoughts: bool) -> Fragment {
     let mut fragment = Fragment::of(content);
     for response in content.responses() {
-        let id = response.id.clone().unwrap_or_else(|| response.name.as_str().into());
-        fragment.add(Piece::answering(Some(&id)), |out| {
+        let id = call_key(response.id.as_ref(), &response.name);
+        fragment.add(Piece::answering(response), |out| {
             call_output(out, &id, |out| response_output(out, response));
         });
     }
@@ -296,7 +296,7 @@ fn kept(out: &mut Vec<u8>, item: &Object, payload: &Payload) {
 }
 
 fn function_call(out: &mut Vec<u8>, call: &FunctionCall, more: Option<&Object>) {
-    let id = call.id.clone().unwrap_or_else(|| call.name.as_str().into());
+    let id = call_key(call.id.as_ref(), &call.name);
     let mut item = Fields::new(out);
     item.set("type", "function_call");
     for (key, value) in more.into_iter().flatten() {

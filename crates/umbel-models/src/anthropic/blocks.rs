@@ -11,7 +11,7 @@ use umbel_core::{
 
 use super::OWN;
 use crate::conversation::words;
-use crate::fragments::{Fragment, Piece};
+use crate::fragments::{Fragment, Piece, call_key};
 use crate::json::{self, Fields, array};
 
 /// The blocks of a message, to be sent to this model.
@@ -20,8 +20,7 @@ pub(super) fn message(content: &Content, model: &str) -> Fragment {
     for part in &content.parts {
         match &part.payload {
             Payload::Response(response) => {
-                let piece = Piece::answering(Some(&call_id(response.id.as_ref(), &response.name)));
-                fragment.add(piece, |out| tool_answer(out, response));
+                fragment.add(Piece::answering(response), |out| tool_answer(out, response));
             }
             _ if fragment.by_model => model_block(&mut fragment, part, model),
             _ => {
@@ -61,10 +60,8 @@ fn model_block(fragment: &mut Fragment, part: &Part, model: &str) {
     }
     match &part.payload {
         Payload::Call(call) => {
-            let id = call_id(call.id.as_ref(), &call.name);
-            let piece =
-                Piece { calls: [(id.clone(), call.name.clone())].into_iter().collect(), ..Piece::default() };
-            fragment.add(piece, |out| tool_use(out, &id, call, own(part, "caller")));
+            let id = call_key(call.id.as_ref(), &call.name);
+            fragment.add(Piece::with_calls([&**call]), |out| tool_use(out, &id, call, own(part, "caller")));
         }
         Payload::Empty => {
             if let Some(block) = own(part, "block") {
@@ -113,11 +110,6 @@ fn is_same_model(by: &str, model: &str) -> bool {
     by.is_empty() || longer.into_iter().flatten().any(is_date)
 }
 
-/// The id of a call. One that has none goes by the name of its tool.
-fn call_id(id: Option<&CallId>, name: &str) -> CallId {
-    id.cloned().unwrap_or_else(|| name.into())
-}
-
 /// An id as it may be written here: other providers use signs in theirs that are refused.
 fn plain_id(id: &CallId) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -143,7 +135,7 @@ fn tool_use(out: &mut Vec<u8>, id: &CallId, call: &FunctionCall, caller: Option<
 }
 
 fn tool_answer(out: &mut Vec<u8>, response: &FunctionResponse) {
-    let id = call_id(response.id.as_ref(), &response.name);
+    let id = call_key(response.id.as_ref(), &response.name);
     let is_error = response.response.as_ref().and_then(|answer| answer.get("error"));
     let is_error = is_error.is_some_and(|error| !error.is_null());
     let parts = response.unknown.get("parts").cloned().unwrap_or_default();

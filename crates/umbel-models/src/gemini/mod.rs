@@ -128,7 +128,7 @@ impl Gemini {
     fn message(&self, content: &Content) -> Fragment {
         let mut fragment = Fragment::of(content);
         for response in content.responses() {
-            fragment.add(Piece::answering(Some(&key_of(&response.id, &response.name))), |out| {
+            fragment.add(Piece::answering(response), |out| {
                 self.answer(out, response);
             });
         }
@@ -142,8 +142,7 @@ impl Gemini {
         if rest.is_empty() {
             return fragment;
         }
-        let calls = content.calls().map(|call| (key_of(&call.id, &call.name), call.name.clone()));
-        let piece = Piece { calls: calls.collect(), ..Piece::default() };
+        let piece = Piece::with_calls(content.calls());
         let first_call = content.parts.iter().find(|part| part.as_call().is_some());
         fragment.add(piece, |out| {
             let mut between = false;
@@ -423,11 +422,6 @@ fn declaration(spec: &ToolSpec) -> Fragment {
         }
     });
     fragment
-}
-
-/// By what a call and its answer find each other. Without ids, those of one tool pair in their order.
-fn key_of(id: &Option<CallId>, name: &SmolStr) -> CallId {
-    id.clone().unwrap_or_else(|| name.as_str().into())
 }
 
 /// The signature of a part, if it is Gemini's.
