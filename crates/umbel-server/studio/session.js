@@ -56,6 +56,8 @@ export class Session {
     this.decisions = new Map();
     /** The same for calls of this client's tools. @type {Map<string, string>} */
     this.answers = new Map();
+    /** What a person made of the state, to be sent with the next message. @type {Record<string, any> | undefined} */
+    this.editedState = undefined;
     this.stopping = new AbortController();
     this.isLogWanted = false;
     /** @type {Promise<void> | null} */
@@ -73,6 +75,12 @@ export class Session {
     const all = this.listeners.get(topic) ?? new Set();
     this.listeners.set(topic, all.add(listener));
     return () => void all.delete(listener);
+  }
+
+  /** The same for several kinds of changes. @param {Topic[]} topics @param {() => void} listener */
+  listen(topics, listener) {
+    const ends = topics.map((topic) => this.on(topic, listener));
+    return () => ends.forEach((end) => end());
   }
 
   /** @param {Topic} topic */
@@ -189,12 +197,13 @@ export class Session {
     if (owner) this.talk.dirty.add(owner.id);
   }
 
-  /** Begins a run. @param {import("./fold.js").Message[]} said @param {{ resume?: any[], state?: any }} more */
+  /** Begins a run. @param {import("./fold.js").Message[]} said @param {{ resume?: any[] }} more */
   async start(said, more) {
     for (const message of said) addMessage(this.talk, message);
     const runId = newId();
     const talk = this.talk;
     const whole = talk.messages.length <= SENT_WHOLE;
+    /** @type {Record<string, any>} */
     const input = {
       threadId: this.threadId,
       runId,
@@ -204,8 +213,11 @@ export class Session {
       forwardedProps: {},
       protocolVersion: "1.0",
       ...(whole ? { state: talk.state } : {}),
+      ...(this.editedState !== undefined ? { state: this.editedState } : {}),
       ...more,
     };
+    talk.state = input.state ?? talk.state;
+    this.editedState = undefined;
     talk.run = { runId, status: "running" };
     talk.pending = [];
     talk.interrupts = [];
