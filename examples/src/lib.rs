@@ -1,0 +1,6 @@
+//! The programs are in `src/bin`. Here are the pages of `docs/` that need more than the library itself: their code is compiled
+//! and run with that of the programs.
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/tutorial.md")]
+pub struct Tutorial;
