@@ -4,3 +4,11 @@
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/tutorial.md")]
 pub struct Tutorial;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/handlers-guide.md")]
+pub struct HandlersGuide;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/testing.md")]
+pub struct Testing;
