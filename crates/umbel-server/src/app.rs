@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::auth::Auth;
@@ -20,6 +21,8 @@ pub(crate) struct App {
     pub(crate) auth: Option<Arc<dyn Auth>>,
     pub(crate) metrics: Metrics,
     pub(crate) agents: Vec<Arc<AgentEndpoint>>,
+    /// What is told of them.
+    pub(crate) listed: Value,
     /// When idle sessions are deleted, if somebody said so.
     pub(crate) sweep: Option<Option<Sweep>>,
 }

@@ -32,7 +32,7 @@ use crate::problem::Problem;
 use crate::resolve::{Asking, Choice};
 use crate::runs::{Runs, ServerLimits};
 use crate::sweep::{Sweep, sweep_on};
-use crate::{post, routes, steps};
+use crate::{agents, post, routes, steps};
 
 /// How often runs that nobody looks at, and those that are over, are seen to.
 const TIDY: Duration = Duration::from_millis(500);
@@ -48,6 +48,7 @@ pub struct Server {
     base: SmolStr,
     hosts: Vec<String>,
     origins: Vec<String>,
+    studio: bool,
 }
 
 impl Server {
@@ -116,10 +117,18 @@ impl Server {
         self
     }
 
+    /// Serves the studio at `/studio/`, pages that show what agents do, and leads there from `/`. Its files are open to
+    /// all; what they show has to be asked for like everything else.
+    #[cfg(feature = "studio")]
+    pub fn studio(mut self, served: bool) -> Self {
+        self.studio = served;
+        self
+    }
+
     /// Checks everything and makes the service.
     pub fn build(self) -> Result<Service> {
         let refuse = |message: String| Err(Error::new(ErrorKind::Build, message));
-        let Self { agents, choices, sweep, auth, limits, base, mut hosts, origins } = self;
+        let Self { agents, choices, sweep, auth, limits, base, mut hosts, origins, studio } = self;
         let mut offers = Vec::new();
         for (path, agent) in agents {
             offers.push((path, Arc::new(agent), None));
@@ -136,30 +145,39 @@ impl Server {
         if auth.is_none() || !hosts.is_empty() {
             hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
         }
-        let open = ["/health", "/ready"].map(|path| format!("{base}{path}")).to_vec();
-        let mut taken = open.clone();
-        taken.push(format!("{base}/metrics"));
+        let own = |path: &str| format!("{base}{path}");
+        let mut taken = ["/health", "/ready", "/metrics", "/agents"].map(own).to_vec();
+        for (path, ..) in &mut offers {
+            *path = smol_str::format_smolstr!("{base}/{}", path.trim_matches('/'));
+            let is_page = studio && format!("{path}/").starts_with(&own("/studio/"));
+            if is_page || taken.iter().any(|known| known == path) {
+                return refuse(format!("the path `{path}` is taken: choose another"));
+            }
+            taken.push(path.to_string());
+        }
+        let open = ["/health", "/ready"].map(own).to_vec();
         let app = Arc::new(App {
             runs: Runs::new(limits),
-            gate: Gate { hosts, origins, open },
+            gate: Gate { hosts, origins, open, studio_at: studio.then(|| base.clone()) },
             auth,
             metrics: Metrics::default(),
+            listed: agents::list(offers.iter().map(|(path, agent, _)| (path, &**agent))),
             agents: offers.iter().flat_map(|(_, agent, choice)| all_of(agent, choice.as_deref())).collect(),
             sweep,
         });
         let mut router = Router::new()
-            .route(&format!("{base}/health"), get(health))
-            .route(&format!("{base}/ready"), get(ready))
-            .route(&format!("{base}/metrics"), get(metrics))
+            .route(&own("/health"), get(health))
+            .route(&own("/ready"), get(ready))
+            .route(&own("/metrics"), get(metrics))
+            .route(&own("/agents"), get(agents::listed))
             .with_state(app.clone());
         for (path, endpoint, choice) in offers {
-            let path = smol_str::format_smolstr!("{base}/{}", path.trim_matches('/'));
-            if taken.iter().any(|known| *known == *path) {
-                return refuse(format!("the path `{path}` is taken: choose another"));
-            }
-            taken.push(path.to_string());
             let offered = Offered { app: app.clone(), endpoint, choice, path };
             router = router.merge(agent_routes(offered));
+        }
+        #[cfg(feature = "studio")]
+        if studio {
+            router = router.merge(crate::studio::routes(&base));
         }
         let router = router.fallback(async || Problem::not_found("page"));
         let router = router.method_not_allowed_fallback(async || {

@@ -26,6 +26,7 @@ mod sessions;
 mod slow_readers;
 mod state;
 mod steps;
+mod studio;
 mod support;
 mod tenants;
 mod threads;
