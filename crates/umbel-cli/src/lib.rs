@@ -1,130 +1,135 @@
-//! The `umbel` command, as a library so that it can be tested.
+//! The `umbel` command, as a library: a program of your own gets all its commands for its own agents.
+//!
+//! ```
+//! use std::process::ExitCode;
+//! use umbel::{LlmAgent, Runner, ScriptedModel};
+//! use umbel_cli::{Cli, Offer};
+//!
+//! fn main() -> ExitCode {
+//!     let cli = Cli::new(|_| {
+//!         let agent = LlmAgent::new("greeter").model(ScriptedModel::new("demo").text("Hello!"));
+//!         Ok(vec![Offer::new("greeter", Runner::builder("greeter", agent))])
+//!     });
+//!     # return cli.run(["greeter", "explain"]);
+//!     cli.main()
+//! }
+//! ```
 //!
 //! # Layout
-//! - [`args`]: what stands on the command line
-//! - [`chat`]: a conversation: lines in, answers out
+//! - [`args`]: the command line; what several commands share
+//! - [`agents`]: the agents that the commands work on
+//! - one module for each command: [`serve`], [`chat`], [`explain`], [`record`]
 //! - [`screen`]: how events look; [`style`]: colours
-//! - [`serve`]: the agents offered to front ends
-//! - [`record`]: a real model asked, and all that is said written down
-//! - [`demo`]: the agents one talks with, and the script that is their model
-//!
-//! It makes no requests unless it is told to record, and listens only if it is told to serve. Conversations are gone when it ends, unless it is told where to keep them.
+//! - [`demo`]: agents to begin with, and the script that is their model
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+pub mod agents;
 pub mod args;
 pub mod chat;
 pub mod demo;
+pub mod explain;
 pub mod record;
 pub mod screen;
 pub mod serve;
 pub mod style;
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::fmt;
+use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::io::BufReader;
-use umbel_stores::Stores;
-
-use crate::args::{Command, USAGE};
-use crate::chat::{Chat, Interrupts, Reply};
-use crate::screen::Screen;
-use crate::style::Style;
-
-/// How long the demo's model waits before each word where a person reads along.
-const PACE: Duration = Duration::from_millis(25);
+pub use self::agents::{Offer, Setup, Source};
+use self::args::{Command, Line, Which, bad_usage};
 
 /// The exit code for a command line that cannot be followed.
-const BAD_USAGE: u8 = 2;
+pub const BAD_USAGE: u8 = 2;
+/// The exit code of a run that waits for an answer that nobody gave.
+pub const UNANSWERED: u8 = 3;
+/// The exit code of what was stopped.
+pub const STOPPED: u8 = 130;
 
-/// Does what the command line says, without the program's name.
-pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let result = match args::parse(args) {
-        Ok(Command::Help) => say(USAGE),
-        Ok(Command::Version) => say(concat!("umbel ", env!("CARGO_PKG_VERSION"), "\n")),
-        Ok(Command::Explain) => explain(),
-        Ok(Command::ServeHelp) => say(serve::options::USAGE),
-        Ok(Command::Serve(options)) => serve::main(&options),
-        Ok(Command::RecordHelp) => say(record::USAGE),
-        Ok(Command::Record(options)) => record::main(&options),
-        Ok(Command::Chat { user, store, session, message }) => talk(&Who { user, store, session }, message),
-        Err(bad) => {
-            complain(&bad.0);
-            return ExitCode::from(BAD_USAGE);
+/// A command line for agents.
+#[derive(Clone)]
+pub struct Cli {
+    source: Source,
+    about: Option<String>,
+}
+
+impl Cli {
+    /// The commands, for the agents that the closure makes.
+    pub fn new(agents: impl Fn(&Setup) -> umbel::Result<Vec<Offer>> + Send + Sync + 'static) -> Self {
+        Self { source: Arc::new(agents), about: None }
+    }
+
+    /// The commands, for the agents of the demo.
+    pub fn demo() -> Self {
+        Self::new(demo::offers)
+    }
+
+    /// What the program is about, in a line of its help.
+    pub fn about(mut self, about: impl Into<String>) -> Self {
+        self.about = Some(about.into());
+        self
+    }
+
+    /// Does what the command line of this process says.
+    pub fn main(self) -> ExitCode {
+        self.run(std::env::args_os())
+    }
+
+    /// Does what a command line says. The first argument is the program's name.
+    pub fn run(&self, args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
+        let line = match Line::read(args.into_iter().map(Into::into).collect(), self.about.as_deref()) {
+            Ok(line) => line,
+            Err(error) => {
+                // If not even this can be written, nobody is there to be told.
+                let _ = error.print();
+                return ExitCode::from(if error.use_stderr() { BAD_USAGE } else { 0 });
+            }
+        };
+        match self.follow(line) {
+            Ok(code) => code,
+            // Who reads has seen enough, as in `umbel … | head`.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            Err(error) => {
+                let _ = writeln!(io::stderr(), "error: {error}");
+                let bad = error.kind() == io::ErrorKind::InvalidInput;
+                if bad { ExitCode::from(BAD_USAGE) } else { ExitCode::FAILURE }
+            }
         }
-    };
-    match result {
-        Ok(code) => code,
-        // Who reads has seen enough, as in `umbel … | head`.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            complain(&error.to_string());
-            ExitCode::from(BAD_USAGE)
+    }
+
+    fn follow(&self, line: Line) -> io::Result<ExitCode> {
+        match line.command {
+            Command::Serve(options) => serve::main(self, &options),
+            Command::Chat(options) => chat::main(self, &options),
+            Command::Explain(options) => explain::main(self, &options),
+            Command::Record(options) => record::main(self, &options),
         }
-        Err(error) => {
-            complain(&error.to_string());
-            ExitCode::FAILURE
-        }
+    }
+
+    /// All agents.
+    pub(crate) fn offers(&self, which: &Which, watched: bool) -> io::Result<Vec<Offer>> {
+        let setup = Setup { watched, model: which.model.clone() };
+        (self.source)(&setup).map_err(|error| bad_usage(error.message().to_owned()))
+    }
+
+    /// The agent that is meant: the one that is named, or the first.
+    pub(crate) fn offer(&self, which: &Which, watched: bool) -> io::Result<Offer> {
+        let offers = self.offers(which, watched)?;
+        let names = offers.iter().map(Offer::name).collect::<Vec<_>>().join(", ");
+        let is_meant = |offer: &Offer| which.agent.as_deref().is_none_or(|name| name == offer.name());
+        offers.into_iter().find(is_meant).ok_or_else(|| match &which.agent {
+            Some(name) => bad_usage(format!("there is no agent `{name}`. There are: {names}")),
+            None => bad_usage("there are no agents"),
+        })
     }
 }
 
-pub(crate) fn say(text: &str) -> io::Result<ExitCode> {
-    io::stdout().write_all(text.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Shows what came of each agent of the demo and all that extends it.
-fn explain() -> io::Result<ExitCode> {
-    let runner = demo::runner(None, Stores::in_memory()).map_err(io::Error::other)?;
-    for explanation in runner.explain().map_err(io::Error::other)? {
-        writeln!(io::stdout(), "{explanation}")?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn complain(text: &str) {
-    // If not even this can be written, nobody is there to be told.
-    let _ = writeln!(io::stderr(), "umbel: {text}");
-}
-
-/// Who talks, and in which conversation.
-struct Who {
-    user: String,
-    store: String,
-    session: Option<String>,
-}
-
-fn talk(who: &Who, message: Option<String>) -> io::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(converse(who, message));
-    // A thread may still wait for a line that nobody will type.
-    runtime.shutdown_background();
-    result
-}
-
-async fn converse(who: &Who, message: Option<String>) -> io::Result<ExitCode> {
-    let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
-    let style = Style::for_terminal(io::stdout().is_terminal());
-    let pace = io::stdout().is_terminal().then_some(PACE);
-    let stores = umbel_stores::open(&who.store).await.map_err(io::Error::other)?;
-    let runner = demo::runner(pace, stores).map_err(io::Error::other)?;
-    let screen = Screen::new(io::stdout(), style, terminal);
-    // Elsewhere Ctrl-C ends the program, as it does any other.
-    let interrupts = if terminal && message.is_none() { Interrupts::ctrl_c() } else { Interrupts::never() };
-    let input = BufReader::new(tokio::io::stdin());
-    let begun = Chat::begin(runner, &who.user, who.session.as_deref(), input, screen, interrupts).await;
-    let mut chat = begun.map_err(io::Error::other)?;
-    if who.store != args::NOWHERE {
-        chat.go_on().await?;
-    }
-    let Some(message) = message else {
-        chat.talk().await?;
-        return Ok(ExitCode::SUCCESS);
-    };
-    match chat.answer(message).await? {
-        Reply::Done => Ok(ExitCode::SUCCESS),
-        Reply::Stopped | Reply::Failed | Reply::Unanswered => Ok(ExitCode::FAILURE),
+impl fmt::Debug for Cli {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cli").field("about", &self.about).finish_non_exhaustive()
     }
 }

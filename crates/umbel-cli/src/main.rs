@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    umbel_cli::main(std::env::args_os().skip(1))
+    umbel_cli::Cli::demo().main()
 }

@@ -4,78 +4,39 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Args;
 use futures::StreamExt;
 use umbel::models::{Tape, model};
 use umbel::{Result, RunConfig};
 
-use crate::args::BadArgs;
+use crate::Cli;
+use crate::args::{bad_usage, cannot};
 use crate::demo;
 
-/// What `umbel record --help` says.
-pub const USAGE: &str = "\
-Asks a real model, and writes down each request and its answer, byte by byte: a tape to test with, offline. The model
-works for the guide of the demo, so it can call tools. Keys are never on the tape.
-
-Usage: umbel record --model NAME --tape FILE MESSAGE...
-
-  --model NAME  The model: provider/model, or http://HOST/v1#model. Its key comes from the environment.
-  --tape FILE   Where to write; what is on the tape already stays.
-  -h, --help    Show this help.
+/// What is to be recorded.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+#[command(after_help = "\
+The model works for the guide of the demo, so it can call tools. Keys are never on the tape.
 
 Examples:
   umbel record --model anthropic/claude-sonnet-4-5 --tape weather.json weather in Paris
   umbel record --model http://localhost:8080/v1#smollm2 --tape hello.json hello
 
-In a test: model(NAME)?.replay(&Tape::from_json(&text)?)
-";
-
-/// What is to be recorded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+In a test: model(NAME)?.replay(&Tape::from_json(&text)?)")]
 pub struct Options {
-    /// The model by name.
+    /// The model, as provider/model or http://HOST/v1#model; its key comes from the environment.
+    #[arg(short, long, value_name = "NAME", env = "UMBEL_MODEL")]
     pub model: String,
-    /// The tape.
+    /// Where to write; what is on the tape already stays.
+    #[arg(short, long, value_name = "FILE")]
     pub tape: PathBuf,
     /// What the model is asked.
-    pub message: String,
-}
-
-/// Reads what stands behind `umbel record`. Nothing if help is wanted.
-pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, BadArgs> {
-    let (mut model, mut tape, mut words) = (None, None, Vec::new());
-    while let Some(arg) = args.next() {
-        let (flag, given) = match arg.split_once('=').filter(|(flag, _)| flag.starts_with("--")) {
-            Some((flag, given)) => (flag, Some(given.to_owned())),
-            None => (arg.as_str(), None),
-        };
-        let mut value =
-            |what, such| crate::args::value(given.clone().or_else(|| args.next()), flag, what, such);
-        match flag {
-            "-h" | "--help" => return Ok(None),
-            "--model" => model = Some(value("a name", "anthropic/claude-sonnet-4-5")?),
-            "--tape" => tape = Some(value("a file", "weather.json")?),
-            "--" => words.extend(args.by_ref()),
-            _ if flag.starts_with("--") => {
-                return Err(BadArgs(format!(
-                    "There is no flag `{flag}`. `umbel record --help` lists those there are."
-                )));
-            }
-            _ => words.push(arg),
-        }
-    }
-    let message = words.join(" ").trim().to_owned();
-    match (model, tape) {
-        (Some(model), Some(tape)) if !message.is_empty() => {
-            Ok(Some(Options { model, tape: tape.into(), message }))
-        }
-        (None, _) => Err(BadArgs("Which model? Say so with `--model provider/model`.".to_owned())),
-        (_, None) => Err(BadArgs("Where to? Say so with `--tape FILE`.".to_owned())),
-        _ => Err(BadArgs("What is the model to be asked? Put a message behind the flags.".to_owned())),
-    }
+    #[arg(required = true)]
+    pub message: Vec<String>,
 }
 
 /// Does it.
-pub fn main(options: &Options) -> io::Result<ExitCode> {
+pub fn main(_: &Cli, options: &Options) -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(record(options))
 }
@@ -84,16 +45,14 @@ async fn record(options: &Options) -> io::Result<ExitCode> {
     let tape = match std::fs::read_to_string(&options.tape) {
         Ok(text) => Tape::from_json(&text).map_err(io::Error::other)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Tape::new(),
-        Err(error) => return Err(io::Error::other(format!("{}: {error}", options.tape.display()))),
+        Err(error) => return Err(cannot(&options.tape, &error)),
     };
     let before = tape.len();
-    let invalid =
-        |error: umbel::Error| io::Error::new(io::ErrorKind::InvalidInput, error.message().to_owned());
+    let invalid = |error: umbel::Error| bad_usage(error.message().to_owned());
     let model = model(&options.model).map_err(invalid)?.record(&tape);
     let answered = ask(options, model).await;
     // What was said up to a failure is worth having, too.
-    std::fs::write(&options.tape, tape.to_json())
-        .map_err(|error| io::Error::other(format!("{}: {error}", options.tape.display())))?;
+    std::fs::write(&options.tape, tape.to_json()).map_err(|error| cannot(&options.tape, &error))?;
     let requests = tape.len() - before;
     writeln!(io::stderr(), "{requests} requests and their answers are in {}", options.tape.display())?;
     answered.map_err(io::Error::other)?;
@@ -104,7 +63,7 @@ async fn ask(options: &Options, model: umbel::models::HttpModel) -> Result<()> {
     let runner = demo::guide_on(model)?;
     let session = runner.create_session("local").await?;
     let config = RunConfig { streaming: true, ..RunConfig::default() };
-    let mut run = runner.run_with(&session.key, options.message.as_str(), config);
+    let mut run = runner.run_with(&session.key, options.message.join(" "), config);
     let mut said = false;
     while let Some(event) = run.next().await {
         let event = event?;
@@ -125,35 +84,6 @@ async fn ask(options: &Options, model: umbel::models::HttpModel) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn parsed(args: &[&str]) -> Result<Option<Options>, BadArgs> {
-        parse(args.iter().map(|arg| (*arg).to_owned()))
-    }
-
-    #[test]
-    fn flags_and_message_are_told_apart() {
-        let options = Options {
-            model: "a/b".to_owned(),
-            tape: "t.json".into(),
-            message: "weather in Paris".to_owned(),
-        };
-        let args = ["--model", "a/b", "--tape=t.json", "weather", "in", "Paris"];
-        assert_eq!(parsed(&args), Ok(Some(options)));
-        assert_eq!(parsed(&["--help"]), Ok(None));
-    }
-
-    #[test]
-    fn what_is_missing_is_asked_for() {
-        for (args, word) in [
-            (&["hi"][..], "--model"),
-            (&["--model", "a/b", "hi"], "--tape"),
-            (&["--model=a/b", "--tape=t"], "message"),
-            (&["--model"], "needs a name"),
-            (&["--colour", "x"], "--help"),
-        ] {
-            assert!(parsed(args).unwrap_err().0.contains(word), "{args:?}");
-        }
-    }
-
     #[tokio::test]
     async fn a_tape_is_written_that_plays_again_and_grows() {
         let folder = tempfile::tempdir().unwrap();
@@ -161,7 +91,7 @@ mod tests {
         let options = Options {
             model: "http://127.0.0.1:1/v1#m".to_owned(),
             tape: tape.clone(),
-            message: "hi".to_owned(),
+            message: vec!["hi".to_owned()],
         };
         // Nobody is there: the failure is told, and the tape is there nevertheless.
         assert!(record(&options).await.unwrap_err().to_string().contains("refused"));

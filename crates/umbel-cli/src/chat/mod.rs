@@ -3,10 +3,12 @@
 mod hints;
 mod interrupts;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 
+use clap::Args;
 use futures::StreamExt;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, Split};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader, Split};
 use umbel::{
     Answer, Content, EventFilter, FunctionCall, Interrupt, Object, Outcome, Part, Role, RunConfig, Runner,
     Session, SessionKey,
@@ -14,9 +16,51 @@ use umbel::{
 
 pub use self::interrupts::Interrupts;
 
-use crate::demo;
+use crate::args::{self, Kept, NOWHERE, Which};
 use crate::screen::{Screen, called, in_log};
-use crate::style::Ink;
+use crate::style::{Ink, Style};
+use crate::{Cli, demo};
+
+/// With whom to talk, and in which conversation.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "NO_COLOR=1 turns colours off.")]
+pub struct Options {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    kept: Kept,
+    /// Which conversation to go on with; a new one if left out.
+    #[arg(short, long, value_name = "ID")]
+    session: Option<String>,
+}
+
+/// Talks until the person leaves.
+pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(converse(cli, options));
+    // A thread may still wait for a line that nobody will type.
+    runtime.shutdown_background();
+    result
+}
+
+async fn converse(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
+    let watched = io::stdout().is_terminal();
+    let terminal = io::stdin().is_terminal() && watched;
+    let stores = args::open(&options.kept.store).await?;
+    let runner = cli.offer(&options.which, watched)?.runner(&stores).map_err(io::Error::other)?;
+    let screen = Screen::new(io::stdout(), Style::for_terminal(watched), terminal);
+    // Elsewhere Ctrl-C ends the program, as it does any other.
+    let interrupts = if terminal { Interrupts::ctrl_c() } else { Interrupts::never() };
+    let (user, session) = (&options.kept.user, options.session.as_deref());
+    let input = BufReader::new(tokio::io::stdin());
+    let begun = Chat::begin(runner, user, session, input, screen, interrupts).await;
+    let mut chat = begun.map_err(io::Error::other)?;
+    if options.kept.store != NOWHERE {
+        chat.go_on().await?;
+    }
+    chat.talk().await?;
+    Ok(ExitCode::SUCCESS)
+}
 
 /// The name of the call by which an agent asks for approval, and of the response by which a person gives it.
 pub const QUESTION: &str = "adk_request_confirmation";

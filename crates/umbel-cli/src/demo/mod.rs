@@ -10,10 +10,13 @@ mod words;
 
 use std::time::Duration;
 
-use umbel::{Agent, Chunk, LlmAgent, Model, ModelRequest, Parallel, Result, Runner, Sequential};
-use umbel_stores::Stores;
+use umbel::{Chunk, LlmAgent, Model, ModelRequest, Parallel, Result, Runner, Sequential};
 
 use self::pace::Paced;
+use crate::agents::{Offer, Setup};
+
+/// How long the demo's model waits before each word where a person reads along.
+const PACE: Duration = Duration::from_millis(25);
 
 /// What a person is told first.
 pub const BANNER: &str = "\
@@ -35,10 +38,23 @@ The model is a script and all data is made up. Things to say:
   where should I go?            thinks before it answers
   what can I eat in Rome?       hands over to another agent; `back` returns";
 
-/// The demo, kept in those stores. With a pace, the model waits so long before each word, as a real one would.
-pub fn runner(pace: Option<Duration>, stores: Stores) -> Result<Runner> {
+/// The agents of the demo.
+pub fn offers(setup: &Setup) -> Result<Vec<Offer>> {
+    let pace = setup.watched.then_some(PACE);
+    let guide = Offer::new("guide", Runner::builder("demo", guide(pace)))
+        .about("A travel guide and its team: tools, state, approval, hand-over.")
+        .suggest("weather in Paris and Rome")
+        .suggest("book 3 nights in Lisbon");
+    let day_plan = Offer::new("day-plan", Runner::builder("demo-day-plan", paced_day_plan(pace)))
+        .about("Two agents side by side, then a third.")
+        .suggest("plan a day in Oslo");
+    Ok(vec![guide, day_plan])
+}
+
+/// The guide and its team. With a pace, the model waits so long before each word, as a real one would.
+pub fn guide(pace: Option<Duration>) -> LlmAgent {
     let model = |answer: fn(&ModelRequest) -> Vec<Result<Chunk>>| Paced::new(answer, pace);
-    let guide = LlmAgent::new("guide")
+    LlmAgent::new("guide")
         .description("Helps with travel: weather, money, packing, bookings.")
         .instruction("You are a travel guide. Be brief. The packing list is: {packing_list?}")
         .model(model(script::guide))
@@ -48,8 +64,7 @@ pub fn runner(pace: Option<Duration>, stores: Stores) -> Result<Runner> {
         .tool(tools::book_trip)
         .tool(tools::my_trips)
         .sub_agent(foodie(model(script::foodie)))
-        .sub_agent(day_plan(model(script::sights), model(script::evening), model(script::writer)));
-    kept("demo", guide, stores)
+        .sub_agent(paced_day_plan(pace))
 }
 
 /// The guide alone, on another model than its script.
@@ -59,23 +74,12 @@ pub fn guide_on(model: impl Model + 'static) -> Result<Runner> {
         .model(model)
         .tool(tools::get_weather)
         .tool(tools::convert_currency);
-    kept("demo-guide", guide, Stores::in_memory())
+    Runner::new("demo-guide", guide)
 }
 
-/// The part of the team that plans a day, by itself.
-pub fn day_plan_runner(pace: Option<Duration>, stores: Stores) -> Result<Runner> {
+fn paced_day_plan(pace: Option<Duration>) -> Sequential {
     let model = |answer: fn(&ModelRequest) -> Vec<Result<Chunk>>| Paced::new(answer, pace);
-    let plan = day_plan(model(script::sights), model(script::evening), model(script::writer));
-    kept("demo-day-plan", plan, stores)
-}
-
-fn kept(app: &str, agent: impl Agent + 'static, stores: Stores) -> Result<Runner> {
-    Runner::builder(app, agent)
-        .sessions(stores.sessions)
-        .artifacts(stores.artifacts)
-        .memory(stores.memory)
-        .credentials(stores.credentials)
-        .build()
+    day_plan(model(script::sights), model(script::evening), model(script::writer))
 }
 
 /// Keeps the conversation until it is about something other than food.

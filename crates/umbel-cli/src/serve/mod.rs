@@ -1,6 +1,6 @@
 //! `umbel serve`: the demo agents, offered to AG-UI front ends.
 
-pub mod options;
+mod options;
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -10,32 +10,32 @@ use std::process::ExitCode;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing_subscriber::filter::LevelFilter;
-use umbel_server::{AgentEndpoint, BearerTokens, Server, Service};
+use umbel_server::{BearerTokens, Server, Service};
 
-use self::options::Options;
-use crate::args::NOWHERE;
-use crate::{PACE, demo};
-
-/// The exit code of a program that was told twice to stop.
-const STOPPED: u8 = 130;
+pub use self::options::Options;
+use crate::args::{self, NOWHERE};
+use crate::{Cli, Offer, STOPPED};
 
 /// Serves until it is told to stop.
-pub fn main(options: &Options) -> io::Result<ExitCode> {
+pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     // What clients get as a reference is found here.
     let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(LevelFilter::WARN);
     log.with_target(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(options));
+    let result = runtime.block_on(serve(cli, options));
     // Told twice, it does not wait for what is still going on.
     runtime.shutdown_background();
     result
 }
 
-async fn serve(options: &Options) -> io::Result<ExitCode> {
-    let service = service(options).await?;
+async fn serve(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
+    let offers = cli.offers(&options.which, true)?;
+    let names: Vec<(String, String)> =
+        offers.iter().map(|offer| (offer.name().to_owned(), offer.describes().to_owned())).collect();
+    let service = service(offers, options).await?;
     let listener = listen(options).await?;
     let address = listener.local_addr()?;
-    io::stdout().write_all(greeting(options, address).as_bytes())?;
+    io::stdout().write_all(greeting(options, &names, address).as_bytes())?;
     let mut told = signals()?;
     let mut twice = told.clone();
     let stop = async move {
@@ -52,14 +52,13 @@ async fn serve(options: &Options) -> io::Result<ExitCode> {
 }
 
 /// The agents at their paths.
-async fn service(options: &Options) -> io::Result<Service> {
-    let stores = umbel_stores::open(&options.store).await.map_err(io::Error::other)?;
-    let guide = demo::runner(Some(PACE), stores.clone()).map_err(io::Error::other)?;
-    let day_plan = demo::day_plan_runner(Some(PACE), stores).map_err(io::Error::other)?;
-    let mut server = Server::new()
-        .agent("/guide", AgentEndpoint::new(guide))
-        .agent("/day-plan", AgentEndpoint::new(day_plan))
-        .base_path(&options.base);
+async fn service(offers: Vec<Offer>, options: &Options) -> io::Result<Service> {
+    let stores = args::open(&options.store).await?;
+    let mut server = Server::new().base_path(&options.base);
+    for offer in offers {
+        let path = format!("/{}", offer.name());
+        server = server.agent(path, offer.serve(&stores).map_err(io::Error::other)?);
+    }
     for origin in &options.origins {
         server = server.allow_origin(origin);
     }
@@ -117,7 +116,7 @@ fn signals() -> io::Result<watch::Receiver<usize>> {
 }
 
 /// Where it listens, and what to try.
-fn greeting(options: &Options, address: SocketAddr) -> String {
+fn greeting(options: &Options, agents: &[(String, String)], address: SocketAddr) -> String {
     // Nobody can ask for "any address".
     let here = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -128,16 +127,18 @@ fn greeting(options: &Options, address: SocketAddr) -> String {
     let slash = if base.is_empty() { "" } else { "/" };
     let root = format!("http://{}{slash}{base}", SocketAddr::new(here, address.port()));
     let mut text = String::from("Umbel demo for AG-UI front ends: a scripted model, made-up data.\n\n");
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "  {root}/guide     a travel guide and its team");
-    let _ = writeln!(text, "  {root}/day-plan  two agents side by side, then a third\n");
+    for (name, about) in agents {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {root}/{name}  {about}");
+    }
+    let first = agents.first().map_or("", |(name, _)| name);
     let token = match options.tokens {
         Some(_) => " \\\n    -H \"Authorization: Bearer $TOKEN\"",
         None => "",
     };
     let _ = writeln!(
         text,
-        "Try it:\n  curl -N {root}/guide -H 'Content-Type: application/json'{token} \\\n    \
+        "\nTry it:\n  curl -N {root}/{first} -H 'Content-Type: application/json'{token} \\\n    \
          -d '{{\"threadId\": \"t1\", \"runId\": \"r1\", \"messages\": [\n      \
          {{\"id\": \"m1\", \"role\": \"user\", \"content\": \"weather in Paris and Rome\"}}]}}'\n"
     );

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use umbel::{Chunk, LlmAgent, Response, Runner, ScriptedModel};
 use umbel_cli::chat::{Chat, Interrupts, Reply};
-use umbel_cli::demo;
 use umbel_cli::screen::Screen;
 use umbel_cli::style::Style;
+use umbel_cli::{Offer, demo};
 use umbel_stores::Stores;
 
 /// What was written, to be read while the chat still writes. Presses Ctrl-C when it sees a certain word.
@@ -42,6 +42,11 @@ impl Write for Paper {
     }
 }
 
+/// The guide of the demo.
+fn demo_runner(pace: Option<Duration>, stores: &Stores) -> Runner {
+    Offer::new("guide", Runner::builder("demo", demo::guide(pace))).runner(stores).unwrap()
+}
+
 /// What comes out if these lines go in.
 async fn talk_with(runner: Runner, lines: &str, style: Style, interactive: bool) -> String {
     let paper = Paper::default();
@@ -54,7 +59,7 @@ async fn talk_with(runner: Runner, lines: &str, style: Style, interactive: bool)
 
 /// The same through a pipe, with the demo.
 async fn talk(lines: &str) -> String {
-    talk_with(demo::runner(None, Stores::in_memory()).unwrap(), lines, Style::Plain, false).await
+    talk_with(demo_runner(None, &Stores::in_memory()), lines, Style::Plain, false).await
 }
 
 /// The demo with another model: one that answers this.
@@ -72,7 +77,7 @@ async fn a_last_line_without_an_end_and_bytes_that_are_no_text_are_taken() {
     let paper = Paper::default();
     let screen = Screen::new(paper.clone(), Style::Plain, false);
     let input = &b"\xff\xfe\r\nhi"[..];
-    let runner = demo::runner(None, Stores::in_memory()).unwrap();
+    let runner = demo_runner(None, &Stores::in_memory());
     Chat::begin(runner, "ann", None, input, screen, Interrupts::never()).await.unwrap().talk().await.unwrap();
     assert!(paper.text().contains("I am a script") && paper.text().contains("Hello!"), "{}", paper.text());
 }
@@ -124,7 +129,7 @@ async fn a_question_that_was_left_open_is_asked_again_when_the_conversation_goes
     for lines in ["book 3 nights in Lisbon", "yes\nwhat are my trips?", ""] {
         let paper = Paper::default();
         let screen = Screen::new(paper.clone(), Style::Plain, false);
-        let runner = demo::runner(None, stores.clone()).unwrap();
+        let runner = demo_runner(None, &stores);
         let lines = lines.as_bytes();
         let mut chat =
             Chat::begin(runner, "ann", Some("trip"), lines, screen, Interrupts::never()).await.unwrap();
@@ -151,7 +156,7 @@ async fn another_agent_takes_over_and_hands_back() {
 #[tokio::test]
 async fn agents_side_by_side_leave_their_part_to_the_next() {
     // With pauses, the two speak at the same time.
-    let runner = demo::runner(Some(Duration::from_millis(1)), Stores::in_memory()).unwrap();
+    let runner = demo_runner(Some(Duration::from_millis(1)), &Stores::in_memory());
     let text = talk_with(runner, "plan a day in Oslo", Style::Plain, false).await;
     assert!(text.contains("sights> The castle hill in Oslo\n"), "{text}");
     assert!(text.contains("evening> The night tram in Oslo\n"), "{text}");
@@ -194,7 +199,7 @@ async fn a_terminal_gets_prompts_and_colours_and_a_pipe_none() {
     let lines = "where should I go?\nbook 3 nights in Rome\nn\n/help\n";
     let piped = talk(lines).await;
     assert!(!piped.contains('\x1b') && !piped.contains("you>") && !piped.contains("Bye"), "{piped}");
-    let shown = talk_with(demo::runner(None, Stores::in_memory()).unwrap(), lines, Style::Colour, true).await;
+    let shown = talk_with(demo_runner(None, &Stores::in_memory()), lines, Style::Colour, true).await;
     assert!(shown.contains("script") && shown.contains("\x1b[1;32myou>\x1b[0m "), "{shown}");
     assert!(shown.contains("\x1b[2mSomewhere \x1b[0m"), "thoughts are dimmed: {shown}");
     assert!(shown.contains("Approve? [y/n]") && shown.ends_with("\x1b[2mBye.\x1b[0m\n"), "{shown}");
@@ -205,7 +210,7 @@ async fn ctrl_c_stops_an_answer_and_the_chat_goes_on() {
     let (pressed, interrupts) = Interrupts::channel();
     let paper = Paper { stop_at: Some(("Go to", pressed)), ..Paper::default() };
     let screen = Screen::new(paper.clone(), Style::Plain, true);
-    let runner = demo::runner(Some(Duration::from_millis(5)), Stores::in_memory()).unwrap();
+    let runner = demo_runner(Some(Duration::from_millis(5)), &Stores::in_memory());
     let lines = &b"where should I go?\nhi\n"[..];
     Chat::begin(runner, "ann", None, lines, screen, interrupts).await.unwrap().talk().await.unwrap();
     let text = paper.text();
@@ -219,7 +224,7 @@ async fn ctrl_c_at_the_prompt_leaves_when_pressed_twice() {
     pressed.send(()).unwrap();
     let paper = Paper::default();
     let screen = Screen::new(paper.clone(), Style::Plain, true);
-    let runner = demo::runner(None, Stores::in_memory()).unwrap();
+    let runner = demo_runner(None, &Stores::in_memory());
     Chat::begin(runner, "ann", None, &b"hi\n"[..], screen, interrupts).await.unwrap().talk().await.unwrap();
     let text = paper.text();
     assert!(text.ends_with("you> \nPress Ctrl-C again to leave, or go on.\nyou> \nBye.\n"), "{text}");
@@ -261,7 +266,7 @@ async fn one_answer_tells_how_it_ended() {
         ("book 2 nights in Rome", "n\n", Reply::Done),
     ] {
         let screen = Screen::new(io::sink(), Style::Plain, false);
-        let runner = demo::runner(None, Stores::in_memory()).unwrap();
+        let runner = demo_runner(None, &Stores::in_memory());
         let mut chat =
             Chat::begin(runner, "ann", None, input.as_bytes(), screen, Interrupts::never()).await.unwrap();
         assert_eq!(chat.answer(message).await.unwrap(), expected);
