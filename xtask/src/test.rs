@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{budgets, conformance, crash, models, postgres, style, vectors};
+use crate::{budgets, conformance, crash, models, postgres, studio, style, vectors};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -42,6 +42,7 @@ const CHECKS: &[Check] = &[
     Check { name: "postgres", run: postgres::check },
     Check { name: "crash", run: crash::check },
     Check { name: "conformance", run: conformance::check },
+    Check { name: "studio", run: studio::check },
     Check { name: "models", run: models::check },
     Check {
         name: "docs",
@@ -94,6 +95,14 @@ pub(crate) fn succeed(command: &mut Command) -> Verdict {
         Err(error) => {
             Verdict::Failed(format!("{} cannot be started: {error}", command.get_program().display()))
         }
+    }
+}
+
+/// The same, as a result.
+pub(crate) fn passed(verdict: Verdict) -> Result<(), String> {
+    match verdict {
+        Verdict::Passed => Ok(()),
+        Verdict::Failed(why) | Verdict::NotRun(why) => Err(why),
     }
 }
 
