@@ -12,3 +12,7 @@ pub struct HandlersGuide;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/testing.md")]
 pub struct Testing;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/deploy.md")]
+pub struct Deploy;
