@@ -16,3 +16,15 @@ pub struct Testing;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/deploy.md")]
 pub struct Deploy;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/migrate/google-adk.md")]
+pub struct FromGoogleAdk;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/migrate/eino.md")]
+pub struct FromEino;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/migrate/langchain.md")]
+pub struct FromLangChain;
