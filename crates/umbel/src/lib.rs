@@ -307,6 +307,7 @@
 //! | `models` | `umbel::models`: models at OpenAI and all who speak like it, Anthropic, Gemini and Ollama | No |
 //! | `outside` | `umbel::outside`: tools for HTTP services, by OpenAPI and behind a guard, and for commands | No |
 //! | `jwks-url` | The server's tokens checked with keys from a web address | No |
+//! | `studio` | Pages that show what agents do, served with them | No |
 
 pub mod guide;
 
