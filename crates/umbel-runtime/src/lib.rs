@@ -12,7 +12,7 @@
 //!   closures
 //! - [`plugin`], [`legacy`], [`mod@per_run`]: other forms of a handler; [`explain`]: what came of all of them
 //! - [`usage`]: what models took and what it costs
-//! - [`eval`]: cases that agents are measured by; [`StandIn`]: who answers in the place of tools and models
+//! - [`eval`]: cases that agents are measured by; [`replay`]: sessions that are run again; [`StandIn`]
 //! - [`backoff`], [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
 //! Of Umbel it knows `umbel-core`, and `#[handler]`.
@@ -38,6 +38,7 @@ pub mod output_schema;
 pub mod per_run;
 pub mod planner;
 pub mod plugin;
+pub mod replay;
 pub mod runner;
 mod session_manager;
 mod spans;
