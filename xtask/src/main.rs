@@ -6,6 +6,7 @@
 
 mod budgets;
 mod conformance;
+mod copilotkit;
 mod crash;
 mod fuzz;
 mod http;
@@ -30,6 +31,8 @@ commands:
       --events          only the events of the tests
       --only NAME,...   only the checks of the server whose name contains one of these; --list names them
       --verbose         shows what the official client complains about
+  copilotkit
+      builds examples/copilotkit and drives it with a headless Chromium, against `umbel serve`
   crash [--short] [--target NAME] [--scenario NAME] [--random N] [--stops N] [--server-kills N] [--seed N]
       kills processes that run agents, and the database server, and shows that nothing is lost
       --short           what `cargo xtask test crash` does
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("conformance") => conformance::main(args),
+        Some("copilotkit") => copilotkit::main(),
         Some("crash") => crash::main(args),
         Some(crash::CHILD) => crash::child_main(args),
         Some("fuzz") => fuzz::main(args),

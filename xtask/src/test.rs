@@ -47,7 +47,7 @@ const CHECKS: &[Check] = &[
         name: "docs",
         run: || cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]),
     },
-    Check { name: "example", run: || cargo(&["run", "--quiet", "-p", "umbel", "--example", "weather"], &[]) },
+    Check { name: "example", run: || cargo(&["test", "--quiet", "-p", "umbel-examples"], &[]) },
     Check { name: "budgets", run: budgets::check },
 ];
 

@@ -62,6 +62,7 @@ pub struct AgentEndpoint {
     pub(crate) config: Option<Arc<ToConfig>>,
     pub(crate) state: Option<Arc<ToState>>,
     pub(crate) user: Option<Arc<ToName>>,
+    pub(crate) suggestions: Vec<String>,
     app: Option<Arc<ToName>>,
     /// The apps that requests were about, besides the runner's.
     apps: Arc<Mutex<BTreeSet<SmolStr>>>,
@@ -83,6 +84,7 @@ impl AgentEndpoint {
             config: None,
             state: None,
             user: None,
+            suggestions: Vec::new(),
             app: None,
             apps: Arc::default(),
         }
@@ -178,6 +180,12 @@ impl AgentEndpoint {
         make: impl Fn(&Parts, &Principal) -> Result<String, Problem> + Send + Sync + 'static,
     ) -> Self {
         self.app = Some(Arc::new(make));
+        self
+    }
+
+    /// What people may say to it first. Front ends offer it.
+    pub fn suggestions<S: Into<String>>(mut self, suggestions: impl IntoIterator<Item = S>) -> Self {
+        self.suggestions = suggestions.into_iter().map(Into::into).collect();
         self
     }
 

@@ -8,12 +8,16 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use smol_str::SmolStr;
 use umbel_core::Error;
 
 use crate::app::App;
 use crate::auth::Principal;
 use crate::metrics::Counted;
 use crate::problem::Problem;
+
+/// Where the studio is, below the base path.
+pub(crate) const STUDIO: &str = "/studio";
 
 /// Where requests may come from.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +28,8 @@ pub(crate) struct Gate {
     pub(crate) origins: Vec<String>,
     /// Paths that anybody may ask for.
     pub(crate) open: Vec<String>,
+    /// What comes before the path of the studio, if there is one: its pages may be read by anybody.
+    pub(crate) studio_at: Option<SmolStr>,
 }
 
 impl Gate {
@@ -44,6 +50,17 @@ impl Gate {
         }
         let message = "pages of that origin may not ask this server: see `allow_origin`";
         Err(Problem::new(StatusCode::FORBIDDEN, "ORIGIN_NOT_ALLOWED", message))
+    }
+
+    /// Whether nobody needs to say who they are.
+    fn is_open(&self, method: &Method, path: &str) -> bool {
+        let reads = *method == Method::GET || *method == Method::HEAD;
+        let is_page = |base: &SmolStr| {
+            let Some(path) = path.strip_prefix(base.as_str()) else { return false };
+            let below = path.strip_prefix(STUDIO);
+            path == "/" || below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+        };
+        self.open.iter().any(|open| open == path) || reads && self.studio_at.as_ref().is_some_and(is_page)
     }
 
     fn allows(&self, origin: &str) -> bool {
@@ -99,7 +116,7 @@ async fn enter(app: &App, request: Request) -> Result<Option<Request>, Problem> 
         return Ok(None);
     }
     // Whether the server is alive is no secret.
-    if !app.gate.open.iter().any(|path| path == head.uri.path()) {
+    if !app.gate.is_open(&head.method, head.uri.path()) {
         let principal = match &app.auth {
             Some(auth) => auth.principal(&head).await?,
             None => Principal::local(),

@@ -13,6 +13,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+mod agents;
 mod app;
 mod auth;
 mod body;
@@ -41,7 +42,12 @@ mod runs;
 mod server;
 mod state;
 mod steps;
+#[cfg(feature = "studio")]
+mod studio;
 mod sweep;
+mod thread_events;
+mod thread_list;
+mod threads;
 mod tokens;
 mod watched;
 

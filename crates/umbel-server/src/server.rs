@@ -32,7 +32,7 @@ use crate::problem::Problem;
 use crate::resolve::{Asking, Choice};
 use crate::runs::{Runs, ServerLimits};
 use crate::sweep::{Sweep, sweep_on};
-use crate::{post, routes, steps};
+use crate::{agents, post, routes, steps, thread_events, thread_list, threads};
 
 /// How often runs that nobody looks at, and those that are over, are seen to.
 const TIDY: Duration = Duration::from_millis(500);
@@ -48,6 +48,8 @@ pub struct Server {
     base: SmolStr,
     hosts: Vec<String>,
     origins: Vec<String>,
+    studio: bool,
+    inspect: Option<bool>,
 }
 
 impl Server {
@@ -116,10 +118,26 @@ impl Server {
         self
     }
 
+    /// Whether clients may look into agents and their work: what agents are made of, what models were asked, the log of a
+    /// thread, where the time of a run went. Without auth they may unless said otherwise; with auth they may not, since
+    /// instructions and logs are not every user's business.
+    pub fn inspect(mut self, allowed: bool) -> Self {
+        self.inspect = Some(allowed);
+        self
+    }
+
+    /// Serves the studio at `/studio/`, pages that show what agents do, and leads there from `/`. Its files are open to
+    /// all; what they show has to be asked for like everything else.
+    #[cfg(feature = "studio")]
+    pub fn studio(mut self, served: bool) -> Self {
+        self.studio = served;
+        self
+    }
+
     /// Checks everything and makes the service.
     pub fn build(self) -> Result<Service> {
         let refuse = |message: String| Err(Error::new(ErrorKind::Build, message));
-        let Self { agents, choices, sweep, auth, limits, base, mut hosts, origins } = self;
+        let Self { agents, choices, sweep, auth, limits, base, mut hosts, origins, studio, inspect } = self;
         let mut offers = Vec::new();
         for (path, agent) in agents {
             offers.push((path, Arc::new(agent), None));
@@ -136,30 +154,40 @@ impl Server {
         if auth.is_none() || !hosts.is_empty() {
             hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
         }
-        let open = ["/health", "/ready"].map(|path| format!("{base}{path}")).to_vec();
-        let mut taken = open.clone();
-        taken.push(format!("{base}/metrics"));
+        let own = |path: &str| format!("{base}{path}");
+        let mut taken = ["/health", "/ready", "/metrics", "/agents"].map(own).to_vec();
+        for (path, ..) in &mut offers {
+            *path = smol_str::format_smolstr!("{base}/{}", path.trim_matches('/'));
+            let is_page = studio && format!("{path}/").starts_with(&own("/studio/"));
+            if is_page || taken.iter().any(|known| known == path) {
+                return refuse(format!("the path `{path}` is taken: choose another"));
+            }
+            taken.push(path.to_string());
+        }
+        let open = ["/health", "/ready"].map(own).to_vec();
         let app = Arc::new(App {
             runs: Runs::new(limits),
-            gate: Gate { hosts, origins, open },
+            inspect: inspect.unwrap_or(auth.is_none()),
+            gate: Gate { hosts, origins, open, studio_at: studio.then(|| base.clone()) },
             auth,
             metrics: Metrics::default(),
+            listed: agents::list(offers.iter().map(|(path, agent, _)| (path, &**agent))),
             agents: offers.iter().flat_map(|(_, agent, choice)| all_of(agent, choice.as_deref())).collect(),
             sweep,
         });
         let mut router = Router::new()
-            .route(&format!("{base}/health"), get(health))
-            .route(&format!("{base}/ready"), get(ready))
-            .route(&format!("{base}/metrics"), get(metrics))
+            .route(&own("/health"), get(health))
+            .route(&own("/ready"), get(ready))
+            .route(&own("/metrics"), get(metrics))
+            .route(&own("/agents"), get(agents::listed))
             .with_state(app.clone());
         for (path, endpoint, choice) in offers {
-            let path = smol_str::format_smolstr!("{base}/{}", path.trim_matches('/'));
-            if taken.iter().any(|known| *known == *path) {
-                return refuse(format!("the path `{path}` is taken: choose another"));
-            }
-            taken.push(path.to_string());
             let offered = Offered { app: app.clone(), endpoint, choice, path };
             router = router.merge(agent_routes(offered));
+        }
+        #[cfg(feature = "studio")]
+        if studio {
+            router = router.merge(crate::studio::routes(&base));
         }
         let router = router.fallback(async || Problem::not_found("page"));
         let router = router.method_not_allowed_fallback(async || {
@@ -190,10 +218,15 @@ fn agent_routes(offered: Offered) -> Router {
         .route(&format!("{path}/runs/{{run}}/cancel"), post(routes::cancel))
         .route(&format!("{path}/runs/{{run}}/steps"), get(steps::steps))
         .route(&format!("{path}/runs/{{run}}/steps/{{step}}/request"), get(steps::request))
-        .route(&format!("{path}/threads"), get(routes::threads))
-        .route(&format!("{path}/threads/{{thread}}"), get(routes::read_thread).delete(routes::delete_thread))
-        .route(&format!("{path}/threads/{{thread}}/runs"), get(routes::thread_runs))
-        .route(&format!("{path}/threads/{{thread}}/fork"), post(routes::fork_thread))
+        .route(&format!("{path}/graph"), get(agents::graph))
+        .route(&format!("{path}/threads"), get(thread_list::threads))
+        .route(
+            &format!("{path}/threads/{{thread}}"),
+            get(threads::read_thread).delete(threads::delete_thread),
+        )
+        .route(&format!("{path}/threads/{{thread}}/events"), get(thread_events::events))
+        .route(&format!("{path}/threads/{{thread}}/runs"), get(threads::thread_runs))
+        .route(&format!("{path}/threads/{{thread}}/fork"), post(threads::fork_thread))
         .with_state(offered)
 }
 

@@ -306,6 +306,7 @@
 //! | `server` | `umbel::server` and `umbel::agui`: agents offered to AG-UI front ends | No |
 //! | `models` | `umbel::models`: models at OpenAI and all who speak like it, Anthropic, Gemini and Ollama | No |
 //! | `jwks-url` | The server's tokens checked with keys from a web address | No |
+//! | `studio` | Pages that show what agents do, served with them | No |
 
 pub mod guide;
 

@@ -126,7 +126,11 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
             None => runner.create_session(user).await?.key,
             Some(id) => {
                 let key = SessionKey::new(runner.app(), user, id)?;
-                if runner.sessions().get(&key, EventFilter { recent: Some(0), after: None }).await?.is_none()
+                if runner
+                    .sessions()
+                    .get(&key, EventFilter { recent: Some(0), ..EventFilter::default() })
+                    .await?
+                    .is_none()
                 {
                     runner.create_session_with(user, id, Object::new()).await?;
                 }

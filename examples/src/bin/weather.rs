@@ -1,12 +1,12 @@
-//! A weather agent with one tool, on the scripted model: runs anywhere, without a key.
+//! The first tool: a weather agent on the scripted model. It runs anywhere, without a key.
 //!
-//! `cargo run -p umbel --example weather`
+//! `cargo run -p umbel-examples --bin weather`
 
 use serde_json::{Value, json};
 use umbel::{LlmAgent, Result, Runner, ScriptedModel, tool};
 
 /// Tells the weather of a city.
-#[tool]
+#[tool(read_only)]
 async fn get_weather(
     /// The city's name.
     city: String,
@@ -16,12 +16,13 @@ async fn get_weather(
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    // What the model will say: first a call, then words.
     let model =
         ScriptedModel::new("demo").call("get_weather", json!({"city": "Paris"})).text("Sunny, 18 °C.");
     let agent = LlmAgent::new("weather").model(model).instruction("Be brief.").tool(get_weather);
     let runner = Runner::new("demo", agent)?;
     let session = runner.create_session("ann").await?;
     let answer = runner.run(&session.key, "How is the weather in Paris?").text().await?;
-    assert_eq!(answer, "Sunny, 18 °C.");
+    println!("{answer}");
     Ok(())
 }
