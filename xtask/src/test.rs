@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{budgets, conformance, crash, models, postgres, studio, style, vectors};
+use crate::{budgets, conformance, crash, models, pages, postgres, studio, style, vectors};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -33,6 +33,7 @@ struct Check {
 const CHECKS: &[Check] = &[
     Check { name: "format", run: || cargo(&["fmt", "--all", "--check"], &[]) },
     Check { name: "style", run: style::check },
+    Check { name: "pages", run: pages::check },
     Check {
         name: "lints",
         run: || cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),

@@ -117,6 +117,7 @@ export function jsonForm(room, label, value, send, check, done) {
 function answerForm(card, asked, settle) {
   const schema = asked.responseSchema ?? { type: "string" };
   const isRecord = schema.type === "object" && schema.properties;
+  /** @type {[string, any][]} */
   const fields = isRecord ? Object.entries(schema.properties) : [["", schema]];
   const required = new Set(isRecord ? (schema.required ?? []) : [""]);
   /** @type {[string, () => any][]} */

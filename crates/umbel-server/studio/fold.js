@@ -229,6 +229,7 @@ function startRun(talk, event) {
 
 /** @param {Conversation} talk @param {AguiEvent} event */
 function endRun(talk, event) {
+  /** @type {Run} */
   const run = talk.run ?? { runId: event.runId ?? "", status: "running" };
   const outcome = event.outcome ?? { type: "success" };
   if (event.type === "RUN_ERROR") {

@@ -14,8 +14,8 @@ function isWriting(target) {
 
 /** Listens for the keys. `?` lists them. @param {Shortcut[]} shortcuts */
 export function listenForKeys(shortcuts) {
-  const help = { key: "?", label: "Show these keys", run: () => showKeys(all) };
-  const all = [...shortcuts, help];
+  /** @type {Shortcut[]} */
+  const all = [...shortcuts, { key: "?", label: "Show these keys", run: () => showKeys(all) }];
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     if (event.key === "Escape" && isWriting(event.target) && !document.querySelector("dialog[open]")) {

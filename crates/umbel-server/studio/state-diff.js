@@ -50,13 +50,14 @@ export function diff(before, after, path = "", marks = new Map()) {
 /** The state after a change, with what was removed still in it, so that it can be shown. @param {any} before @param {any} after @returns {any} */
 export function withRemoved(before, after) {
   if (!isTree(before) || !isTree(after) || Array.isArray(before) !== Array.isArray(after)) return after;
-  if (Array.isArray(after)) return [...after.map((one, at) => (at < before.length ? withRemoved(before[at], one) : one)), ...before.slice(after.length)];
-  const merged = { ...after };
-  for (const key of Object.keys(before)) merged[key] = Object.hasOwn(after, key) ? withRemoved(before[key], after[key]) : before[key];
+  if (Array.isArray(after) && Array.isArray(before)) return [...after.map((one, at) => (at < before.length ? withRemoved(before[at], one) : one)), ...before.slice(after.length)];
+  /** @type {Record<string, any>[]} */
+  const [old = {}, merged = {}] = [before, { ...after }];
+  for (const key of Object.keys(old)) merged[key] = Object.hasOwn(merged, key) ? withRemoved(old[key], merged[key]) : old[key];
   return merged;
 }
 
-/** @param {unknown} value */
+/** @param {any} value @returns {value is Record<string, any>} */
 function isTree(value) {
   return typeof value === "object" && value !== null;
 }
