@@ -144,6 +144,14 @@ fn offline_test() {
 }
 
 #[test]
+fn desk_tells_what_it_is_made_of() {
+    let told = said(env!("CARGO_BIN_EXE_desk"), &["explain"]);
+    for part in ["find_order", "note_problem", "refund", "audit", "approve"] {
+        assert!(told.contains(part), "{part} is missing in {told}");
+    }
+}
+
+#[test]
 fn usage() {
     let told = said(env!("CARGO_BIN_EXE_usage"), &[]);
     let lines: Vec<&str> = told.lines().collect();

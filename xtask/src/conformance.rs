@@ -14,7 +14,7 @@ const CRATES: [&str; 2] = ["umbel-agui", "umbel-server"];
 
 /// `cargo xtask test conformance`: the events of all tests, and the server with every check.
 pub(crate) fn check() -> Verdict {
-    let packages = match Packages::install("agui") {
+    let packages = match Packages::install("conformance/agui") {
         Ok(packages) => packages,
         Err(why) => return Verdict::NotRun(why),
     };
@@ -29,12 +29,10 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> ExitCode {
     let args: Vec<String> = args.collect();
     let verdict = match args.first().map(String::as_str) {
         None => check(),
-        Some("--events") => {
-            Packages::install("agui").map_or_else(Verdict::Failed, |packages| check_events(&packages))
-        }
-        Some("--only" | "--verbose" | "--list") => {
-            Packages::install("agui").map_or_else(Verdict::Failed, |packages| check_server(&packages, &args))
-        }
+        Some("--events") => Packages::install("conformance/agui")
+            .map_or_else(Verdict::Failed, |packages| check_events(&packages)),
+        Some("--only" | "--verbose" | "--list") => Packages::install("conformance/agui")
+            .map_or_else(Verdict::Failed, |packages| check_server(&packages, &args)),
         Some(other) => {
             eprintln!("there is no option `{other}`; there are --events, --only, --list and --verbose");
             return ExitCode::from(2);

@@ -6,6 +6,7 @@
 
 mod budgets;
 mod conformance;
+mod copilotkit;
 mod crash;
 mod fuzz;
 mod http;
@@ -13,9 +14,11 @@ mod model_bench;
 mod models;
 mod onion;
 mod packages;
+mod pages;
 mod postgres;
 mod server;
 mod stores;
+mod studio;
 mod style;
 mod test;
 mod vectors;
@@ -30,6 +33,8 @@ commands:
       --events          only the events of the tests
       --only NAME,...   only the checks of the server whose name contains one of these; --list names them
       --verbose         shows what the official client complains about
+  copilotkit
+      builds examples/copilotkit and drives it with a headless Chromium, against `umbel serve`
   crash [--short] [--target NAME] [--scenario NAME] [--random N] [--stops N] [--server-kills N] [--seed N]
       kills processes that run agents, and the database server, and shows that nothing is lost
       --short           what `cargo xtask test crash` does
@@ -45,7 +50,7 @@ commands:
       serves a real small model on this machine and runs an agent on it, streamed and with a schema
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, lints, tests, vectors, postgres, crash, conformance, models, docs, example, budgets
+      format, style, pages, lints, tests, vectors, postgres, crash, conformance, studio, models, docs, example, budgets
   bench http
       what serving agents costs, beside a raw handler that writes the same bytes
   bench models
@@ -87,6 +92,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("conformance") => conformance::main(args),
+        Some("copilotkit") => copilotkit::main(),
         Some("crash") => crash::main(args),
         Some(crash::CHILD) => crash::child_main(args),
         Some("fuzz") => fuzz::main(args),

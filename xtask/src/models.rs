@@ -18,7 +18,7 @@ const MOCK: &str = "node_modules/@copilotkit/aimock/dist/cli.js";
 
 /// `cargo xtask test models`: every provider against the mock.
 pub(crate) fn check() -> Verdict {
-    let packages = match Packages::install("models") {
+    let packages = match Packages::install("conformance/models") {
         Ok(packages) => packages,
         Err(why) => return Verdict::NotRun(why),
     };

@@ -1,12 +1,15 @@
 //! A server that a check needs: it says where it listens, and is killed when the check is over.
 
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// What a server says once it can be reached, somewhere in a line.
-const LISTENING: &str = "listening on ";
+use crate::test::{Verdict, cargo, target};
+
+/// How the address begins that a server says once it can be reached, somewhere in a line.
+const SCHEME: &str = "http://";
 
 /// How long it may take until then.
 const START: Duration = Duration::from_secs(60);
@@ -41,6 +44,22 @@ impl Server {
     }
 }
 
+/// Builds the binary `umbel` and says where it is.
+pub(crate) fn build_umbel() -> Result<PathBuf, String> {
+    match cargo(&["build", "--quiet", "-p", "umbel-cli"], &[]) {
+        Verdict::Passed => Ok(target().join("debug").join("umbel")),
+        Verdict::Failed(why) | Verdict::NotRun(why) => Err(why),
+    }
+}
+
+/// `umbel serve` on any free port, with its sessions in a file of that folder.
+pub(crate) fn serve_umbel(umbel: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(umbel);
+    let store = format!("sqlite:{}", folder.join("sessions.db").display());
+    command.args(["serve", "--port", "0", "--store", &store]).current_dir(folder);
+    command
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
@@ -49,9 +68,11 @@ impl Drop for Server {
     }
 }
 
-/// The address in what a server says.
+/// The address in what a server says, without a path.
 fn address_of(line: &str) -> Option<String> {
-    line.split_once(LISTENING).map(|(_, address)| address.trim().to_owned())
+    let (_, rest) = line.split_once(SCHEME)?;
+    let host = rest.split(|c: char| c == '/' || c.is_whitespace()).next()?;
+    Some(format!("{SCHEME}{host}"))
 }
 
 #[cfg(test)]
@@ -59,10 +80,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_what_follows_listening_on() {
+    fn the_address_is_found_in_what_a_server_says() {
         let address = Some("http://127.0.0.1:1".to_owned());
         assert_eq!(address_of("listening on http://127.0.0.1:1\n"), address);
         assert_eq!(address_of("[mock] server listening on http://127.0.0.1:1"), address);
+        assert_eq!(address_of("  http://127.0.0.1:1/guide  a travel guide"), address);
         assert_eq!(address_of("hello"), None);
     }
 }

@@ -66,7 +66,8 @@ pub struct Translator {
     cast: Arc<Cast>,
     thread: SmolStr,
     run: SmolStr,
-    /// The front end knows of interrupts; one that does not gets them as calls.
+    /// The front end knows of interrupts, and of outcomes with more than a name; one that does not gets interrupts as
+    /// calls, and no outcome: some refuse a whole run for a field that they do not know.
     knows_interrupts: bool,
     drafts: SmallVec<[Draft; 1]>,
     /// In the order of their ids: then those that are done are told of in the same order, whoever of them spoke first.
@@ -339,20 +340,21 @@ impl Translator {
                 let (message, code) = (Cow::Borrowed(&**message), Some(Cow::Borrowed(&**code)));
                 return sink(EventKind::RunError { message, code, usage }.into());
             }
-            Ending::Cancelled => RunOutcome::Cancelled,
-            Ending::Interrupted(interrupts) if self.knows_interrupts => RunOutcome::Interrupt {
+            _ if !self.knows_interrupts => None,
+            Ending::Cancelled => Some(RunOutcome::Cancelled),
+            Ending::Interrupted(interrupts) => Some(RunOutcome::Interrupt {
                 interrupts: interrupts.iter().map(interrupt_on_the_wire).collect::<Vec<AguiInterrupt>>(),
-            },
+            }),
             _ => {
                 let pending = self.pending.iter().map(|id| id.as_str().into()).collect();
-                RunOutcome::Success { pending_tool_call_ids: pending }
+                Some(RunOutcome::Success { pending_tool_call_ids: pending })
             }
         };
         let finished = EventKind::RunFinished {
             thread_id: Cow::Borrowed(&self.thread),
             run_id: Cow::Borrowed(&self.run),
             result: self.result.take().map(Cow::Owned),
-            outcome: Some(outcome),
+            outcome,
             usage,
         };
         sink(finished.into());

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde::Serialize;
 use smol_str::SmolStr;
 
 use crate::callbacks::Callbacks;
@@ -23,6 +24,11 @@ pub trait Agent: Send + Sync {
     /// What it is good for; other agents read this when they decide whom to hand over to.
     fn description(&self) -> &str {
         ""
+    }
+
+    /// What kind of agent it is, for people who look at it.
+    fn kind(&self) -> AgentKind {
+        AgentKind::Other
     }
 
     /// The agents below it.
@@ -108,6 +114,10 @@ impl<A: Agent + ?Sized> Agent for Arc<A> {
         (**self).description()
     }
 
+    fn kind(&self) -> AgentKind {
+        (**self).kind()
+    }
+
     fn sub_agents(&self) -> &[Arc<dyn Agent>] {
         (**self).sub_agents()
     }
@@ -167,6 +177,24 @@ impl<A: Agent + ?Sized> Agent for Arc<A> {
     fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<()>> {
         (**self).run(run)
     }
+}
+
+/// What kind of agent an agent is. Nothing is decided by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum AgentKind {
+    /// It thinks with a model.
+    Llm,
+    /// It runs others one after the other.
+    Sequential,
+    /// It runs others side by side.
+    Parallel,
+    /// It runs others again and again.
+    Loop,
+    /// Something else.
+    #[default]
+    Other,
 }
 
 /// What extends an agent, in the order in which it comes, outermost first.

@@ -293,9 +293,10 @@ impl Slot {
         });
         let after = filter.after.unwrap_or(f64::NEG_INFINITY);
         let events = events.filter(|event| event.timestamp >= after);
-        match filter.recent {
-            None => events.cloned().collect(),
-            Some(recent) => {
+        match (filter.first, filter.recent) {
+            (Some(first), _) => events.take(first).cloned().collect(),
+            (None, None) => events.cloned().collect(),
+            (None, Some(recent)) => {
                 let all: Vec<_> = events.cloned().collect();
                 let skip = all.len().saturating_sub(recent);
                 all.into_iter().skip(skip).collect()
@@ -568,9 +569,13 @@ impl SessionStore for InMemorySessions {
             .filter(|(key, _)| filter.user.is_none_or(|user| user == key.user()))
             .filter(|(_, slot)| slot.updated_at < filter.before)
             .map(|(key, slot)| slot.idle(key, &inner.shared))
-            .filter(|idle| filter.after.is_none_or(|last| by_change(last, idle).is_lt()))
             .collect();
-        found.sort_by(by_change);
+        let order = |a: &Idle, b: &Idle| match filter.newest_first {
+            true => by_change(b, a),
+            false => by_change(a, b),
+        };
+        found.retain(|idle| filter.after.is_none_or(|last| order(last, idle).is_lt()));
+        found.sort_by(order);
         found.truncate(filter.limit);
         Work::done(Ok(found))
     }

@@ -62,7 +62,7 @@ pub mod view;
 pub mod work;
 
 pub use actions::{Actions, Compaction, Confirmation, ModelUsage};
-pub use agent::{AfterOrder, Agent, AgentTree, Extending, Mode, NodeId, TransferPolicy};
+pub use agent::{AfterOrder, Agent, AgentKind, AgentTree, Extending, Mode, NodeId, TransferPolicy};
 pub use artifact::{ArtifactStore, InMemoryArtifacts};
 pub use callbacks::{AgentCallback, Callbacks};
 pub use cancel::{CancelReason, CancelToken, SafePoint};

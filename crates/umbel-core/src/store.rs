@@ -99,6 +99,8 @@ pub struct EventFilter {
     pub recent: Option<usize>,
     /// Only events at or after this time, seconds since 1970.
     pub after: Option<f64>,
+    /// Only the oldest so many; `recent` does not count then.
+    pub first: Option<usize>,
 }
 
 /// What is to be written when a lease is taken.
@@ -202,12 +204,14 @@ pub struct IdleFilter<'a> {
     pub after: Option<&'a Idle>,
     /// So many at most.
     pub limit: usize,
+    /// Those that changed last come first. What comes after one is older then.
+    pub newest_first: bool,
 }
 
 impl<'a> IdleFilter<'a> {
     /// The first hundred of all users.
     pub fn before(time: f64) -> Self {
-        Self { before: time, user: None, after: None, limit: 100 }
+        Self { before: time, user: None, after: None, limit: 100, newest_first: false }
     }
 
     /// The same, of one user.
@@ -225,6 +229,12 @@ impl<'a> IdleFilter<'a> {
     /// The same, so many at most.
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// The same, those that changed last first.
+    pub fn newest_first(mut self) -> Self {
+        self.newest_first = true;
         self
     }
 }

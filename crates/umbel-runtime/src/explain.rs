@@ -3,17 +3,27 @@
 use std::fmt;
 
 use smol_str::SmolStr;
-use umbel_core::{Agent, Handler, Hooks, Result, Words};
+use umbel_core::{Agent, AgentKind, AgentPlan, AgentTree, Handler, Hooks, NodeId, Result, Words};
 
 use crate::configure::{Change, configured};
 use crate::runner::Runner;
-use crate::team::{Extras, Team};
+use crate::team::{Extras, Team, transfer_targets};
 
 /// What came of an agent and all that extends it.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Explanation {
     /// The agent.
     pub agent: SmolStr,
+    /// What kind of agent it is.
+    pub kind: AgentKind,
+    /// What it is good for.
+    pub description: String,
+    /// Who stands above it.
+    pub parent: Option<SmolStr>,
+    /// The model it thinks with, its own or that of an agent above it.
+    pub model: Option<SmolStr>,
+    /// Whom it may hand over to.
+    pub transfers_to: Vec<SmolStr>,
     /// For each hook that anyone has, who is asked, in order. Around calls the first is outermost.
     pub hooks: Vec<(&'static str, Vec<SmolStr>)>,
     /// The parts of its instruction, with who put them there.
@@ -22,13 +32,16 @@ pub struct Explanation {
     pub tools: Vec<(SmolStr, SmolStr)>,
     /// What is worth a second look.
     pub notes: Vec<String>,
+    /// What it works with, with all that handlers made of it.
+    #[serde(skip)]
+    pub plan: AgentPlan,
 }
 
 impl Runner {
     /// What came of each agent and all that extends it, parents before children.
     pub fn explain(&self) -> Result<Vec<Explanation>> {
         let team = self.team();
-        team.tree.ids().map(|id| explain_one(team, team.tree.node(id)?.agent.as_ref(), id)).collect()
+        team.tree.ids().map(|id| explain_one(team, id)).collect()
     }
 }
 
@@ -41,8 +54,33 @@ pub(crate) fn explain_alone(
     explained(agent, &Extras::default(), &onion)
 }
 
-fn explain_one(team: &Team, agent: &dyn Agent, id: umbel_core::NodeId) -> Result<Explanation> {
-    explained(agent, &team.extras, &team.place(id)?.onion)
+fn explain_one(team: &Team, id: NodeId) -> Result<Explanation> {
+    let (tree, node) = (&*team.tree, team.tree.node(id)?);
+    let name = |id: NodeId| tree.node(id).map(|node| node.source.author.clone());
+    let targets = match node.agent.transfer().by_model {
+        true => transfer_targets(tree, id)?,
+        false => Vec::new(),
+    };
+    Ok(Explanation {
+        parent: node.parent.map(name).transpose()?,
+        model: model_of(tree, id),
+        transfers_to: targets.into_iter().map(name).collect::<Result<_>>()?,
+        ..explained(node.agent.as_ref(), &team.extras, &team.place(id)?.onion)?
+    })
+}
+
+/// The name of the model that an agent thinks with; `None` if it does not think with one.
+fn model_of(tree: &AgentTree, id: NodeId) -> Option<SmolStr> {
+    let mut node = tree.node(id).ok()?;
+    if node.agent.kind() != AgentKind::Llm {
+        return Some(node.agent.model()?.name().into());
+    }
+    loop {
+        match node.agent.model() {
+            Some(model) => return Some(model.name().into()),
+            None => node = tree.node(node.parent?).ok()?,
+        }
+    }
 }
 
 fn explained(agent: &dyn Agent, extras: &Extras, onion: &crate::onion::Onion) -> Result<Explanation> {
@@ -77,10 +115,15 @@ fn explained(agent: &dyn Agent, extras: &Extras, onion: &crate::onion::Onion) ->
     notes.extend(lints(extras, own, onion));
     Ok(Explanation {
         agent: agent.name().into(),
+        kind: agent.kind(),
+        description: agent.description().to_owned(),
+        model: agent.model().map(|model| model.name().into()),
         hooks: used.map(|(hook, list)| (*hook, names(list))).collect(),
         instruction: instruction.collect(),
         tools: tools.collect(),
         notes,
+        plan,
+        ..Explanation::default()
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::StatusCode;
 use serde_json::Value;
 use smol_str::SmolStr;
 
@@ -9,6 +10,7 @@ use crate::auth::Auth;
 use crate::endpoint::AgentEndpoint;
 use crate::gate::Gate;
 use crate::metrics::Metrics;
+use crate::problem::Problem;
 use crate::resolve::Choice;
 use crate::runs::Runs;
 use crate::sweep::Sweep;
@@ -23,8 +25,21 @@ pub(crate) struct App {
     pub(crate) agents: Vec<Arc<AgentEndpoint>>,
     /// What is told of them.
     pub(crate) listed: Value,
+    /// Whether clients may look into agents and their work.
+    pub(crate) inspect: bool,
     /// When idle sessions are deleted, if somebody said so.
     pub(crate) sweep: Option<Option<Sweep>>,
+}
+
+impl App {
+    /// A problem unless clients may look into agents and their work.
+    pub(crate) fn check_inspect(&self) -> Result<(), Problem> {
+        if self.inspect {
+            return Ok(());
+        }
+        let message = "this server does not let its clients look into agents and their work: see `inspect`";
+        Err(Problem::new(StatusCode::NOT_FOUND, "INSPECTION_OFF", message))
+    }
 }
 
 /// What the routes of one agent share.

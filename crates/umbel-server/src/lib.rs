@@ -45,6 +45,9 @@ mod steps;
 #[cfg(feature = "studio")]
 mod studio;
 mod sweep;
+mod thread_events;
+mod thread_list;
+mod threads;
 mod tokens;
 mod watched;
 

@@ -32,7 +32,7 @@ use crate::problem::Problem;
 use crate::resolve::{Asking, Choice};
 use crate::runs::{Runs, ServerLimits};
 use crate::sweep::{Sweep, sweep_on};
-use crate::{agents, post, routes, steps};
+use crate::{agents, post, routes, steps, thread_events, thread_list, threads};
 
 /// How often runs that nobody looks at, and those that are over, are seen to.
 const TIDY: Duration = Duration::from_millis(500);
@@ -49,6 +49,7 @@ pub struct Server {
     hosts: Vec<String>,
     origins: Vec<String>,
     studio: bool,
+    inspect: Option<bool>,
 }
 
 impl Server {
@@ -117,6 +118,14 @@ impl Server {
         self
     }
 
+    /// Whether clients may look into agents and their work: what agents are made of, what models were asked, the log of a
+    /// thread, where the time of a run went. Without auth they may unless said otherwise; with auth they may not, since
+    /// instructions and logs are not every user's business.
+    pub fn inspect(mut self, allowed: bool) -> Self {
+        self.inspect = Some(allowed);
+        self
+    }
+
     /// Serves the studio at `/studio/`, pages that show what agents do, and leads there from `/`. Its files are open to
     /// all; what they show has to be asked for like everything else.
     #[cfg(feature = "studio")]
@@ -128,7 +137,7 @@ impl Server {
     /// Checks everything and makes the service.
     pub fn build(self) -> Result<Service> {
         let refuse = |message: String| Err(Error::new(ErrorKind::Build, message));
-        let Self { agents, choices, sweep, auth, limits, base, mut hosts, origins, studio } = self;
+        let Self { agents, choices, sweep, auth, limits, base, mut hosts, origins, studio, inspect } = self;
         let mut offers = Vec::new();
         for (path, agent) in agents {
             offers.push((path, Arc::new(agent), None));
@@ -158,6 +167,7 @@ impl Server {
         let open = ["/health", "/ready"].map(own).to_vec();
         let app = Arc::new(App {
             runs: Runs::new(limits),
+            inspect: inspect.unwrap_or(auth.is_none()),
             gate: Gate { hosts, origins, open, studio_at: studio.then(|| base.clone()) },
             auth,
             metrics: Metrics::default(),
@@ -208,10 +218,15 @@ fn agent_routes(offered: Offered) -> Router {
         .route(&format!("{path}/runs/{{run}}/cancel"), post(routes::cancel))
         .route(&format!("{path}/runs/{{run}}/steps"), get(steps::steps))
         .route(&format!("{path}/runs/{{run}}/steps/{{step}}/request"), get(steps::request))
-        .route(&format!("{path}/threads"), get(routes::threads))
-        .route(&format!("{path}/threads/{{thread}}"), get(routes::read_thread).delete(routes::delete_thread))
-        .route(&format!("{path}/threads/{{thread}}/runs"), get(routes::thread_runs))
-        .route(&format!("{path}/threads/{{thread}}/fork"), post(routes::fork_thread))
+        .route(&format!("{path}/graph"), get(agents::graph))
+        .route(&format!("{path}/threads"), get(thread_list::threads))
+        .route(
+            &format!("{path}/threads/{{thread}}"),
+            get(threads::read_thread).delete(threads::delete_thread),
+        )
+        .route(&format!("{path}/threads/{{thread}}/events"), get(thread_events::events))
+        .route(&format!("{path}/threads/{{thread}}/runs"), get(threads::thread_runs))
+        .route(&format!("{path}/threads/{{thread}}/fork"), post(threads::fork_thread))
         .with_state(offered)
 }
 

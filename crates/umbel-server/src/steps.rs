@@ -28,6 +28,7 @@ struct Steps {
 
 impl Steps {
     async fn of(offered: &Offered, head: &Parts, run: &SmolStr) -> Result<Self, Problem> {
+        offered.app.check_inspect()?;
         let asking = Asking { head, principal: &principal(head)?, input: None };
         let (thread, mut looked) = (query(&head.uri, "thread"), Looked::new());
         let (offered, key) = find_run(offered, &asking, run, thread.as_deref(), &mut looked).await?;

@@ -22,9 +22,9 @@ impl Group {
     }
 }
 
-/// Makes an agent of a type that has a `group` and an `async fn work(&self, run: &Run) -> Result<()>`.
+/// Makes an agent of that kind of a type that has a `group` and an `async fn work(&self, run: &Run) -> Result<()>`.
 macro_rules! group_agent {
-    ($name:ident) => {
+    ($name:ident, $kind:ident) => {
         impl $name {
             /// What it is good for.
             pub fn description(mut self, description: impl Into<String>) -> Self {
@@ -58,6 +58,10 @@ macro_rules! group_agent {
 
             fn description(&self) -> &str {
                 &self.group.description
+            }
+
+            fn kind(&self) -> umbel_core::AgentKind {
+                umbel_core::AgentKind::$kind
             }
 
             fn sub_agents(&self) -> &[std::sync::Arc<dyn umbel_core::Agent>] {

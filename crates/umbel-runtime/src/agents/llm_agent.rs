@@ -8,10 +8,10 @@ use serde_json::Value;
 use siphasher::sip::SipHasher13;
 use smol_str::SmolStr;
 use umbel_core::{
-    AfterOrder, Agent, AgentPlan, AgentTree, BoxFuture, Callbacks, CodeExecutor, Content, Context, Error,
-    ErrorKind, Event, Extending, GenerateConfig, Handler, InstructionProvider, Mode, Model, ModelRequest,
-    NodeId, Object, Response, Result, Run, Tool, ToolContext, ToolMeta, ToolSet, Toolset, TransferPolicy,
-    Words, Work,
+    AfterOrder, Agent, AgentKind, AgentPlan, AgentTree, BoxFuture, Callbacks, CodeExecutor, Content, Context,
+    Error, ErrorKind, Event, Extending, GenerateConfig, Handler, InstructionProvider, Mode, Model,
+    ModelRequest, NodeId, Object, Response, Result, Run, Tool, ToolContext, ToolMeta, ToolSet, Toolset,
+    TransferPolicy, Words, Work,
 };
 
 use crate::adk_stage::AdkStage;
@@ -467,6 +467,10 @@ impl Agent for LlmAgent {
 
     fn description(&self) -> &str {
         &self.description
+    }
+
+    fn kind(&self) -> AgentKind {
+        AgentKind::Llm
     }
 
     fn sub_agents(&self) -> &[Arc<dyn Agent>] {

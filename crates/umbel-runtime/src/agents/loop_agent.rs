@@ -14,7 +14,7 @@ pub struct LoopAgent {
     rounds: Option<u32>,
 }
 
-group_agent!(LoopAgent);
+group_agent!(LoopAgent, Loop);
 
 impl LoopAgent {
     /// A loop without agents yet.

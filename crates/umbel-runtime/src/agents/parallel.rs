@@ -20,7 +20,7 @@ pub struct Parallel {
     group: Group,
 }
 
-group_agent!(Parallel);
+group_agent!(Parallel, Parallel);
 
 impl Parallel {
     /// A group without agents yet.

@@ -13,7 +13,7 @@ pub struct Sequential {
     group: Group,
 }
 
-group_agent!(Sequential);
+group_agent!(Sequential, Sequential);
 
 impl Sequential {
     /// A sequence without agents yet.

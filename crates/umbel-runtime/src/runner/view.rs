@@ -53,11 +53,29 @@ impl Runner {
 
     /// Events of a session as readers of its runs were given them: what handlers leave of them with `on_output`.
     pub async fn as_seen(&self, key: &SessionKey, events: &List<Arc<Event>>) -> Result<List<Arc<Event>>> {
+        match self.shows_all() {
+            true => Ok(events.clone()),
+            false => Ok(self.each_as_seen(key, events).await?.into_iter().flatten().collect()),
+        }
+    }
+
+    /// Whether no handler has a say in what readers see.
+    fn shows_all(&self) -> bool {
         let team = &self.shared.team;
         let hides = |id: NodeId| team.place(id).is_ok_and(|place| !place.onion.on_output.is_empty());
-        if !team.tree.ids().any(hides) {
-            return Ok(events.clone());
+        !team.tree.ids().any(hides)
+    }
+
+    /// The same with each event in its place: `None` where nothing is left of it.
+    pub async fn each_as_seen(
+        &self,
+        key: &SessionKey,
+        events: &List<Arc<Event>>,
+    ) -> Result<Vec<Option<Arc<Event>>>> {
+        if self.shows_all() {
+            return Ok(events.iter().cloned().map(Some).collect());
         }
+        let team = &self.shared.team;
         let recorder = Recorder::new(self.shared.clone(), self.shared.config.clone(), None);
         let task = Task {
             key: key.clone(),
@@ -68,17 +86,15 @@ impl Runner {
             depth: 0,
         };
         let (parts, _) = parts_of(task);
-        let mut seen = List::new();
+        let mut seen = Vec::with_capacity(events.len());
         for event in events.iter() {
             let Some(node) = team.tree.find(event.author()) else {
-                seen.push(event.clone());
+                seen.push(Some(event.clone()));
                 continue;
             };
             let run = Run::new(RunParts { id: event.run.clone(), ..parts.clone() }, node)?;
             let onion = &team.place(node)?.onion;
-            if let Some(event) = onion::on_output(&onion.on_output, &run, event.clone()).await? {
-                seen.push(event);
-            }
+            seen.push(onion::on_output(&onion.on_output, &run, event.clone()).await?);
         }
         Ok(seen)
     }

@@ -27,7 +27,7 @@ fn endpoint() -> AgentEndpoint {
 }
 
 async fn host(auth: impl Auth + 'static) -> Host {
-    Host::start(Server::new().agent("/chat", endpoint()).auth(auth).build().unwrap()).await
+    Host::start(Server::new().agent("/chat", endpoint()).auth(auth).inspect(true).build().unwrap()).await
 }
 
 /// Everything that can be asked of an agent, about that thread and run. What changes nothing comes first.
@@ -39,6 +39,7 @@ pub(crate) fn routes(agent: &str, thread: &str, run: &str) -> Vec<(Method, Strin
         get(&format!("/runs/{run}/steps")),
         get(&format!("/runs/{run}/steps/1/request?thread={thread}")),
         get(&format!("/threads/{thread}")),
+        get(&format!("/threads/{thread}/events")),
         get(&format!("/threads/{thread}/runs")),
         (Method::POST, format!("{agent}/runs/{run}/cancel"), json!({})),
         (Method::POST, format!("{agent}/threads/{thread}/fork"), json!({})),
@@ -72,7 +73,9 @@ async fn nothing_but_the_state_of_the_server_is_told_to_nobody() {
     let host = host(BearerTokens::from_text("abc ann").unwrap()).await;
     let mut all = routes("/chat", "t", "r");
     all.extend([post("/chat", &input("t", "r", "hi"))]);
-    all.extend(["/chat/capabilities", "/chat/threads", "/metrics", "/nowhere"].map(get));
+    all.extend(
+        ["/chat/capabilities", "/chat/graph", "/chat/threads", "/agents", "/metrics", "/nowhere"].map(get),
+    );
     for route in &all {
         for (given, code, how) in [
             (&[][..], "UNAUTHORIZED", "Bearer"),

@@ -340,7 +340,7 @@ fn others() -> Vec<Case> {
     );
     let long: &'static str = Box::leak(format!("/agent/threads/{}", "x".repeat(300)).into_boxed_str());
     let mut cases = vec![
-        asked("an unknown path", "GET", "/agents", None, no_page),
+        asked("an unknown path", "GET", "/nothing", None, no_page),
         asked("a path that climbs", "GET", "/agent/../../etc/passwd", None, no_page),
         asked("the wrong method", "GET", "/agent", None, method),
         asked("the wrong method of a thread", "POST", "/agent/threads/t", None, method),

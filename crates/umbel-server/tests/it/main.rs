@@ -16,6 +16,7 @@ mod faults;
 mod first_steps;
 mod fold;
 mod ghosts;
+mod inspecting;
 mod jwt;
 mod looks;
 mod middleware_bugs;

@@ -58,7 +58,7 @@ async fn another_s_thread_and_run_are_not_there_on_any_route_and_nothing_happens
         assert_eq!(told["error"]["code"], "NOT_FOUND", "{method} {path}: {told}");
     }
     let threads = host.ask("bob", Method::GET, "/agent/threads", &Value::Null).await.json().await;
-    assert_eq!(threads, json!({"threads": []}));
+    assert_eq!(threads, json!({"threads": [], "next": null}));
     let after = host.ask("ann", Method::GET, "/agent/threads/t", &Value::Null).await.json().await;
     assert_eq!(after, before, "nothing happened to it");
 }

@@ -7,6 +7,7 @@ use umbel::{Content, Event, Handler, LlmAgent, Outcome, Run, Runner, Source, han
 use umbel_server::ServerLimits;
 
 use crate::agents::{self, Script};
+use crate::desk::end;
 use crate::fold::Client;
 use crate::seams::{Seams, behind, cut_twice, cuts, events, file, offer, service, shape, texts};
 use crate::support::{Host, SseFrame, input, read_until, within};
@@ -150,6 +151,8 @@ async fn a_client_that_knows_no_interrupts_gets_none_from_the_log_either() {
     input.as_object_mut().unwrap().shift_remove("protocolVersion");
     let uncut = host.post("/a", &input).await.frames().await;
     assert_eq!(asked(&uncut), 0);
+    // Clients of that time refuse a run whose outcome has a field that they do not know.
+    assert_eq!(end(&uncut).get("outcome"), None);
     host.service.forget_frames();
     let mut seams = Seams::new("hitl", &input, &uncut);
     cut_twice(&host, "r", &mut seams, "plain").await;

@@ -114,7 +114,7 @@ macro_rules! __session_cases {
             reading::{
                 a_new_session_is_read_back, a_second_session_of_that_key_is_refused, a_missing_session_is_none,
                 a_list_has_the_sessions_of_a_user_by_last_change, a_deleted_session_is_gone,
-                a_session_made_anew_is_another_one, recent_and_after_choose_events,
+                a_session_made_anew_is_another_one, recent_and_after_choose_events, the_first_events_can_be_read_alone,
                 state_goes_where_its_prefix_says, a_child_is_hidden_and_goes_with_its_parent,
                 a_child_needs_its_parent, a_child_made_anew_is_nobodys_child, news_are_what_is_newer,
                 news_of_shared_state_come_from_other_sessions,

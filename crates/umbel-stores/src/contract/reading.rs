@@ -113,7 +113,7 @@ pub async fn recent_and_after_choose_events(store: &Sessions) {
     }
     store.commit(&session.key, None, entries([sets(json!({"k": "v"}))])).await.unwrap();
     let chosen = async |recent, after| {
-        let filter = EventFilter { recent, after };
+        let filter = EventFilter { recent, after, first: None };
         let session = store.get(&session.key, filter).await.unwrap().unwrap();
         assert_eq!(session.state.get("k"), Some(&json!("v")), "state is whole whatever is chosen");
         assert_eq!(session.versions.session, 11);
@@ -127,6 +127,26 @@ pub async fn recent_and_after_choose_events(store: &Sessions) {
     assert_eq!(chosen(Some(2), Some(100.0)).await, ["4", "5"]);
     assert!(chosen(None, Some(1.0e10)).await.is_empty());
     assert_eq!(chosen(None, Some(-1.0)).await.len(), 6);
+}
+
+pub async fn the_first_events_can_be_read_alone(store: &Sessions) {
+    let session = new_session(store).await;
+    for n in 1..=5 {
+        let event = std::sync::Arc::new(message(&n.to_string(), 100.0 + f64::from(n) / 4.0));
+        store.commit(&session.key, None, entries([finished(), event.into()])).await.unwrap();
+    }
+    store.commit(&session.key, None, entries([sets(json!({"k": "v"}))])).await.unwrap();
+    let chosen = async |first, recent, after| {
+        let session = store.get(&session.key, EventFilter { recent, after, first: Some(first) }).await;
+        let session = session.unwrap().unwrap();
+        assert_eq!(session.state.get("k"), Some(&json!("v")), "state is whole whatever is chosen");
+        session.events.iter().map(|event| event.text()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(chosen(2, None, None).await, "1 2");
+    assert_eq!(chosen(0, None, None).await, "");
+    assert_eq!(chosen(100, None, None).await, "1 2 3 4 5 state");
+    assert_eq!(chosen(2, None, Some(100.75)).await, "3 4", "the first of those that are late enough");
+    assert_eq!(chosen(3, Some(1), None).await, "1 2 3", "`recent` does not count then");
 }
 
 pub async fn state_goes_where_its_prefix_says(store: &Sessions) {

@@ -209,6 +209,12 @@ pub async fn idle_sessions_come_in_pages_longest_ago_first(store: &Sessions) {
         assert_eq!(pages(IdleFilter::before(50.0).limit(limit)).await, "a b c d", "{limit}");
         assert_eq!(pages(IdleFilter::before(1e9).limit(limit).user("ann")).await, "a c d e");
     }
+    for limit in [1, 2, 3, 100] {
+        let filter = IdleFilter::before(1e9).newest_first().limit(limit);
+        assert_eq!(pages(filter).await, "e d c b a", "{limit}");
+        assert_eq!(pages(filter.user("ann")).await, "e d c a");
+    }
+    assert_eq!(pages(IdleFilter::before(50.0).newest_first()).await, "d c b a", "the bound is the same");
     assert_eq!(pages(IdleFilter::before(20.0)).await, "a", "before, not at");
     assert_eq!(pages(IdleFilter::before(1e9).user("eve")).await, "");
     let found = store.idle(&app, IdleFilter::before(15.0)).await.unwrap();

@@ -76,6 +76,7 @@ impl Player<'_> {
         let filter = EventFilter {
             recent: recent.map(usize::try_from).transpose()?,
             after: op.get("after_timestamp").and_then(Value::as_f64),
+            first: None,
         };
         let Some(session) = self.store.get(key, filter).await? else {
             return Ok(json!({"session": null}));

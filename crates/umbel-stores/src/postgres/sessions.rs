@@ -523,13 +523,24 @@ async fn get(
     filter: EventFilter,
 ) -> Result<Option<Session>, Trouble> {
     let Some(row) = Row::find(moment, key).await? else { return Ok(None) };
-    let select = "SELECT version, time, body FROM umbel_log WHERE session = $1 AND time >= $2
-        ORDER BY version DESC LIMIT $3";
+    let select = match filter.first {
+        Some(_) => {
+            "SELECT version, time, body FROM umbel_log WHERE session = $1 AND time >= $2
+            ORDER BY version LIMIT $3"
+        }
+        None => {
+            "SELECT version, time, body FROM umbel_log WHERE session = $1 AND time >= $2
+            ORDER BY version DESC LIMIT $3"
+        }
+    };
     let after = filter.after.unwrap_or(f64::NEG_INFINITY);
-    let limit = filter.recent.map(|recent| i64::try_from(recent).unwrap_or(i64::MAX));
-    let rows = query(moment, select, &[&row.id, &after, &limit]).await?;
+    let limit = filter.first.or(filter.recent).map(|limit| i64::try_from(limit).unwrap_or(i64::MAX));
+    let mut rows = query(moment, select, &[&row.id, &after, &limit]).await?;
+    if filter.first.is_none() {
+        rows.reverse();
+    }
     let mut events = Vec::with_capacity(rows.len());
-    for row in rows.iter().rev() {
+    for row in &rows {
         if let LogEntry::Event(event) = entry(key, row)? {
             events.push(event);
         }

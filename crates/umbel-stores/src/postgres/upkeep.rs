@@ -37,6 +37,10 @@ pub(super) async fn idle(
     app: &str,
     filter: IdleFilter<'_>,
 ) -> Result<Vec<Idle>, Trouble> {
+    let (is_behind, order) = match filter.newest_first {
+        true => ("<", "updated_at DESC, id DESC"),
+        false => (">", "updated_at, id"),
+    };
     let select = format!(
         "SELECT id, user_id, name, version, updated_at, lease_until > {NOW},
             cardinality(questions)::bigint, cardinality(awaited_calls)::bigint,
@@ -44,8 +48,8 @@ pub(super) async fn idle(
             (SELECT version FROM umbel_scopes WHERE app = s.app AND user_id = '')
          FROM umbel_sessions s WHERE app = $1 AND parent IS NULL AND updated_at < $2
             AND ($3::text IS NULL OR user_id = $3)
-            AND ($4::float8 IS NULL OR (updated_at, id) > ($4, $5::bigint))
-         ORDER BY updated_at, id LIMIT $6"
+            AND ($4::float8 IS NULL OR (updated_at, id) {is_behind} ($4, $5::bigint))
+         ORDER BY {order} LIMIT $6"
     );
     let updated_at = filter.after.map(|last| last.updated_at);
     let id = filter.after.map(|last| signed(last.versions.incarnation));

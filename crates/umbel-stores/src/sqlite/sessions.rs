@@ -277,10 +277,18 @@ fn events(
     id: i64,
     filter: EventFilter,
 ) -> Result<List<Arc<Event>>, Trouble> {
-    let mut select = connection.prepare_cached(
-        "SELECT version, time, body FROM log WHERE session = ?1 AND time >= ?2 ORDER BY version DESC LIMIT ?3",
-    )?;
-    let limit = filter.recent.map_or(-1, |recent| i64::try_from(recent).unwrap_or(i64::MAX));
+    let mut select = connection.prepare_cached(match filter.first {
+        Some(_) => {
+            "SELECT version, time, body FROM log WHERE session = ?1 AND time >= ?2
+            ORDER BY version LIMIT ?3"
+        }
+        None => {
+            "SELECT version, time, body FROM log WHERE session = ?1 AND time >= ?2
+            ORDER BY version DESC LIMIT ?3"
+        }
+    })?;
+    let limit = filter.first.or(filter.recent);
+    let limit = limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
     let mut rows = select.query(params![id, filter.after.unwrap_or(f64::NEG_INFINITY), limit])?;
     let mut events = Vec::new();
     while let Some(row) = rows.next()? {
@@ -289,7 +297,10 @@ fn events(
             events.push(event);
         }
     }
-    Ok(events.into_iter().rev().collect())
+    Ok(match filter.first {
+        Some(_) => events.into_iter().collect(),
+        None => events.into_iter().rev().collect(),
+    })
 }
 
 /// Text as SQLite lends it, without a copy.
@@ -757,9 +768,10 @@ impl SessionStore for Sqlite {
 
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
         let (app, user, after) = (app.to_owned(), filter.user.map(str::to_owned), filter.after.cloned());
-        let (before, limit) = (filter.before, filter.limit);
+        let (before, limit, newest_first) = (filter.before, filter.limit, filter.newest_first);
         Work::later(self.read(move |connection| {
-            let filter = IdleFilter { before, user: user.as_deref(), after: after.as_ref(), limit };
+            let (user, after) = (user.as_deref(), after.as_ref());
+            let filter = IdleFilter { before, user, after, limit, newest_first };
             upkeep::idle(connection, &app, filter)
         }))
     }

@@ -49,10 +49,14 @@ pub(super) fn idle(connection: &Connection, app: &str, filter: IdleFilter<'_>) -
         values.push((":user", user));
     }
     if let Some((updated_at, id)) = &after {
-        sql.push_str(" AND (updated_at, id) > (:updated_at, :id)");
+        let is_behind = if filter.newest_first { "<" } else { ">" };
+        sql.push_str(&format!(" AND (updated_at, id) {is_behind} (:updated_at, :id)"));
         values.extend([(":updated_at", updated_at as &dyn ToSql), (":id", id)]);
     }
-    sql.push_str(" ORDER BY updated_at, id LIMIT :limit");
+    sql.push_str(match filter.newest_first {
+        true => " ORDER BY updated_at DESC, id DESC LIMIT :limit",
+        false => " ORDER BY updated_at, id LIMIT :limit",
+    });
     let mut select = connection.prepare_cached(&sql)?;
     let mut rows = select.query(&*values)?;
     let mut found = Vec::new();

@@ -158,9 +158,10 @@ async fn a_reading_can_be_limited_to_the_newest_events_without_losing_state() {
             session.events.iter().map(|event| event.text()).collect::<Vec<_>>()
         }
     };
-    assert_eq!(words(EventFilter { recent: Some(1), after: None }).await, ["2"]);
-    assert_eq!(words(EventFilter { recent: Some(0), after: None }).await, [""; 0]);
-    assert_eq!(words(EventFilter { recent: None, after: Some(3.0) }).await, ["b", "2"]);
+    assert_eq!(words(EventFilter { recent: Some(1), after: None, first: None }).await, ["2"]);
+    assert_eq!(words(EventFilter { recent: Some(0), after: None, first: None }).await, [""; 0]);
+    assert_eq!(words(EventFilter { recent: None, after: Some(3.0), first: None }).await, ["b", "2"]);
+    assert_eq!(words(EventFilter { first: Some(1), ..EventFilter::default() }).await, ["a"]);
 }
 
 #[tokio::test]

@@ -1,0 +1,195 @@
+//! The routes about one thread: what it is, its runs, and others that begin like it.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::FromRequestParts;
+use axum::response::{IntoResponse, Response};
+use http::request::Parts;
+use http::{StatusCode, Uri};
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+use umbel_agui::{InputLimits, InputMark, event_of, interrupt_on_the_wire, messages};
+use umbel_core::store::Entries;
+use umbel_core::{Event, List, LogEntry, NewSession, Outcome, RunStep, SessionKey, Versions};
+use umbel_runtime::SessionView;
+
+use crate::app::Offered;
+use crate::live::Stop;
+use crate::post::{principal, read};
+use crate::problem::Problem;
+use crate::resolve::Asking;
+use crate::routes::{Named, answer, query};
+use crate::state::visible;
+
+/// A thread that is the caller's, named by the address, and the agent that has it.
+pub(crate) struct Thread {
+    pub(crate) offered: Offered,
+    pub(crate) key: SessionKey,
+    pub(crate) view: SessionView,
+}
+
+impl FromRequestParts<Offered> for Thread {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, offered: &Offered) -> Result<Self, Problem> {
+        let Named(thread) = Named::from_request_parts(head, offered).await?;
+        let principal = principal(head)?;
+        let asking = Asking { head, principal: &principal, input: None };
+        let chosen = offered.choose(&asking, Some(&thread)).await?;
+        let offered = chosen.unwrap_or_else(|| offered.clone());
+        let key = offered.endpoint.key(head, &principal, &thread)?;
+        let view =
+            offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("thread"))?;
+        Ok(Self { offered, key, view })
+    }
+}
+
+/// The events that a session had when a run began, with those that began it.
+fn until_run(events: &List<Arc<Event>>, run: &str) -> List<Arc<Event>> {
+    let begins =
+        |event: &Arc<Event>| event.is_user() && InputMark::of(event).is_some_and(|mark| mark.run == run);
+    let count = events.iter().position(begins).map_or(events.len(), |at| at + 1);
+    events.iter().take(count).cloned().collect()
+}
+
+/// `GET {agent}/threads/{thread}`: its messages and its state. With `before`, the messages are those there were when that
+/// run began: whoever reads the run's stream from its beginning has all then.
+pub(crate) async fn read_thread(thread: Thread, uri: Uri) -> Result<Response, Problem> {
+    let Thread { offered, key, view } = thread;
+    let endpoint = &offered.endpoint;
+    let events = match query(&uri, "before") {
+        Some(run) => until_run(&view.events, &run),
+        None => view.events.clone(),
+    };
+    let seen = endpoint.runner.as_seen(&key, &events).await?;
+    let messages = messages(&endpoint.cast, seen.iter(), true);
+    let interrupts: Vec<_> = view.open.iter().map(interrupt_on_the_wire).collect();
+    let running = offered.app.runs.of_thread(&key).map(|live| live.run.clone());
+    let body = json!({
+        "threadId": key.id(),
+        "messages": messages,
+        "state": visible(&endpoint.cast, &view.state),
+        "interrupts": interrupts,
+        "runningRunId": running,
+    });
+    Ok(answer(StatusCode::OK, &body))
+}
+
+/// `DELETE {agent}/threads/{thread}`. Runs that it has are stopped first.
+pub(crate) async fn delete_thread(thread: Thread) -> Result<Response, Problem> {
+    let Thread { offered, key, .. } = thread;
+    let under_way = offered.app.runs.all_of_thread(&key);
+    under_way.iter().for_each(|live| live.stop(Stop::Now));
+    for live in under_way {
+        live.ended().await;
+    }
+    offered.endpoint.runner.delete_session(&key).await?;
+    offered.app.runs.forget_thread(&key);
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `GET {agent}/threads/{thread}/runs`.
+pub(crate) async fn thread_runs(thread: Thread) -> Result<Response, Problem> {
+    let Thread { offered, key, .. } = thread;
+    let news = offered.endpoint.runner.sessions().news(&key, Versions::default()).await?;
+    let mut runs: Vec<Value> = Vec::new();
+    for entry in news.map(|news| news.entries).unwrap_or_default() {
+        match entry {
+            // What is said to nobody is state that was set.
+            LogEntry::Event(event) if event.is_user() && event.content.is_some() => {
+                let mark = InputMark::of(&event).unwrap_or_default();
+                let name = if mark.run.is_empty() { event.run.as_str() } else { &mark.run };
+                runs.push(json!({"runId": name, "startedAt": event.timestamp, "outcome": "running"}));
+            }
+            LogEntry::Record(step) => {
+                let last = runs.last_mut().and_then(|run| run.get_mut("outcome"));
+                if let (RunStep::Ended { outcome }, Some(last)) = (&*step, last) {
+                    *last = json!(match outcome {
+                        Outcome::Interrupted { .. } => "interrupted",
+                        Outcome::Cancelled => "cancelled",
+                        Outcome::Failed { .. } => "failed",
+                        _ => "finished",
+                    });
+                }
+            }
+            LogEntry::Event(_) => {}
+        }
+    }
+    Ok(answer(StatusCode::OK, &json!({"threadId": key.id(), "runs": runs})))
+}
+
+/// The events of a log.
+pub(crate) fn events_of(entries: Vec<LogEntry>) -> Vec<Arc<Event>> {
+    let events = entries.into_iter().filter_map(|entry| match entry {
+        LogEntry::Event(event) => Some(event),
+        LogEntry::Record(_) => None,
+    });
+    events.collect()
+}
+
+/// How many events a thread gets that begins like another: up to a message or an event, with it or without it.
+fn shared(events: &[Arc<Event>], body: &Value) -> Result<usize, Problem> {
+    let name = |key: &str| body.get(key).and_then(Value::as_str);
+    let at = match (name("messageId"), name("eventId")) {
+        (None, None) => return Ok(events.len()),
+        (Some(message), None) => {
+            let is_it = |event: &Arc<Event>| {
+                let mark = InputMark::of(event);
+                let is_marked = |mark: InputMark| mark.messages.iter().any(|(id, _)| id == message);
+                mark.is_some_and(is_marked) || event.id == *event_of(message)
+            };
+            events.iter().rposition(is_it).ok_or_else(|| Problem::not_found("message"))?
+        }
+        (None, Some(id)) => {
+            let found = events.iter().position(|event| event.id == *id);
+            found.ok_or_else(|| Problem::not_found("event"))?
+        }
+        (Some(_), Some(_)) => return Err(invalid("name a message or an event, not both")),
+    };
+    let is_left_out = body.get("before").and_then(Value::as_bool).unwrap_or_default();
+    Ok(if is_left_out { at } else { at + 1 })
+}
+
+fn invalid(message: &str) -> Problem {
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "INVALID_INPUT", message)
+}
+
+/// `POST {agent}/threads/{thread}/fork`: a thread of its own that begins like this one, up to a message or an event.
+pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, Problem> {
+    let Thread { offered, key, .. } = thread;
+    let body = read(&offered, body).await?;
+    let body: Value = match body.is_empty() {
+        true => Value::Null,
+        false => serde_json::from_slice(&body).map_err(|_| invalid("the body is not JSON"))?,
+    };
+    let runner = &offered.endpoint.runner;
+    let news = runner.sessions().news(&key, Versions::default()).await?;
+    let news = news.ok_or_else(|| Problem::not_found("thread"))?;
+    let events = events_of(news.entries);
+    let until = shared(&events, &body)?;
+    let new = match body.get("threadId").and_then(Value::as_str) {
+        Some(id) => {
+            InputLimits::default().check_id(|| "threadId".to_owned(), id)?;
+            SmolStr::new(id)
+        }
+        None => runner.services().ids.mint(umbel_core::IdKind::Session),
+    };
+    let forked = SessionKey::new(key.app(), key.user(), &new)?;
+    let state = news.session_state.map(Arc::unwrap_or_clone).unwrap_or_default();
+    match runner.sessions().create(NewSession::new(forked.clone()).state(state)).await {
+        Err(error) if error.kind() == umbel_core::ErrorKind::AlreadyExists => {
+            return Err(Problem::new(
+                StatusCode::CONFLICT,
+                "ALREADY_EXISTS",
+                "there is such a thread: choose another id",
+            ));
+        }
+        made => made?,
+    };
+    let entries: Entries = events.into_iter().take(until).map(LogEntry::Event).collect();
+    if !entries.is_empty() {
+        runner.sessions().commit(&forked, None, entries).await?;
+    }
+    Ok(answer(StatusCode::CREATED, &json!({"threadId": new})))
+}
