@@ -226,8 +226,8 @@
 //! # Models
 //!
 //! A [`Model`] takes a request and gives a stream of chunks. Besides the scripted one there are a model that records
-//! another and one that replays a recording, so that every agent can be tested offline. Providers come later. See
-//! [`guide::model`].
+//! another and one that replays a recording, so that every agent can be tested offline. Models at providers come with the
+//! feature `models`. See [`guide::model`] and [`guide::providers`].
 //!
 //! ```
 //! use umbel::{BoxStream, Chunk, LlmAgent, Model, ModelRequest, Result, Runner};

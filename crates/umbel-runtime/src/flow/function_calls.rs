@@ -21,6 +21,7 @@ use umbel_core::{
 use super::Turn;
 use crate::adk_stage::fails_the_run;
 use crate::runner::digest;
+use crate::team::Team;
 use crate::{spans, text};
 
 /// Asks for tools that need a confirmation. Handlers have no such name.
@@ -774,6 +775,10 @@ impl ToolEnd for Centre<'_> {
                 Gate::Shut(answer) => return Ok(ToolOutput::Value(answer)),
                 Gate::Open(args) => args,
             };
+            let stand_in = Team::of(self.caller.run)?.extras.stand_in.clone();
+            if let Some(given) = stand_in.and_then(|one| one.call(call.cx, &meta.tool, &args)) {
+                return given;
+            }
             let spec = meta.tool.spec();
             let work = async { meta.tool.call(call.cx, args).await.map_err(ToolError::into_error) };
             let made = self.caller.within(&spec.name, spec.timeout, work).await;
