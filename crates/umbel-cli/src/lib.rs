@@ -18,7 +18,8 @@
 //! # Layout
 //! - [`args`]: the command line; what several commands share
 //! - [`agents`]: the agents that the commands work on
-//! - one module for each command: [`serve`], [`chat`], [`explain`], [`record`]
+//! - one module for each command: [`serve`], [`chat`], [`explain`], [`eval`], [`replay`],
+//!   [`record`]
 //! - [`screen`]: how events look; [`style`]: colours
 //! - [`demo`]: agents to begin with, and the script that is their model
 
@@ -28,8 +29,10 @@ pub mod agents;
 pub mod args;
 pub mod chat;
 pub mod demo;
+pub mod eval;
 pub mod explain;
 pub mod record;
+pub mod replay;
 pub mod screen;
 pub mod serve;
 pub mod style;
@@ -106,6 +109,8 @@ impl Cli {
             Command::Serve(options) => serve::main(self, &options),
             Command::Chat(options) => chat::main(self, &options),
             Command::Explain(options) => explain::main(self, &options),
+            Command::Eval(options) => eval::main(self, &options),
+            Command::Replay(options) => replay::main(self, &options),
             Command::Record(options) => record::main(self, &options),
         }
     }
