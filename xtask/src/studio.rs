@@ -15,9 +15,6 @@ use crate::test::{Verdict, ensure, passed, root, succeed, target};
 /// The folder of the checks.
 const FOLDER: &str = "conformance/studio";
 
-/// How big the studio may be, all its files together.
-const LARGEST: u64 = 200_000;
-
 /// How long `umbel serve` may take until it listens.
 const SLOWEST: Duration = Duration::from_millis(100);
 
@@ -32,7 +29,6 @@ pub(crate) fn check() -> Verdict {
     };
     let studio = root().join("crates/umbel-server/studio");
     let parts = [
-        check_size(&studio),
         passed(succeed(packages.node("types.mjs").arg(&studio))),
         passed(succeed(Command::new("node").args(["--test", "unit/"]).current_dir(root().join(FOLDER)))),
         drive(&packages),
@@ -52,24 +48,6 @@ fn drive(packages: &Packages) -> Result<(), String> {
     std::fs::create_dir_all(&screenshots).map_err(|error| format!("no folder for screenshots: {error}"))?;
     passed(succeed(packages.node("run.mjs").args([&server.address]).arg(&screenshots)))?;
     start
-}
-
-/// The studio is part of the binary, so it is kept small.
-fn check_size(studio: &Path) -> Result<(), String> {
-    let bytes = size(studio).map_err(|error| format!("{} cannot be read: {error}", studio.display()))?;
-    println!("the studio has {bytes} bytes");
-    if bytes > LARGEST {
-        return Err(format!("the studio has {bytes} bytes, and {LARGEST} are allowed"));
-    }
-    Ok(())
-}
-
-fn size(folder: &Path) -> std::io::Result<u64> {
-    std::fs::read_dir(folder)?.try_fold(0, |sum, entry| {
-        let path = entry?.path();
-        let bytes = if path.is_dir() { size(&path)? } else { path.metadata()?.len() };
-        Ok(sum + bytes)
-    })
 }
 
 /// How long it takes until the server listens, as the median of several starts.

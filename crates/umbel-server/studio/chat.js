@@ -92,7 +92,7 @@ export class Chat {
 			const turn = this.turns.get(message.id) ?? this.make(session, message);
 			if (turn.element === next) next = next.nextSibling;
 			else this.list.insertBefore(turn.element, next);
-			const author = message.role === "user" ? "" : session.author(message).name;
+			const author = message.role === "assistant" ? session.author(message).name : "";
 			turn.element.classList.toggle("continues", author !== "" && author === speaker);
 			speaker = author;
 			// A result changes the card of its call.

@@ -113,11 +113,13 @@ export function iconButton(name, label, onclick, props) {
 	return h("button.icon-button", { label: label, title: label, onclick, ...props }, icon(name));
 }
 
-/** One of eight colours for a name, always the same. @param {string} name */
+/** @type {Map<string, number>} */
+const hues = new Map();
+
+/** A colour for a name. The first eight names on a page have one of their own. @param {string} name */
 export function hue(name) {
-	let sum = 7;
-	for (let at = 0; at < name.length; at += 1) sum = (sum * 31 + name.charCodeAt(at)) >>> 0;
-	return `hue-${sum % 8}`;
+	if (!hues.has(name)) hues.set(name, hues.size % 8);
+	return `hue-${hues.get(name)}`;
 }
 
 /** Calls back once before the next drawing, however often it was asked. @param {() => void} draw */
