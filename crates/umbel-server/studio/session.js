@@ -38,7 +38,7 @@ export class Session {
 		this.inspect = inspect;
 		this.talk = newConversation();
 		/** Whether the server has it: one without a message is only here. */
-		this.isKnown = false;
+		this.isKnown = sessionStorage.getItem(NEW) !== threadId;
 		this.isLoading = true;
 		/** What went wrong when it was opened. @type {string | null} */
 		this.failure = null;
@@ -103,30 +103,30 @@ export class Session {
 
 	/** Reads the thread, and follows the run that it has. One that was made here, and in which nobody said anything, is not asked for. */
 	async open() {
-		this.isLoading = sessionStorage.getItem(NEW) !== this.threadId;
-		if (!this.isLoading) return this.talkChanged();
+		this.isLoading = this.isKnown;
+		if (!this.isKnown) return this.talkChanged();
 		try {
 			const thread = await this.api.thread(this.agent, this.threadId);
-			this.isKnown = true;
 			if (thread.runningRunId) await this.takeUp(thread, thread.runningRunId);
-			else await this.show(thread);
+			else this.show(thread);
 		} catch (error) {
 			const isNew = error instanceof Problem && error.status === 404;
-			if (!isNew) this.failure = words(error);
+			if (isNew) this.isKnown = false;
+			else this.failure = words(error);
 			this.isLoading = false;
 			this.talkChanged();
 		}
 	}
 
 	/** @param {Thread} thread */
-	async show(thread) {
+	show(thread) {
 		seed(this.talk, thread);
 		const asked = new Set(thread.interrupts.map((one) => one.toolCallId));
 		this.talk.pending = unanswered(thread.messages).filter((call) => !asked.has(call.id) && knows(call.function.name)).map((call) => call.id);
 		this.isLoading = false;
 		this.talkChanged();
-		await this.readRuns();
-		if (this.isLogWanted) await this.readLog();
+		// What is looked at comes first.
+		void (this.readingLog ?? Promise.resolve()).then(() => this.readRuns());
 		this.noteWaitingCalls();
 		this.answerOwnCalls();
 	}
