@@ -25,6 +25,7 @@ pub mod backoff;
 pub mod compaction;
 mod configure;
 pub mod contents;
+mod detailed;
 pub mod explain;
 pub mod flow;
 pub mod handlers;
