@@ -284,8 +284,22 @@ export class Session {
 		this.decisions.clear();
 		this.emit("ended");
 		this.answerOwnCalls();
+		if (this.talk.run?.status !== "finished" && this.talk.interrupts.length === 0) await this.readQuestions();
 		await this.readRuns();
 		if (this.isLogWanted) await this.readLog();
+	}
+
+	/** Questions stay open if the run that brought their answers failed. */
+	async readQuestions() {
+		try {
+			const { interrupts } = await this.api.thread(this.agent, this.threadId);
+			if (this.isRunning) return;
+			this.talk.interrupts = interrupts;
+			for (const one of interrupts) if (one.toolCallId) this.touchCall(one.toolCallId);
+			this.talkChanged();
+		} catch {
+			// Then they are there after a reload.
+		}
 	}
 
 	/** @param {"idle" | "live" | "reconnecting" | "lost"} state */
