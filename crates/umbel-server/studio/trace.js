@@ -105,7 +105,7 @@ export class TracePane extends Pane {
 		this.isActive = true;
 		this.run = detail || this.selectedRun || this.run;
 		this.session?.wantLog();
-		void this.load().then(() => this.followSelection());
+		void this.load().then(() => detail === "" && this.followSelection());
 	}
 
 	/** Shows the run of the event that another pane chose, and its span. */
