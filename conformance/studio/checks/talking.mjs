@@ -56,6 +56,7 @@ export const talking = {
     await studio.picture(page, "approval");
     await page.getByTestId("approval").getByRole("button", { name: "Approve" }).click();
     await hears(page, /Booked: 3 nights in Lisbon/);
+    await rests(page);
     await say(page, "book 2 nights in Rome");
     await page.getByTestId("approval").getByLabel("Why not?").fill("too dear");
     await page.getByTestId("approval").getByRole("button", { name: "Reject" }).click();
