@@ -96,6 +96,11 @@ export class Session {
 		return this.talk.run?.status === "running";
 	}
 
+	/** Whether nothing is going on that this page knows of. */
+	get isIdle() {
+		return !this.isRunning && !this.isLoading && this.connection === "idle";
+	}
+
 	/** Whether a person or this client is asked for something. */
 	get isWaiting() {
 		return !this.isRunning && (this.talk.interrupts.length > 0 || this.talk.pending.length > 0);
@@ -362,7 +367,8 @@ export class Session {
 				if (page.next === null || page.next === undefined || page.events.length === 0) break;
 			}
 			this.noteWaitingCalls();
-			this.talk.isReordered = true;
+			// Now it is known who said what.
+			for (const { id, subagentRunId } of this.talk.messages) if (subagentRunId) this.talk.dirty.add(id);
 			this.talkChanged();
 		} catch {
 			// What came so far is shown; it is read again when more happens.
