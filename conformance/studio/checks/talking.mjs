@@ -1,7 +1,7 @@
 // What people do in the chat.
 
 import assert from "node:assert/strict";
-import { conversation, hears, rests, route, say } from "../studio.mjs";
+import { PANES, conversation, hears, pane, rests, route, say } from "../studio.mjs";
 
 /** How big the studio may be, as browsers get it. */
 const LARGEST = 200_000;
@@ -47,6 +47,31 @@ export const talking = {
     const page = await studio.open("guide/tour");
     await page.getByTestId("thought").last().locator("summary").click();
     await page.getByTestId("thought").last().getByText("Somewhere mild, by the sea.").waitFor();
+  },
+
+  async "what agents say is shown, never run, and loads nothing"(studio) {
+    const page = await studio.open("guide/hostile");
+    await hears(page, /onerror/);
+    for (const name of PANES) {
+      await pane(page, name);
+    }
+    for (const details of await page.locator("[data-testid=conversation] summary").all()) {
+      await details.click();
+    }
+    assert.match(await page.title(), /Umbel studio/);
+    const links = await page.locator("[data-testid=conversation] a").evaluateAll((all) => all.map((one) => one.href));
+    assert.ok(links.every((link) => link.startsWith("http")), links.join());
+    assert.equal(await page.locator("[data-testid=conversation] :is(script, iframe, i, b, img[src^=http])").count(), 0);
+  },
+
+  async "what is written while an agent works is sent when it is done"(studio) {
+    const page = await studio.open("guide");
+    await say(page, "where should I go?");
+    await page.getByRole("button", { name: "Stop the run" }).waitFor();
+    await say(page, "weather in Rome");
+    await hears(page, /Rome: /);
+    await rests(page);
+    assert.match(await conversation(page), /Go to Lisbon.*weather in Rome/s);
   },
 
   async "an approval is given, and another is refused with a reason"(studio) {
