@@ -89,10 +89,10 @@ export const panes = {
     const page = await studio.open("guide");
     await pane(page, "state");
     await say(page, "pack a lamp");
-    await page.getByTestId("state").getByText("lamp").first().waitFor();
+    await page.getByTestId("state").getByText("lamp").filter({ visible: true }).first().waitFor();
     await rests(page);
     await say(page, "pack a rope");
-    await page.getByTestId("state").getByText("rope").first().waitFor();
+    await page.getByTestId("state").getByText("rope").filter({ visible: true }).first().waitFor();
   },
 
   async "graph: agents, their tools, and who is at work"(studio) {

@@ -3,7 +3,21 @@
 import assert from "node:assert/strict";
 import { conversation, hears, rests, route, say } from "../studio.mjs";
 
+/** How big the studio may be, as browsers get it. */
+const LARGEST = 200_000;
+
 export const talking = {
+  async "the studio is small"(studio) {
+    const page = await studio.open();
+    const sizes = await page.evaluate(() =>
+      [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+        .filter(({ name }) => new URL(name).pathname.startsWith("/studio/"))
+        .map(({ decodedBodySize }) => decodedBodySize));
+    const bytes = sizes.reduce((sum, size) => sum + size, 0);
+    console.log(`  ${sizes.length} files, ${bytes} bytes`);
+    assert.ok(sizes.length > 20 && bytes <= LARGEST, `${sizes.length} files, ${bytes} bytes`);
+  },
+
   async "the first page leads to a streamed answer"(studio) {
     const page = await studio.open();
     assert.equal(new URL(page.url()).pathname, "/studio/");

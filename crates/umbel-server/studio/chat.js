@@ -36,6 +36,7 @@ export class Chat {
 		this.tailKey = "";
 		/** What screen readers were told of. @type {Set<string>} */
 		this.told = new Set();
+		this.isQuiet = true;
 		this.unlisten = () => {};
 		new ResizeObserver(() => this.stick()).observe(this.list);
 	}
@@ -48,7 +49,8 @@ export class Chat {
 		this.limit = PAGE;
 		this.sticks = true;
 		this.tailKey = "";
-		this.told = new Set(session.talk.messages.map((message) => message.id));
+		this.told.clear();
+		this.isQuiet = true;
 		for (const message of session.talk.messages) session.talk.dirty.add(message.id);
 		session.talk.isReordered = true;
 		this.unlisten();
@@ -186,6 +188,12 @@ export class Chat {
 	/** Tells screen readers of what is whole, and never word by word. @param {Session} session */
 	tell(session) {
 		const { talk } = session;
+		if (this.isQuiet) {
+			// What was said before one came is there to be read.
+			for (const { id } of talk.messages) this.told.add(id);
+			this.isQuiet = session.isLoading;
+			return;
+		}
 		for (const message of talk.messages.slice(-8)) {
 			if (message.role !== "assistant" || talk.open.has(message.id) || this.told.has(message.id)) continue;
 			if (message.toolCalls?.some((call) => talk.open.has(call.id))) continue;

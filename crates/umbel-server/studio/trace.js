@@ -172,8 +172,8 @@ export class TracePane extends Pane {
 		name.style.paddingLeft = `${8 + Math.min(depth, 8) * 12}px`;
 		const took = span.end === null ? "under way" : duration(end - span.start);
 		const tokens = span.usage ? h("i", null, `${(span.usage.input ?? 0) + (span.usage.output ?? 0)} tok`) : null;
-		return h("div", { class: `span-row ${mark}`, label: `${span.kind} ${span.name}, ${took}${span.error ? ", failed" : ""}`, "data-kind": span.kind },
-			name, h("span.span-lane", null, bar), h("span.span-time", null, tokens, took));
+		return h("div", { class: `span-row ${mark}`, "data-kind": span.kind },
+			name, h("span.offscreen", null, `${span.kind}${span.error ? ", failed" : ""}, `), h("span.span-lane", null, bar), h("span.span-time", null, tokens, took));
 	}
 
 	/** @param {Span} span */
