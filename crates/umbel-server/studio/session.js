@@ -64,6 +64,8 @@ export class Session {
 		this.editedState = undefined;
 		/** Whether the last run brought answers to questions. */
 		this.isAnswer = false;
+		/** Whether the log has the run that is under way: it tells of something. */
+		this.isLogged = true;
 		this.stopping = new AbortController();
 		this.isLogWanted = false;
 		/** @type {Promise<void> | null} */
@@ -230,6 +232,7 @@ export class Session {
 			...more,
 		};
 		this.isAnswer = more.resume !== undefined;
+		this.isLogged = false;
 		talk.state = input.state ?? talk.state;
 		this.editedState = undefined;
 		talk.run = { runId, status: "running" };
@@ -258,6 +261,7 @@ export class Session {
 				onConnection: (state) => this.connect(state),
 				onFrame: ({ id, event }) => {
 					this.isKnown = true;
+					this.isLogged ||= !/^(RUN_STARTED|STATE_)/.test(event.type);
 					this.wire.push({ at: Date.now(), id, runId, event });
 					if (this.wire.length > KEPT) this.wire.splice(0, this.wire.length - KEPT);
 					if (event.type === "STATE_SNAPSHOT") holdsState = false;
@@ -331,6 +335,11 @@ export class Session {
 		this.stopping.abort();
 		clearTimeout(this.logTimer);
 		this.listeners.clear();
+	}
+
+	/** Whether the server can be asked about a run. @param {string} run */
+	hasRun(run) {
+		return run !== "" && (this.isLogged || run !== this.talk.run?.runId);
 	}
 
 	/** @param {string | null} eventId */

@@ -141,7 +141,7 @@ export class TracePane extends Pane {
 		this.asked += 1;
 		const asked = this.asked;
 		try {
-			const trace = this.run ? await this.api.trace(session.agent, session.threadId, this.run) : null;
+			const trace = session.hasRun(this.run) ? await this.api.trace(session.agent, session.threadId, this.run) : null;
 			if (asked !== this.asked) return;
 			this.trace = trace;
 			this.draw();
