@@ -161,7 +161,8 @@ export class TracePane extends Pane {
 		const now = Date.now() - (trace?.startedAt ?? 0) * 1000;
 		this.length = Math.max(1, ...spans.map((span) => span.end ?? Math.max(span.start, now)));
 		const sum = total(spans);
-		const facts = [duration(this.length), `${sum.input} tokens in, ${sum.output} out`];
+		const facts = [duration(this.length)];
+		if (sum.input + sum.output > 0) facts.push(`${sum.input} tokens in, ${sum.output} out`);
 		if (sum.currency) facts.push(money(sum.cost, sum.currency));
 		if (trace?.source === "log") facts.push("made from the log: times are not exact");
 		this.summary.textContent = trace ? facts.join(" · ") : "No run yet.";
