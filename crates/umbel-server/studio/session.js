@@ -24,7 +24,7 @@ export function newThread() {
 }
 
 /** An id that nobody else has, also on pages without TLS. */
-export function newId() {
+function newId() {
 	const bytes = crypto.getRandomValues(new Uint8Array(12));
 	return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
