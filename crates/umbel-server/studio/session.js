@@ -395,6 +395,7 @@ export class Session {
 			this.noteWaitingCalls();
 			// Now it is known who said what.
 			for (const { id, subagentRunId } of this.talk.messages) if (subagentRunId) this.talk.dirty.add(id);
+			this.talk.isReordered = true;
 			this.talkChanged();
 		} catch {
 			// What came so far is shown; it is read again when more happens.
