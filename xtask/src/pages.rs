@@ -75,9 +75,13 @@ fn unlisted(index: &str, pages: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let listed: Vec<PathBuf> = links(text).map(|link| beside(Path::new(index), link)).collect();
     let of_docs = pages.keys().filter(|page| page.starts_with("docs"));
     // Pages about single providers are listed by the page about providers.
-    let is_listed =
-        |page: &&PathBuf| listed.contains(page) || page.starts_with("docs/models") && !page.ends_with("README.md");
-    of_docs.filter(|page| !is_listed(page)).map(|page| format!("{index} does not list {}", page.display())).collect()
+    let is_listed = |page: &&PathBuf| {
+        listed.contains(page) || page.starts_with("docs/models") && !page.ends_with("README.md")
+    };
+    of_docs
+        .filter(|page| !is_listed(page))
+        .map(|page| format!("{index} does not list {}", page.display()))
+        .collect()
 }
 
 /// What the links of a page lead to: files and headings, not places on the web nor in the library.

@@ -20,7 +20,7 @@
 //! - [`agents`]: the agents that the commands work on
 //! - [`models`]: which model they work with, and what it costs
 //! - one module for each command: [`serve`], [`chat`], [`run`], [`explain`], [`sessions`], [`record`],
-//!   [`completions`]
+//!   [`doctor`], [`new`], [`completions`]
 //! - [`screen`]: how events look; [`style`]: colours
 //! - [`demo`]: agents to begin with, and the script that is their model
 
@@ -31,8 +31,10 @@ pub mod args;
 pub mod chat;
 pub mod completions;
 pub mod demo;
+pub mod doctor;
 pub mod explain;
 pub mod models;
+pub mod new;
 pub mod record;
 pub mod run;
 pub mod screen;
@@ -114,6 +116,8 @@ impl Cli {
             Command::Run(options) => run::main(self, &options),
             Command::Explain(options) => explain::main(self, &options),
             Command::Record(options) => record::main(self, &options),
+            Command::New(options) => new::main(self, &options),
+            Command::Doctor(options) => doctor::main(self, &options),
             Command::Sessions(options) => sessions::main(self, &options),
             Command::Completions(options) => completions::main(self, &options),
         }
