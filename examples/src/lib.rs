@@ -28,3 +28,11 @@ pub struct FromEino;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/migrate/langchain.md")]
 pub struct FromLangChain;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../llms.txt")]
+pub struct ForAssistants;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/studio.md")]
+pub struct Studio;

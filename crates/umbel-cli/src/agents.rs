@@ -109,6 +109,11 @@ impl Offer {
         &self.suggestions
     }
 
+    /// What makes what runs it, with its sessions kept there.
+    pub fn builder(self, stores: &Stores) -> RunnerBuilder {
+        kept(self.runner, stores)
+    }
+
     /// What runs it, with its sessions kept there.
     pub fn runner(self, stores: &Stores) -> Result<Runner> {
         kept(self.runner, stores).build()

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use umbel_stores::Stores;
 
-use crate::{chat, completions, doctor, explain, new, record, run, serve, sessions};
+use crate::{chat, completions, doctor, eval, explain, new, record, replay, run, serve, sessions};
 
 /// Where conversations are kept unless one says otherwise.
 pub const STORE: &str = "sqlite:.umbel/umbel.db";
@@ -67,6 +67,10 @@ pub enum Command {
     Run(run::Options),
     /// Show what the agents are made of: instructions, tools, handlers.
     Explain(explain::Options),
+    /// Measure agents by cases in a file: calls, answers, state, cost.
+    Eval(eval::Options),
+    /// Run a recorded session again, and see what the code of today makes of it.
+    Replay(replay::Options),
     /// Ask a real model and write down all that is said: a tape to test with.
     Record(record::Options),
     /// Begin a project: an agent with a tool and a test.

@@ -19,8 +19,8 @@
 //! - [`args`]: the command line; what several commands share
 //! - [`agents`]: the agents that the commands work on
 //! - [`models`]: which model they work with, and what it costs
-//! - one module for each command: [`serve`], [`chat`], [`run`], [`explain`], [`sessions`], [`record`],
-//!   [`doctor`], [`new`], [`completions`]
+//! - one module for each command: [`serve`], [`chat`], [`run`], [`explain`], [`eval`], [`replay`], [`record`], [`new`],
+//!   [`doctor`], [`sessions`], [`completions`]
 //! - [`screen`]: how events look; [`style`]: colours
 //! - [`demo`]: agents to begin with, and the script that is their model
 
@@ -32,10 +32,12 @@ pub mod chat;
 pub mod completions;
 pub mod demo;
 pub mod doctor;
+pub mod eval;
 pub mod explain;
 pub mod models;
 pub mod new;
 pub mod record;
+pub mod replay;
 pub mod run;
 pub mod screen;
 pub mod serve;
@@ -115,6 +117,8 @@ impl Cli {
             Command::Chat(options) => chat::main(self, &options),
             Command::Run(options) => run::main(self, &options),
             Command::Explain(options) => explain::main(self, &options),
+            Command::Eval(options) => eval::main(self, &options),
+            Command::Replay(options) => replay::main(self, &options),
             Command::Record(options) => record::main(self, &options),
             Command::New(options) => new::main(self, &options),
             Command::Doctor(options) => doctor::main(self, &options),

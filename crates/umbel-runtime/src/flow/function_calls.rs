@@ -20,6 +20,7 @@ use umbel_core::{
 
 use super::Turn;
 use crate::adk_stage::fails_the_run;
+use crate::detailed::detailed;
 use crate::runner::digest;
 use crate::team::Team;
 use crate::{spans, text};
@@ -147,6 +148,8 @@ pub(super) async fn follow(
     let team = turn.team.clone();
     let layers = &team.place(run.node_id())?.onion.wrap_tool;
     let layers = turn.layers.as_ref().unwrap_or(layers);
+    let detailed = detailed(layers);
+    let layers = detailed.as_deref().unwrap_or(layers);
     let mut made = execute(run, layers, tools, batch).await?;
     let Some(event) = &mut made.event else { return Ok(None) };
     mark_direct(tools, batch, event);
@@ -690,8 +693,20 @@ impl Caller<'_> {
     async fn guarded(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<Box<ToolValue>> {
         let spec = meta.tool.spec();
         // Called inside the guard: a tool may panic before there is a future.
-        let work = async { self.finish(cx, meta.tool.call(cx, args).await).await };
+        let work = async {
+            let given = match self.given(cx, meta, &args)? {
+                Some(given) => given,
+                None => meta.tool.call(cx, args).await,
+            };
+            self.finish(cx, given).await
+        };
         self.within(&spec.name, spec.timeout, work).await.map_err(|error| error.asked_by(|| Asker::Itself))
+    }
+
+    /// What is given in the place of the tool, if someone stands in for it.
+    fn given(&self, cx: &ToolContext, meta: &ToolMeta, args: &Arc<Object>) -> Result<Option<ToolResult>> {
+        let team = Team::of(self.run)?;
+        Ok(team.extras.stand_in.as_ref().and_then(|stand_in| stand_in.call(cx, &meta.tool, args)))
     }
 
     /// The work of a tool within its time; a panic in it is an error.
@@ -775,12 +790,14 @@ impl ToolEnd for Centre<'_> {
                 Gate::Shut(answer) => return Ok(ToolOutput::Value(answer)),
                 Gate::Open(args) => args,
             };
-            let stand_in = Team::of(self.caller.run)?.extras.stand_in.clone();
-            if let Some(given) = stand_in.and_then(|one| one.call(call.cx, &meta.tool, &args)) {
-                return given;
-            }
             let spec = meta.tool.spec();
-            let work = async { meta.tool.call(call.cx, args).await.map_err(ToolError::into_error) };
+            let work = async {
+                let given = match self.caller.given(call.cx, meta, &args)? {
+                    Some(given) => given,
+                    None => meta.tool.call(call.cx, args).await,
+                };
+                given.map_err(ToolError::into_error)
+            };
             let made = self.caller.within(&spec.name, spec.timeout, work).await;
             Ok(made.map_err(|error| error.asked_by(|| Asker::Itself))?)
         })
