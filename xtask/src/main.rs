@@ -17,6 +17,7 @@ mod packages;
 mod pages;
 mod postgres;
 mod server;
+mod starter;
 mod stores;
 mod studio;
 mod style;

@@ -159,7 +159,7 @@ impl Ready {
 fn kept(runner: RunnerBuilder, stores: &Stores) -> RunnerBuilder {
     let Stores { sessions, artifacts, memory, credentials } = stores.clone();
     // An agent that counts by itself, with prices of its own, is not counted twice.
-    let runner = runner.handler(UsageLedger::new(models::prices().unwrap_or_default()));
+    let runner = runner.handler(UsageLedger::new(models::prices()));
     runner.sessions(sessions).artifacts(artifacts).memory(memory).credentials(credentials)
 }
 

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use umbel_stores::Stores;
 
-use crate::{chat, completions, eval, explain, record, replay, run, serve, sessions};
+use crate::{chat, completions, doctor, eval, explain, new, record, replay, run, serve, sessions};
 
 /// Where conversations are kept unless one says otherwise.
 pub const STORE: &str = "sqlite:.umbel/umbel.db";
@@ -73,6 +73,10 @@ pub enum Command {
     Replay(replay::Options),
     /// Ask a real model and write down all that is said: a tape to test with.
     Record(record::Options),
+    /// Begin a project: an agent with a tool and a test.
+    New(new::Options),
+    /// Look at everything that the commands need, and say what to do.
+    Doctor(doctor::Options),
     /// List, show, export, import and delete conversations.
     Sessions(sessions::Options),
     /// Print what a shell needs to complete the command line.
@@ -107,6 +111,16 @@ pub async fn open(address: &str) -> io::Result<Stores> {
         make_folder(folder)?;
     }
     umbel_stores::open(address).await.map_err(io::Error::other)
+}
+
+/// The address of a store as it may be shown: without a name and a password that may be in it.
+pub fn shown(address: &str) -> String {
+    match address.split_once("://") {
+        Some((scheme, rest)) => {
+            format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, place)| place))
+        }
+        None => address.to_owned(),
+    }
 }
 
 /// Makes a folder that only its owner may look into: conversations are nobody else's business.

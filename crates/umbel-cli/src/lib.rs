@@ -19,8 +19,8 @@
 //! - [`args`]: the command line; what several commands share
 //! - [`agents`]: the agents that the commands work on
 //! - [`models`]: which model they work with, and what it costs
-//! - one module for each command: [`serve`], [`chat`], [`run`], [`explain`], [`eval`], [`replay`], [`record`],
-//!   [`sessions`], [`completions`]
+//! - one module for each command: [`serve`], [`chat`], [`run`], [`explain`], [`eval`], [`replay`], [`record`], [`new`],
+//!   [`doctor`], [`sessions`], [`completions`]
 //! - [`screen`]: how events look; [`style`]: colours
 //! - [`demo`]: agents to begin with, and the script that is their model
 
@@ -31,9 +31,11 @@ pub mod args;
 pub mod chat;
 pub mod completions;
 pub mod demo;
+pub mod doctor;
 pub mod eval;
 pub mod explain;
 pub mod models;
+pub mod new;
 pub mod record;
 pub mod replay;
 pub mod run;
@@ -118,6 +120,8 @@ impl Cli {
             Command::Eval(options) => eval::main(self, &options),
             Command::Replay(options) => replay::main(self, &options),
             Command::Record(options) => record::main(self, &options),
+            Command::New(options) => new::main(self, &options),
+            Command::Doctor(options) => doctor::main(self, &options),
             Command::Sessions(options) => sessions::main(self, &options),
             Command::Completions(options) => completions::main(self, &options),
         }

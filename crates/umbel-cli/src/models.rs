@@ -1,5 +1,7 @@
 //! Which model the agents work with: the one that is named, or one that the environment has a key or an address for.
 
+use std::sync::{Arc, LazyLock};
+
 use umbel::Result;
 use umbel::models::{Catalog, HttpModel, model_with};
 use umbel::runtime::usage::Prices;
@@ -74,11 +76,13 @@ pub(crate) fn variables() -> impl Iterator<Item = &'static str> {
 }
 
 /// What models cost, as far as this version knows.
-pub(crate) fn prices() -> Result<Prices> {
-    let prices = umbel::models::prices()?;
-    serde_json::from_value(prices).map_err(|error| {
-        umbel::Error::new(umbel::ErrorKind::Corrupt, "the prices cannot be read").with_source(error)
-    })
+pub(crate) fn prices() -> Arc<Prices> {
+    static PRICES: LazyLock<Arc<Prices>> = LazyLock::new(|| {
+        // A test reads them, so they can be read.
+        let prices = umbel::models::prices().ok().and_then(|prices| serde_json::from_value(prices).ok());
+        Arc::new(prices.unwrap_or_default())
+    });
+    PRICES.clone()
 }
 
 #[cfg(test)]
@@ -114,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_the_usual_models_cost_is_known() {
-        let prices = prices().unwrap();
+        let prices = prices();
         for (_, name) in DEFAULTS.iter().take(4) {
             let model = name.split_once('/').unwrap().1;
             assert!(prices.price(model).is_some(), "{model}");

@@ -3,5 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod binary;
+mod commands;
 mod conversation;
 mod serve;
+#[cfg(target_os = "linux")]
+mod terminal;
