@@ -1,13 +1,14 @@
 // Drives the studio with a headless Chromium, against a running `umbel serve`.
 //
-// node run.mjs ADDRESS SCREENSHOTS [--only NAME]
+// node run.mjs ADDRESS SCREENSHOTS [--guarded ADDRESS] [--only NAME]
 //
-// The server has the sessions of fixture.mjs. Prints PASS or FAIL per check; the exit code is 1 if anything fails.
+// The server has the sessions of fixture.mjs; the guarded one wants a token. Prints PASS or FAIL per check; the exit code is 1 if anything fails.
 
 import { parseArgs } from "node:util";
 import { chromium } from "playwright-core";
 import { access } from "./checks/access.mjs";
 import { connections } from "./checks/connections.mjs";
+import { guarded } from "./checks/guarded.mjs";
 import { panes } from "./checks/panes.mjs";
 import { speed } from "./checks/speed.mjs";
 import { talking } from "./checks/talking.mjs";
@@ -16,10 +17,14 @@ import { Studio } from "./studio.mjs";
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { only: { type: "string", default: "" }, chromium: { type: "string", default: "/usr/bin/chromium" } },
+  options: {
+    guarded: { type: "string" },
+    only: { type: "string", default: "" },
+    chromium: { type: "string", default: "/usr/bin/chromium" },
+  },
 });
 const [address, screenshots] = positionals;
-const checks = { ...talking, ...connections, ...panes, ...access, ...speed };
+const checks = { ...talking, ...connections, ...panes, ...access, ...(values.guarded ? guarded : {}), ...speed };
 
 const { status } = await fetch(`${address}/studio/`);
 if (status !== 200) {
@@ -30,7 +35,7 @@ const proxy = await startProxy(address);
 const browser = await chromium.launch({ executablePath: values.chromium });
 let failed = 0;
 for (const [name, check] of Object.entries(checks).filter(([name]) => name.includes(values.only))) {
-  const studio = new Studio(browser, proxy, screenshots);
+  const studio = new Studio(browser, proxy, screenshots, values.guarded);
   const began = performance.now();
   const wrong = [];
   for (const step of [() => check(studio), () => studio.finish()]) {

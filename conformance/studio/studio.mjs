@@ -17,9 +17,10 @@ export const NARROW = { width: 390, height: 844 };
 export const PANES = ["events", "trace", "state", "graph", "prompt", "docs"];
 
 export class Studio {
-  constructor(browser, proxy, screenshots) {
+  constructor(browser, proxy, screenshots, guarded) {
     this.browser = browser;
     this.proxy = proxy;
+    this.guarded = guarded;
     this.screenshots = screenshots;
     this.complaints = [];
     this.contexts = [];
@@ -28,7 +29,22 @@ export class Studio {
   }
 
   /** Opens the studio at a route such as `guide/t1/events`. */
-  async open(route = "", { viewport = WIDE, colorScheme = "light", reducedMotion = "reduce" } = {}) {
+  async open(route = "", options = {}) {
+    const page = await this.page(options, this.proxy.address);
+    await page.goto(route === "" ? this.proxy.address : `${this.proxy.address}/studio/#/${route}`);
+    await page.getByTestId("composer").waitFor();
+    return page;
+  }
+
+  /** Opens the studio of the server that wants a token. */
+  async openGuarded() {
+    const page = await this.page({}, new URL(this.guarded).origin);
+    await page.goto(`${this.guarded}/`);
+    return page;
+  }
+
+  /** A page that may ask its own server alone. */
+  async page({ viewport = WIDE, colorScheme = "light", reducedMotion = "reduce" }, own) {
     const context = await this.browser.newContext({ viewport, colorScheme, reducedMotion });
     this.contexts.push(context);
     const page = await context.newPage();
@@ -41,12 +57,10 @@ export class Studio {
     page.on("pageerror", (error) => this.complain(`uncaught: ${error.message}`));
     page.on("request", (request) => {
       const { protocol, origin } = new URL(request.url());
-      if (origin !== this.proxy.address && !["data:", "blob:"].includes(protocol)) {
+      if (origin !== own && !["data:", "blob:"].includes(protocol)) {
         this.complaints.push(`a request went to ${request.url()}`);
       }
     });
-    await page.goto(route === "" ? this.proxy.address : `${this.proxy.address}/studio/#/${route}`);
-    await page.getByTestId("composer").waitFor();
     return page;
   }
 

@@ -1,7 +1,8 @@
 //! `cargo xtask test studio`: the studio in a headless Chromium, against `umbel serve`, and how fast that starts.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::BufReader;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use umbel_stores::sqlite::Sqlite;
 
 use crate::packages::Packages;
 use crate::server::{Server, build_umbel, serve_umbel};
-use crate::test::{Verdict, ensure, passed, root, succeed, target};
+use crate::test::{Verdict, chromium, passed, root, succeed, target};
 
 /// The folder of the checks.
 const FOLDER: &str = "conformance/studio";
@@ -18,36 +19,59 @@ const FOLDER: &str = "conformance/studio";
 /// How long `umbel serve` may take until it listens.
 const SLOWEST: Duration = Duration::from_millis(100);
 
+/// What comes before all paths of the server that wants a token.
+const BASE: &str = "/deep/down";
+
+/// Who may ask it.
+const TOKENS: &str = "guarded-by-this-token-alone ann\n";
+
 /// How often it is started to find that out.
 const STARTS: usize = 9;
 
 /// All of it, whatever fails first. What cannot be installed here is told apart.
 pub(crate) fn check() -> Verdict {
-    let packages = match ensure("chromium", "chromium").and_then(|()| Packages::install(FOLDER)) {
-        Ok(packages) => packages,
+    let needed = chromium().and_then(|chromium| Ok((chromium, Packages::install(FOLDER)?)));
+    let (chromium, packages) = match needed {
+        Ok(needed) => needed,
         Err(why) => return Verdict::NotRun(why),
     };
     let studio = root().join("crates/umbel-server/studio");
     let parts = [
         passed(succeed(packages.node("types.mjs").arg(&studio))),
         passed(succeed(Command::new("node").args(["--test", "unit/"]).current_dir(root().join(FOLDER)))),
-        drive(&packages),
+        drive(&packages, &chromium),
     ];
     let wrong: Vec<String> = parts.into_iter().filter_map(Result::err).collect();
     if wrong.is_empty() { Verdict::Passed } else { Verdict::Failed(wrong.join("; ")) }
 }
 
 /// A browser, and the server that it looks at.
-fn drive(packages: &Packages) -> Result<(), String> {
+fn drive(packages: &Packages, chromium: &Path) -> Result<(), String> {
     let umbel = build_umbel()?;
     let folder = tempfile::tempdir().map_err(|error| format!("no folder for sessions: {error}"))?;
     let start = check_start(&umbel, folder.path());
     fill(packages, folder.path())?;
     let server = Server::start(serve_umbel(&umbel, folder.path()))?;
+    let guarded = Server::start(serve_guarded(&umbel)?)?;
     let screenshots = target().join("studio");
     std::fs::create_dir_all(&screenshots).map_err(|error| format!("no folder for screenshots: {error}"))?;
-    passed(succeed(packages.node("run.mjs").args([&server.address]).arg(&screenshots)))?;
+    let mut run = packages.node("run.mjs");
+    run.arg(&server.address).arg(&screenshots).arg("--chromium").arg(chromium);
+    run.arg("--guarded").arg(format!("{}{BASE}", guarded.address));
+    passed(succeed(&mut run))?;
     start
+}
+
+/// A server that wants to know who asks, behind a base path.
+fn serve_guarded(umbel: &Path) -> Result<Command, String> {
+    let tokens = target().join("studio-tokens.txt");
+    let failed = |error: std::io::Error| format!("{} cannot be written: {error}", tokens.display());
+    std::fs::write(&tokens, TOKENS).map_err(failed)?;
+    std::fs::set_permissions(&tokens, Permissions::from_mode(0o600)).map_err(failed)?;
+    let mut command = Command::new(umbel);
+    command.args(["serve", "--port", "0", "--model", "script", "--store", "memory:", "--base-path", BASE]);
+    command.arg("--tokens").arg(tokens);
+    Ok(command)
 }
 
 /// How long it takes until the server listens, as the median of several starts.

@@ -126,6 +126,15 @@ pub(crate) fn ensure(program: &str, package: &str) -> Result<(), String> {
     Err(format!("`{program}` is missing and could not be installed: install the package {package}"))
 }
 
+/// A browser, installed where that is possible, and where it is.
+pub(crate) fn chromium() -> Result<PathBuf, String> {
+    ensure("chromium", "chromium")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        std::env::split_paths(&path).map(|folder| folder.join("chromium")).find(|file| file.is_file());
+    found.ok_or_else(|| "`chromium` can be started, but is in no folder of $PATH".to_owned())
+}
+
 fn is_there(program: &str) -> bool {
     let quiet = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     quiet.is_ok_and(|status| status.success())
