@@ -124,7 +124,7 @@ export const panes = {
     await pane(page, "prompt");
     const steps = page.getByTestId("prompt-steps").getByRole("button");
     await steps.nth(1).waitFor();
-    assert.match(await page.getByTestId("prompt").innerText(), /all of it is new/);
+    await page.getByTestId("prompt").getByText(/all of it is new/).waitFor();
     await steps.nth(1).click();
     await page.getByTestId("prompt").getByText(/2 of 3 messages are new/).waitFor();
     const shown = await page.getByTestId("prompt").innerText();

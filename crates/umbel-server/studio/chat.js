@@ -170,6 +170,7 @@ export class Chat {
 		if (run?.status === "cancelled") parts.push(h("p.note", { testid: "run-cancelled" }, icon("stop"), " Stopped. Say something to go on."));
 		if (run?.error) parts.push(problemCard("The run failed", run.error.message, run.error.code));
 		if (run?.status === "finished" && run.result !== undefined) parts.push(h("section.card.result-card", { label: "Result" }, h("h3", null, "Result"), copiedTree(run.result)));
+		if (!session.isRunning && run?.usage?.length) parts.push(usageLine(run.usage));
 		replace(this.tail, parts);
 	}
 
@@ -219,6 +220,13 @@ function isShown(message, owners) {
 	if (message.role === "tool") return !owners.has(message.toolCallId ?? "");
 	if (message.role === "assistant") return textOf(message.content) !== "" || (message.toolCalls?.length ?? 0) > 0;
 	return message.role !== "system" && message.role !== "developer";
+}
+
+/** What the models of the last run used. @param {Record<string, any>[]} usage */
+function usageLine(usage) {
+	const sum = (/** @type {string} */ key) => usage.reduce((all, one) => all + (one[key] ?? 0), 0);
+	const models = usage.flatMap((one) => one.model ?? []);
+	return h("p.note", { testid: "usage" }, [`${sum("inputTokens")} tokens in, ${sum("outputTokens")} out`, ...models].join(" · "));
 }
 
 /** @param {string[]} names @param {boolean} isWriting */

@@ -62,6 +62,8 @@ export class Session {
 		this.answers = new Map();
 		/** What a person made of the state, to be sent with the next message. @type {Record<string, any> | undefined} */
 		this.editedState = undefined;
+		/** Whether the last run brought answers to questions. */
+		this.isAnswer = false;
 		this.stopping = new AbortController();
 		this.isLogWanted = false;
 		/** @type {Promise<void> | null} */
@@ -227,6 +229,7 @@ export class Session {
 			...(this.editedState !== undefined ? { state: this.editedState } : {}),
 			...more,
 		};
+		this.isAnswer = more.resume !== undefined;
 		talk.state = input.state ?? talk.state;
 		this.editedState = undefined;
 		talk.run = { runId, status: "running" };
@@ -284,8 +287,22 @@ export class Session {
 		this.decisions.clear();
 		this.emit("ended");
 		this.answerOwnCalls();
+		if (this.isAnswer && this.talk.run?.status !== "finished" && this.talk.interrupts.length === 0) await this.readQuestions();
 		await this.readRuns();
 		if (this.isLogWanted) await this.readLog();
+	}
+
+	/** Questions stay open if the run that brought their answers failed. */
+	async readQuestions() {
+		try {
+			const { interrupts } = await this.api.thread(this.agent, this.threadId);
+			if (this.isRunning) return;
+			this.talk.interrupts = interrupts;
+			for (const one of interrupts) if (one.toolCallId) this.touchCall(one.toolCallId);
+			this.talkChanged();
+		} catch {
+			// Then they are there after a reload.
+		}
 	}
 
 	/** @param {"idle" | "live" | "reconnecting" | "lost"} state */
