@@ -4,4 +4,6 @@
 
 mod binary;
 mod conversation;
+mod evals;
+mod replays;
 mod serve;
