@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{budgets, conformance, crash, models, postgres, style, vectors};
+use crate::{budgets, conformance, crash, models, pages, postgres, studio, style, vectors};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -33,6 +33,7 @@ struct Check {
 const CHECKS: &[Check] = &[
     Check { name: "format", run: || cargo(&["fmt", "--all", "--check"], &[]) },
     Check { name: "style", run: style::check },
+    Check { name: "pages", run: pages::check },
     Check {
         name: "lints",
         run: || cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
@@ -42,6 +43,7 @@ const CHECKS: &[Check] = &[
     Check { name: "postgres", run: postgres::check },
     Check { name: "crash", run: crash::check },
     Check { name: "conformance", run: conformance::check },
+    Check { name: "studio", run: studio::check },
     Check { name: "models", run: models::check },
     Check {
         name: "docs",
@@ -94,6 +96,14 @@ pub(crate) fn succeed(command: &mut Command) -> Verdict {
         Err(error) => {
             Verdict::Failed(format!("{} cannot be started: {error}", command.get_program().display()))
         }
+    }
+}
+
+/// The same, as a result.
+pub(crate) fn passed(verdict: Verdict) -> Result<(), String> {
+    match verdict {
+        Verdict::Passed => Ok(()),
+        Verdict::Failed(why) | Verdict::NotRun(why) => Err(why),
     }
 }
 

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use umbel_stores::Stores;
 
-use crate::{chat, eval, explain, record, replay, serve};
+use crate::{chat, completions, eval, explain, record, replay, run, serve, sessions};
 
 /// Where conversations are kept unless one says otherwise.
 pub const STORE: &str = "sqlite:.umbel/umbel.db";
@@ -31,9 +31,19 @@ pub struct Line {
 }
 
 impl Line {
+    /// The command line of a program that was started by that name: one that has the commands for its own agents has a
+    /// name of its own.
+    pub fn command_for(program: Option<&OsString>) -> clap::Command {
+        let name = program
+            .and_then(|path| Path::new(path).file_stem())
+            .map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_else(|| "umbel".to_owned());
+        Self::command().name(name.clone()).bin_name(name)
+    }
+
     /// Reads a command line; the first argument is the program's name. Without a command the agents are served.
     pub fn read(args: Vec<OsString>, about: Option<&str>) -> Result<Self, clap::Error> {
-        let mut command = Self::command();
+        let mut command = Self::command_for(args.first());
         if let Some(about) = about {
             command = command.about(about.to_owned());
         }
@@ -53,6 +63,8 @@ pub enum Command {
     Serve(serve::Options),
     /// Talk with an agent in the terminal, or through a pipe.
     Chat(chat::Options),
+    /// Ask once and print the answer, for scripts.
+    Run(run::Options),
     /// Show what the agents are made of: instructions, tools, handlers.
     Explain(explain::Options),
     /// Measure agents by cases in a file: calls, answers, state, cost.
@@ -61,6 +73,10 @@ pub enum Command {
     Replay(replay::Options),
     /// Ask a real model and write down all that is said: a tape to test with.
     Record(record::Options),
+    /// List, show, export, import and delete conversations.
+    Sessions(sessions::Options),
+    /// Print what a shell needs to complete the command line.
+    Completions(completions::Options),
 }
 
 /// Which agents a command works on.

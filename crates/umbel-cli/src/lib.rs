@@ -18,8 +18,9 @@
 //! # Layout
 //! - [`args`]: the command line; what several commands share
 //! - [`agents`]: the agents that the commands work on
-//! - one module for each command: [`serve`], [`chat`], [`explain`], [`eval`], [`replay`],
-//!   [`record`]
+//! - [`models`]: which model they work with, and what it costs
+//! - one module for each command: [`serve`], [`chat`], [`run`], [`explain`], [`eval`], [`replay`], [`record`],
+//!   [`sessions`], [`completions`]
 //! - [`screen`]: how events look; [`style`]: colours
 //! - [`demo`]: agents to begin with, and the script that is their model
 
@@ -28,13 +29,17 @@
 pub mod agents;
 pub mod args;
 pub mod chat;
+pub mod completions;
 pub mod demo;
 pub mod eval;
 pub mod explain;
+pub mod models;
 pub mod record;
 pub mod replay;
+pub mod run;
 pub mod screen;
 pub mod serve;
+pub mod sessions;
 pub mod style;
 
 use std::ffi::OsString;
@@ -43,7 +48,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-pub use self::agents::{Offer, Setup, Source};
+pub use self::agents::{Offer, Ready, Setup, Source};
 use self::args::{Command, Line, Which, bad_usage};
 
 /// The exit code for a command line that cannot be followed.
@@ -108,10 +113,13 @@ impl Cli {
         match line.command {
             Command::Serve(options) => serve::main(self, &options),
             Command::Chat(options) => chat::main(self, &options),
+            Command::Run(options) => run::main(self, &options),
             Command::Explain(options) => explain::main(self, &options),
             Command::Eval(options) => eval::main(self, &options),
             Command::Replay(options) => replay::main(self, &options),
             Command::Record(options) => record::main(self, &options),
+            Command::Sessions(options) => sessions::main(self, &options),
+            Command::Completions(options) => completions::main(self, &options),
         }
     }
 

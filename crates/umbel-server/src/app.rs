@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::Value;
 use smol_str::SmolStr;
+use umbel_runtime::Prices;
 
 use crate::auth::Auth;
 use crate::endpoint::AgentEndpoint;
@@ -14,6 +15,7 @@ use crate::problem::Problem;
 use crate::resolve::Choice;
 use crate::runs::Runs;
 use crate::sweep::Sweep;
+use crate::trace::Traces;
 
 /// What all routes share.
 #[derive(Debug)]
@@ -21,12 +23,16 @@ pub(crate) struct App {
     pub(crate) runs: Arc<Runs>,
     pub(crate) gate: Gate,
     pub(crate) auth: Option<Arc<dyn Auth>>,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) agents: Vec<Arc<AgentEndpoint>>,
     /// What is told of them.
     pub(crate) listed: Value,
     /// Whether clients may look into agents and their work.
     pub(crate) inspect: bool,
+    /// Where the time of runs went, if that is recorded.
+    pub(crate) traces: Option<Traces>,
+    /// What models cost.
+    pub(crate) prices: Prices,
     /// When idle sessions are deleted, if somebody said so.
     pub(crate) sweep: Option<Option<Sweep>>,
 }

@@ -15,6 +15,9 @@
 //! | [`layers`] | Layers around tools and prebuilt handlers, with all their defaults |
 //! | [`server`] | Agents offered to AG-UI front ends: routes, threads, tools of clients, auth, errors, metrics |
 //! | [`operations`] | What goes wrong with databases, how it looks, and what to do about it |
+//!
+//! The folder `docs/` of the repository has more: a tutorial, how to write handlers, test offline, build front ends and deploy, and the
+//! way from google-adk, Eino and LangChain. Their code is run with the programs of `examples/`.
 
 #[doc = include_str!("../../../docs/agent.md")]
 pub mod agent {}

@@ -79,6 +79,7 @@ fn command(args: &[&str]) -> Command {
         .arg("serve")
         .args(args)
         .env("UMBEL_STORE", "memory:")
+        .env("UMBEL_MODEL", "script")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -108,7 +109,7 @@ fn it_says_where_it_listens_answers_and_stops_when_told() {
         assert!(served.greeting.contains("curl -N http://127.0.0.1:"), "{}", served.greeting);
         let answer = served.ask("POST /guide", &[], &message("r1", "weather in Paris"));
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("sunny"), "{answer}");
-        let answer = served.ask("POST /day-plan", &[], &message("r1", "a day in Oslo"));
+        let answer = served.ask("POST /team", &[], &message("r1", "a day in Oslo"));
         assert!(answer.contains("RUN_FINISHED"), "{answer}");
         served.signal(signal);
         let (status, rest) = served.ended();
@@ -212,7 +213,7 @@ fn what_cannot_be_served_is_told_with_a_hint() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     for (args, code, word) in [
-        (&["--colour"][..], 2, "umbel serve --help"),
+        (&["--colour"][..], 2, "umbel serve [OPTIONS]"),
         (&["--tokens", &bad], 1, "line 2"),
         (&["--tokens", &missing], 1, "cannot be read"),
         (&["--port", &port], 1, "--port"),
@@ -258,7 +259,7 @@ fn a_store_keeps_conversations_and_shares_them_with_the_chat() {
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}", folder.path().join("trips.db").display());
     let chat = Command::new(env!("CARGO_BIN_EXE_umbel"))
-        .args(["--store", &store, "--session", "t1", "pack an umbrella"])
+        .args(["run", "--model", "script", "--store", &store, "--session", "t1", "pack an umbrella"])
         .output()
         .unwrap();
     assert!(chat.status.success());
