@@ -88,7 +88,10 @@ fn gates_names_and_repeats_can_be_said_on_the_command_line() {
     assert_eq!(code(&["--min-pass", "2"]), Some(2));
     assert_eq!(code(&["--runs", "0"]), Some(2));
     assert_eq!(code(&["--agent", "nobody"]), Some(2));
-    assert_eq!(code(&["--agent", "day-plan", "--case", "paris"]), Some(1));
+    write(&folder, "cases.toml", &format!("agent = \"nobody\"\n{CASES}"));
+    assert_eq!(code(&["--case", "paris"]), Some(2));
+    assert_eq!(code(&["--case", "paris", "--agent", "guide"]), Some(0), "the command line counts more");
+    write(&folder, "cases.toml", CASES);
     let output = eval(folder.path(), &["cases.toml", "--runs", "3", "--jobs", "2"]);
     assert!(out(&output).contains("3/3") && out(&output).contains("0/3"), "{}", out(&output));
 }

@@ -1,9 +1,9 @@
 //! `umbel replay`, as a shell would start it, and for agents of one's own.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, ExitCode, Output, Stdio};
-
-use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -94,9 +94,13 @@ fn what_cannot_be_run_again_says_why() {
     }
 }
 
+/// How often it was added.
+static ADDED: AtomicUsize = AtomicUsize::new(0);
+
 /// Adds.
 #[tool]
 async fn add(a: i64, b: i64) -> i64 {
+    ADDED.fetch_add(1, Ordering::SeqCst);
     a + b
 }
 
@@ -142,4 +146,7 @@ async fn an_exported_session_is_compared_between_two_builds() {
     is(run(cli("Add.", true), &["--against", "R"]), ExitCode::FAILURE);
     is(run(cli("Add well.", true), &[]), ExitCode::SUCCESS);
     is(run(cli("Add.", false), &["--session", "none"]), ExitCode::from(2));
+    assert_eq!(ADDED.load(Ordering::SeqCst), 1, "only when it was recorded");
+    is(run(cli("Add.", false), &["--session", key.id(), "--live-tools"]), ExitCode::SUCCESS);
+    assert_eq!(ADDED.load(Ordering::SeqCst), 2);
 }
