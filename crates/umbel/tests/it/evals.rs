@@ -125,6 +125,23 @@ async fn calls_state_agents_and_limits_are_measured() {
 }
 
 #[tokio::test]
+async fn cases_can_be_written_in_code() {
+    let called = Arc::new(AtomicUsize::new(0));
+    let eval = Eval::new(move || Ok(adder(&called)));
+    let said = "It gave {\"sum\":3}";
+    for (turn, passes) in [
+        (Turn::new("go").calls("add").contains("sum").like(said), true),
+        (Turn::new("go").calls_with("add", json!({"a": 1, "b": 2})), true),
+        (Turn::new("go").calls_with("add", json!({"a": 2, "b": 2})), false),
+        (Turn::new("go").calls("add").calls("add"), false),
+        (Turn::new("go").like("Something else"), false),
+    ] {
+        let suite = Suite { cases: vec![Case::new("x", [turn.clone()])], ..Suite::default() };
+        assert_eq!(eval.run(&suite).await.unwrap().passed(), passes, "{turn:?}");
+    }
+}
+
+#[tokio::test]
 async fn time_that_a_tool_takes_is_measured() {
     let eval = Eval::new(|| {
         let model = ScriptedModel::new("demo").call("wait", json!({})).text("done");
