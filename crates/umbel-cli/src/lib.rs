@@ -18,6 +18,7 @@
 //! # Layout
 //! - [`args`]: the command line; what several commands share
 //! - [`agents`]: the agents that the commands work on
+//! - `file`: agents that a TOML file describes
 //! - [`models`]: which model they work with, and what it costs
 //! - one module for each command: [`serve`], [`chat`], [`run`], [`explain`], [`eval`], [`replay`], [`record`],
 //!   [`sessions`], [`completions`]
@@ -33,6 +34,7 @@ pub mod completions;
 pub mod demo;
 pub mod eval;
 pub mod explain;
+mod file;
 pub mod models;
 pub mod record;
 pub mod replay;
@@ -45,6 +47,7 @@ pub mod style;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -125,8 +128,19 @@ impl Cli {
 
     /// All agents.
     pub(crate) fn offers(&self, which: &Which, watched: bool) -> io::Result<Vec<Offer>> {
+        self.load(which, watched).0
+    }
+
+    /// All agents, and the files that they come from.
+    pub(crate) fn load(&self, which: &Which, watched: bool) -> (io::Result<Vec<Offer>>, Vec<PathBuf>) {
         let setup = Setup { watched, model: which.model.clone() };
-        (self.source)(&setup).map_err(|error| bad_usage(error.message().to_owned()))
+        match &which.agents {
+            Some(path) => {
+                let loaded = file::load(path, &setup, which.allow_commands);
+                (loaded.offers.map_err(bad_usage), loaded.files)
+            }
+            None => ((self.source)(&setup).map_err(|error| bad_usage(error.message())), Vec::new()),
+        }
     }
 
     /// The agent that is meant: the one that is named, or the first.

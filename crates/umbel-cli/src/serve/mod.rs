@@ -1,6 +1,7 @@
 //! `umbel serve`: the demo agents, offered to AG-UI front ends.
 
 mod options;
+mod reload;
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -10,7 +11,8 @@ use std::process::ExitCode;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing_subscriber::filter::LevelFilter;
-use umbel_server::{BearerTokens, Server, Service};
+use umbel_server::{BearerTokens, Server};
+use umbel_stores::Stores;
 
 pub use self::options::Options;
 use crate::args::{self, NOWHERE};
@@ -29,10 +31,15 @@ pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
 }
 
 async fn serve(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
-    let offers = cli.offers(&options.which, true)?;
+    let mut options = options.clone();
+    options.which.agents = options.file.take().or(options.which.agents);
+    let options = &options;
+    let (offers, files) = cli.load(&options.which, true);
+    let offers = offers?;
     let names: Vec<(String, String)> =
         offers.iter().map(|offer| (offer.name().to_owned(), offer.describes().to_owned())).collect();
-    let service = service(offers, options).await?;
+    let stores = args::open(&options.store).await?;
+    let service = server(offers, options, &stores)?.build().map_err(io::Error::other)?;
     let listener = listen(options).await?;
     let address = listener.local_addr()?;
     io::stdout().write_all(greeting(options, &names, address).as_bytes())?;
@@ -45,19 +52,20 @@ async fn serve(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
         let _ =
             io::stdout().write_all(b"Stopping when the runs under way are over. Once more stops at once.\n");
     };
+    let reload = reload::on_change(cli, options, &service, &stores, files);
     tokio::select! {
-        served = service.serve(listener, stop) => served.map(|()| ExitCode::SUCCESS),
+        served = service.clone().serve(listener, stop) => served.map(|()| ExitCode::SUCCESS),
         _ = twice.wait_for(|times| *times >= 2) => Ok(ExitCode::from(STOPPED)),
+        () = reload => Ok(ExitCode::SUCCESS),
     }
 }
 
 /// The agents at their paths.
-async fn service(offers: Vec<Offer>, options: &Options) -> io::Result<Service> {
-    let stores = args::open(&options.store).await?;
+fn server(offers: Vec<Offer>, options: &Options, stores: &Stores) -> io::Result<Server> {
     let mut server = Server::new().base_path(&options.base);
     for offer in offers {
         let path = format!("/{}", offer.name());
-        server = server.agent(path, offer.serve(&stores).map_err(io::Error::other)?);
+        server = server.agent(path, offer.serve(stores).map_err(io::Error::other)?);
     }
     for origin in &options.origins {
         server = server.allow_origin(origin);
@@ -68,7 +76,7 @@ async fn service(offers: Vec<Offer>, options: &Options) -> io::Result<Service> {
     if let Some(path) = &options.tokens {
         server = server.auth(BearerTokens::from_file(path).map_err(io::Error::other)?);
     }
-    server.build().map_err(io::Error::other)
+    Ok(server)
 }
 
 /// Listens, unless anybody could come and nobody would be asked who they are.
@@ -126,7 +134,10 @@ fn greeting(options: &Options, agents: &[(String, String)], address: SocketAddr)
     let base = options.base.trim_matches('/');
     let slash = if base.is_empty() { "" } else { "/" };
     let root = format!("http://{}{slash}{base}", SocketAddr::new(here, address.port()));
-    let mut text = String::from("Umbel demo for AG-UI front ends: a scripted model, made-up data.\n\n");
+    let mut text = match &options.which.agents {
+        Some(path) => format!("Agents of {} for AG-UI front ends.\n\n", path.display()),
+        None => "Umbel demo for AG-UI front ends: a scripted model, made-up data.\n\n".to_owned(),
+    };
     for (name, about) in agents {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {root}/{name}  {about}");

@@ -4,4 +4,5 @@
 
 mod binary;
 mod conversation;
+mod file;
 mod serve;
