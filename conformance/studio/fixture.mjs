@@ -1,6 +1,7 @@
 // Sessions for the studio to show, as the JSON lines that stores take in.
 //
-// node fixture.mjs FILE: writes them. `long` has 5,000 events; `tour` has one of everything that a pane shows.
+// node fixture.mjs FILE: writes them. `long` has 5,000 events; `tour` has one of everything that a pane shows;
+// `hostile` tries to make the page do things.
 
 import { writeFileSync } from "node:fs";
 
@@ -87,6 +88,18 @@ function tour() {
   return log.session();
 }
 
+/** What a page must not be taken in by. */
+function hostile() {
+  const log = new Log("hostile");
+  const words = [
+    "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>",
+    "![a picture](http://elsewhere.invalid/a.png)",
+    "[click](javascript:document.title='taken') and [here](data:text/html,taken) and [there](http://elsewhere.invalid/)",
+  ].join("\n\n");
+  log.run(words, call("<b>tool</b>", { "<i>": words }, { "<i>": words }, { "<i>": words }), say(words, words));
+  return log.session();
+}
+
 function long() {
   const log = new Log("long");
   while (log.count < EVENTS) {
@@ -101,5 +114,5 @@ function long() {
   return log.session();
 }
 
-const lines = [{ line: "umbel", format: 1 }, ...tour(), ...long()];
+const lines = [{ line: "umbel", format: 1 }, ...tour(), ...hostile(), ...long()];
 writeFileSync(process.argv[2], lines.map((line) => `${JSON.stringify(line)}\n`).join(""));

@@ -21,6 +21,11 @@ const { values, positionals } = parseArgs({
 const [address, screenshots] = positionals;
 const checks = { ...talking, ...connections, ...panes, ...access, ...speed };
 
+const { status } = await fetch(`${address}/studio/`);
+if (status !== 200) {
+  console.log(`${address}/studio/ is answered with ${status}: there is nothing to look at`);
+  process.exit(1);
+}
 const proxy = await startProxy(address);
 const browser = await chromium.launch({ executablePath: values.chromium });
 let failed = 0;

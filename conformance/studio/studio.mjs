@@ -1,10 +1,11 @@
 // The studio in a browser: pages that note every complaint and every request that goes elsewhere.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 
-const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
 /** Findings that count. */
 const GRAVE = ["serious", "critical"];
@@ -31,7 +32,7 @@ export class Studio {
     const context = await this.browser.newContext({ viewport, colorScheme, reducedMotion });
     this.contexts.push(context);
     const page = await context.newPage();
-    page.setDefaultTimeout(10_000);
+    page.setDefaultTimeout(6_000);
     page.on("console", (message) => {
       if (["error", "warning"].includes(message.type())) {
         this.complain(`${message.type()}: ${message.text()} (${message.location().url})`);
@@ -72,8 +73,7 @@ export class Studio {
   async axe(page, where) {
     await page.evaluate(() => document.getAnimations().forEach((animation) => animation.finish()));
     // The page's own policy forbids scripts from elsewhere, so it is evaluated and not added.
-    const source = await import("node:fs").then(({ readFileSync }) => readFileSync(AXE, "utf8"));
-    await page.evaluate(source);
+    await page.evaluate(AXE);
     const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
     const grave = violations.filter(({ impact }) => GRAVE.includes(impact));
     const told = grave.map(({ id, nodes }) => `${id}: ${nodes.map((node) => `${node.target} ${node.any[0]?.message ?? ""}`).join(" | ")}`);

@@ -134,6 +134,7 @@ type SessionsActions = {
   onOpen: (threadId: string) => void;
   onNew: () => void;
   onDeleted: (threadId: string) => void;
+  onRunning: (threadId: string) => void;
   live: () => Iterable<Session>;
   link: (threadId: string) => string;
 };

@@ -32,3 +32,7 @@ pub struct FromLangChain;
 #[cfg(doctest)]
 #[doc = include_str!("../../llms.txt")]
 pub struct ForAssistants;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/studio.md")]
+pub struct Studio;

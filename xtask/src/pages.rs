@@ -57,12 +57,12 @@ fn dead_links(pages: &BTreeMap<PathBuf, String>, exists: &dyn Fn(&Path) -> bool)
         for link in links(text) {
             let (file, heading) = link.split_once('#').unwrap_or((link, ""));
             let target = if file.is_empty() { page.clone() } else { beside(page, file) };
+            let is_known =
+                |text: &String| heading.is_empty() || headings(text).iter().any(|one| one == heading);
             if !pages.contains_key(&target) && !exists(&target) {
                 dead.push(format!("{} leads to {link}, which is not there", page.display()));
-            } else if let (false, Some(text)) = (heading.is_empty(), pages.get(&target)) {
-                if !headings(text).iter().any(|known| known == heading) {
-                    dead.push(format!("{} leads to {link}, but there is no such heading", page.display()));
-                }
+            } else if !pages.get(&target).is_none_or(is_known) {
+                dead.push(format!("{} leads to {link}, but there is no such heading", page.display()));
             }
         }
     }

@@ -89,10 +89,10 @@ export const panes = {
     const page = await studio.open("guide");
     await pane(page, "state");
     await say(page, "pack a lamp");
-    await page.getByTestId("state").getByText("lamp").first().waitFor();
+    await page.getByTestId("state").getByText("lamp").filter({ visible: true }).first().waitFor();
     await rests(page);
     await say(page, "pack a rope");
-    await page.getByTestId("state").getByText("rope").first().waitFor();
+    await page.getByTestId("state").getByText("rope").filter({ visible: true }).first().waitFor();
   },
 
   async "graph: agents, their tools, and who is at work"(studio) {
@@ -124,7 +124,7 @@ export const panes = {
     await pane(page, "prompt");
     const steps = page.getByTestId("prompt-steps").getByRole("button");
     await steps.nth(1).waitFor();
-    assert.match(await page.getByTestId("prompt").innerText(), /all of it is new/);
+    await page.getByTestId("prompt").getByText(/all of it is new/).waitFor();
     await steps.nth(1).click();
     await page.getByTestId("prompt").getByText(/2 of 3 messages are new/).waitFor();
     const shown = await page.getByTestId("prompt").innerText();

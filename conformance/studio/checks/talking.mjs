@@ -1,9 +1,23 @@
 // What people do in the chat.
 
 import assert from "node:assert/strict";
-import { conversation, hears, rests, route, say } from "../studio.mjs";
+import { PANES, conversation, hears, pane, rests, route, say } from "../studio.mjs";
+
+/** How big the studio may be, as browsers get it. */
+const LARGEST = 200_000;
 
 export const talking = {
+  async "the studio is small"(studio) {
+    const page = await studio.open();
+    const sizes = await page.evaluate(() =>
+      [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+        .filter(({ name }) => new URL(name).pathname.startsWith("/studio/"))
+        .map(({ decodedBodySize }) => decodedBodySize));
+    const bytes = sizes.reduce((sum, size) => sum + size, 0);
+    console.log(`  ${sizes.length} files, ${bytes} bytes`);
+    assert.ok(sizes.length > 20 && bytes <= LARGEST, `${sizes.length} files, ${bytes} bytes`);
+  },
+
   async "the first page leads to a streamed answer"(studio) {
     const page = await studio.open();
     assert.equal(new URL(page.url()).pathname, "/studio/");
@@ -35,6 +49,31 @@ export const talking = {
     await page.getByTestId("thought").last().getByText("Somewhere mild, by the sea.").waitFor();
   },
 
+  async "what agents say is shown, never run, and loads nothing"(studio) {
+    const page = await studio.open("guide/hostile");
+    await hears(page, /onerror/);
+    for (const name of PANES) {
+      await pane(page, name);
+    }
+    for (const details of await page.locator("[data-testid=conversation] summary").all()) {
+      await details.click();
+    }
+    assert.match(await page.title(), /Umbel studio/);
+    const links = await page.locator("[data-testid=conversation] a").evaluateAll((all) => all.map((one) => one.href));
+    assert.ok(links.every((link) => link.startsWith("http")), links.join());
+    assert.equal(await page.locator("[data-testid=conversation] :is(script, iframe, i, b, img[src^=http])").count(), 0);
+  },
+
+  async "what is written while an agent works is sent when it is done"(studio) {
+    const page = await studio.open("guide");
+    await say(page, "where should I go?");
+    await page.getByRole("button", { name: "Stop the run" }).waitFor();
+    await say(page, "weather in Rome");
+    await hears(page, /Rome: /);
+    await rests(page);
+    assert.match(await conversation(page), /Go to Lisbon.*weather in Rome/s);
+  },
+
   async "an approval is given, and another is refused with a reason"(studio) {
     const page = await studio.open("booking");
     await say(page, "book 3 nights in Lisbon");
@@ -42,6 +81,7 @@ export const talking = {
     await studio.picture(page, "approval");
     await page.getByTestId("approval").getByRole("button", { name: "Approve" }).click();
     await hears(page, /Booked: 3 nights in Lisbon/);
+    await rests(page);
     await say(page, "book 2 nights in Rome");
     await page.getByTestId("approval").getByLabel("Why not?").fill("too dear");
     await page.getByTestId("approval").getByRole("button", { name: "Reject" }).click();

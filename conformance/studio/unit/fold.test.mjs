@@ -142,3 +142,13 @@ test("the text of parts is their text alone", () => {
   assert.equal(textOf([{ type: "text", text: "a" }, { type: "image" }, { type: "text", text: "b" }]), "a\nb");
   assert.equal(textOf(undefined), "");
 });
+
+test("the first words of a message make it one to be shown", () => {
+  const talk = heard(started, { type: "TEXT_MESSAGE_START", messageId: "m1" });
+  talk.isReordered = false;
+  apply(talk, text("m1", "H"));
+  assert.ok(talk.isReordered);
+  talk.isReordered = false;
+  apply(talk, text("m1", "i"));
+  assert.ok(!talk.isReordered);
+});

@@ -7,7 +7,7 @@ import { logBrief, wireBrief } from "../../../crates/umbel-server/studio/log-kin
 import { compare, newLines } from "../../../crates/umbel-server/studio/prompt-diff.js";
 import { readRoute, writeRoute } from "../../../crates/umbel-server/studio/route.js";
 import { changeAt, changes, diff, withRemoved } from "../../../crates/umbel-server/studio/state-diff.js";
-import { rows, total } from "../../../crates/umbel-server/studio/trace.js";
+import { eventOfSpan, rows, total } from "../../../crates/umbel-server/studio/trace.js";
 import { scrollFor, visible } from "../../../crates/umbel-server/studio/window-list.js";
 
 test("only rows in sight are drawn, with some to spare", () => {
@@ -56,6 +56,13 @@ test("tokens and cost are those of model calls", () => {
   const cost = { amount: 0.5, currency: "USD" };
   const spans = [span("1", null, "run", { usage: { input: 99 } }), span("2", "1", "model", { usage: { input: 3, output: 4 }, cost }), span("3", "1", "model", { usage: { output: 1 }, cost })];
   assert.deepEqual(total(spans), { input: 3, output: 5, cost: 1, currency: "USD" });
+});
+
+test("a span leads to the event that it came to", () => {
+  const said = (id, author, ...parts) => ({ index: 0, runId: "r", event: { id, author, content: { parts } } });
+  const entries = [said("1", "user", { text: "hi" }), said("2", "a", { functionCall: { id: "c1" } }), said("3", "a", { functionResponse: { id: "c1" } }), said("4", "a", { text: "done" })];
+  const of = (attributes) => eventOfSpan(span("s", null, "model", { attributes }), entries);
+  assert.deepEqual([of({ step: 1 }), of({ callId: "c1" }), of({ step: 2 }), of({ step: 3 }), of({})], ["2", "3", "4", undefined, undefined]);
 });
 
 const agent = (name, parent, more = {}) => ({ name, kind: "llm", parent, tools: [], transfersTo: [], ...more });

@@ -26,6 +26,7 @@ pub mod backoff;
 pub mod compaction;
 mod configure;
 pub mod contents;
+mod detailed;
 pub mod eval;
 pub mod explain;
 pub mod flow;

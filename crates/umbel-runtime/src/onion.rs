@@ -10,6 +10,7 @@ use umbel_core::{
 };
 
 use crate::configure::refuse_doubles;
+use crate::detailed::detailed;
 use crate::text;
 
 /// Handlers that have a hook, in the order in which they are asked.
@@ -114,6 +115,8 @@ pub(crate) async fn before_agent(
     turn: &mut AgentTurn<'_>,
     strict_tools: bool,
 ) -> Result<Step> {
+    let detailed = detailed(handlers);
+    let handlers = detailed.as_deref().unwrap_or(handlers);
     for handler in handlers {
         let (run, before) = (turn.run(), strict_tools.then(|| turn.plan.tools.clone()));
         let step = ask(run, &**handler, "before_agent", || handler.before_agent(turn)).await?;
@@ -155,6 +158,8 @@ impl Passed {
 
 /// Asks each handler before a model call, until one does not simply go on.
 pub(crate) async fn before_model(handlers: &[Arc<dyn Handler>], turn: &mut ModelTurn<'_>) -> Result<Passed> {
+    let detailed = detailed(handlers);
+    let handlers = detailed.as_deref().unwrap_or(handlers);
     let (mut passed, before) = (Passed::default(), turn.history.changes());
     for handler in handlers {
         let run = turn.run();
@@ -168,6 +173,8 @@ pub(crate) async fn before_model(handlers: &[Arc<dyn Handler>], turn: &mut Model
 
 /// Asks each handler after a model call, until one does not simply go on.
 pub(crate) async fn after_model(handlers: &HookList, turn: &mut ModelTurn<'_>) -> Result<Passed> {
+    let detailed = detailed(handlers);
+    let handlers = detailed.as_deref().unwrap_or(handlers);
     let (mut passed, before) = (Passed::default(), turn.history.changes());
     for handler in handlers {
         let run = turn.run();
@@ -185,6 +192,8 @@ pub(crate) async fn on_input(
     run: &Run,
     mut input: Arc<Content>,
 ) -> Result<Arc<Content>> {
+    let detailed = detailed(handlers);
+    let handlers = detailed.as_deref().unwrap_or(handlers);
     for handler in handlers {
         input = ask(run, &**handler, "on_input", || handler.on_input(run, input)).await?;
     }
@@ -193,6 +202,8 @@ pub(crate) async fn on_input(
 
 /// The first answer in the place of all agents.
 pub(crate) async fn before_run(handlers: &HookList, run: &Run) -> Result<Option<Content>> {
+    let detailed = detailed(handlers);
+    let handlers = detailed.as_deref().unwrap_or(handlers);
     for handler in handlers {
         let given = ask(run, &**handler, "before_run", || handler.before_run(run)).await?;
         if given.is_some() {
@@ -204,6 +215,9 @@ pub(crate) async fn before_run(handlers: &HookList, run: &Run) -> Result<Option<
 
 /// Lets each handler change an event before it is stored.
 pub(crate) async fn on_event(handlers: &HookList, run: &Run, mut event: Event) -> Result<Event> {
+    // There are many previews, and each alone tells nothing.
+    let detailed = if event.is_partial() { None } else { detailed(handlers) };
+    let handlers = detailed.as_deref().unwrap_or(handlers);
     for handler in handlers {
         let before = Fixed::of(&event);
         event = ask(run, &**handler, "on_event", || handler.on_event(run, event)).await?;
@@ -271,6 +285,9 @@ pub(crate) async fn on_output(
     run: &Run,
     event: Arc<Event>,
 ) -> Result<Option<Arc<Event>>> {
+    // There are many previews, and each alone tells nothing.
+    let detailed = if event.is_partial() { None } else { detailed(handlers) };
+    let handlers = detailed.as_deref().unwrap_or(handlers);
     let mut event = event;
     for handler in handlers {
         match ask(run, &**handler, "on_output", || handler.on_output(run, event)).await? {
@@ -283,6 +300,8 @@ pub(crate) async fn on_output(
 
 /// The first answer in the place of an agent that failed.
 pub(crate) async fn on_error(handlers: &HookList, run: &Run, error: &Error) -> Result<Option<Content>> {
+    let detailed = detailed(handlers);
+    let handlers = detailed.as_deref().unwrap_or(handlers);
     for handler in handlers {
         let given = ask(run, &**handler, "on_error", || handler.on_error(run, error)).await?;
         if given.is_some() {
@@ -294,6 +313,8 @@ pub(crate) async fn on_error(handlers: &HookList, run: &Run, error: &Error) -> R
 
 /// Tells each handler how an agent's turn ended. All are told, also in a cancelled run; the first error counts.
 pub(crate) async fn after_agent(handlers: &HookList, run: &Run, outcome: &Outcome) -> Result<()> {
+    let detailed = detailed(handlers);
+    let handlers = detailed.as_deref().unwrap_or(handlers);
     let mut result = Ok(());
     for handler in handlers {
         let told = told(&**handler, "after_agent", || handler.after_agent(run, outcome)).await;
@@ -304,6 +325,8 @@ pub(crate) async fn after_agent(handlers: &HookList, run: &Run, outcome: &Outcom
 
 /// Tells each handler how a run ended. All are told; the first error counts.
 pub(crate) async fn after_run(handlers: &HookList, run: &Run, outcome: &Outcome) -> Result<()> {
+    let detailed = detailed(handlers);
+    let handlers = detailed.as_deref().unwrap_or(handlers);
     let mut result = Ok(());
     for handler in handlers {
         let told = told(&**handler, "after_run", || handler.after_run(run, outcome)).await;

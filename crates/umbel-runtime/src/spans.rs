@@ -1,10 +1,18 @@
-//! Spans of a run: invocation, agent, model call, tool call. Field names are those of the GenAI conventions, and
-//! they stand here and nowhere else.
+//! Spans of a run: invocation, agent, model call, tool call, and hooks of handlers for those who want details. Field names
+//! are those of the GenAI conventions, and they stand here and nowhere else.
 
+use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span, field};
-use umbel_core::{FunctionCall, ModelRequest, Response, Run, ToolCall};
+use umbel_core::{EventId, FunctionCall, Handler, ModelRequest, Response, Run, ToolCall};
 
 use crate::layers::{CallLog, Ending};
+
+/// Whether anybody may want details: which handlers are asked, when a model begins to answer, and with which event. It is
+/// one look at a number, so that it can be asked everywhere.
+#[inline]
+pub(crate) fn is_detailed() -> bool {
+    LevelFilter::current() >= LevelFilter::DEBUG
+}
 
 /// A run.
 pub(crate) fn invocation(run: &Run) -> Span {
@@ -23,6 +31,7 @@ pub(crate) fn agent(run: &Run) -> Span {
         "gen_ai.operation.name" = "invoke_agent",
         "gen_ai.agent.name" = run.agent_name().as_str(),
         "gen_ai.conversation.id" = run.session_key().id(),
+        "umbel.branch" = run.source().branch.as_deref(),
         "error.type" = field::Empty,
     )
 }
@@ -41,15 +50,17 @@ pub(crate) fn model_call(run: &Run, request: &ModelRequest) -> Span {
         "gen_ai.usage.input_tokens" = field::Empty,
         "gen_ai.usage.output_tokens" = field::Empty,
         "gen_ai.usage.cache_read.input_tokens" = field::Empty,
+        "gen_ai.usage.cache_creation.input_tokens" = field::Empty,
         "gen_ai.usage.reasoning.output_tokens" = field::Empty,
+        "umbel.first_piece" = field::Empty,
+        "umbel.event.id" = field::Empty,
         "error.type" = field::Empty,
     )
 }
 
 /// Notes what a model told about its answer in the span of its call.
-pub(crate) fn record_response(response: &Response) {
+pub(crate) fn record_response(span: &Span, response: &Response) {
     let Some(meta) = &response.meta else { return };
-    let span = Span::current();
     if span.is_disabled() {
         return;
     }
@@ -67,12 +78,34 @@ pub(crate) fn record_response(response: &Response) {
         ("gen_ai.usage.input_tokens", usage.prompt_token_count),
         ("gen_ai.usage.output_tokens", usage.candidates_token_count),
         ("gen_ai.usage.cache_read.input_tokens", usage.cached_content_token_count),
+        ("gen_ai.usage.cache_creation.input_tokens", usage.cache_write_token_count),
         ("gen_ai.usage.reasoning.output_tokens", usage.thoughts_token_count),
     ] {
         if let Some(count) = count {
             span.record(name, count);
         }
     }
+}
+
+/// Notes that a model has begun to answer in the span of its call.
+pub(crate) fn record_first_piece(span: &Span) {
+    span.record("umbel.first_piece", true);
+}
+
+/// Notes which event an answer became in the span of its call.
+pub(crate) fn record_event(span: &Span, event: &EventId) {
+    span.record("umbel.event.id", event.as_str());
+}
+
+/// A hook of a handler. Some are called before a run's span begins, or after it has ended.
+pub(crate) fn handler(run: &Run, handler: &dyn Handler, hook: &'static str) -> Span {
+    tracing::debug_span!(
+        "handle",
+        "umbel.run.id" = run.id().as_str(),
+        "umbel.handler" = handler.name(),
+        "umbel.hook" = hook,
+        "error.type" = field::Empty,
+    )
 }
 
 /// A tool call. Arguments and results are content, and content stays out of spans.

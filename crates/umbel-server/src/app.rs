@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::Value;
 use smol_str::SmolStr;
+use umbel_runtime::Prices;
 
 use crate::auth::Auth;
 use crate::endpoint::AgentEndpoint;
@@ -14,6 +15,7 @@ use crate::problem::Problem;
 use crate::resolve::Choice;
 use crate::runs::Runs;
 use crate::sweep::Sweep;
+use crate::trace::Traces;
 
 /// What all routes share.
 #[derive(Debug)]
@@ -27,6 +29,10 @@ pub(crate) struct App {
     pub(crate) listed: Value,
     /// Whether clients may look into agents and their work.
     pub(crate) inspect: bool,
+    /// Where the time of runs went, if that is recorded.
+    pub(crate) traces: Option<Traces>,
+    /// What models cost.
+    pub(crate) prices: Prices,
     /// When idle sessions are deleted, if somebody said so.
     pub(crate) sweep: Option<Option<Sweep>>,
 }

@@ -7,6 +7,7 @@
 //! - [`Server`]: agents at paths, put together; [`AgentEndpoint`]: an agent as it is offered
 //! - [`Auth`]: who asks, by [`BearerTokens`], by [`Jwt`], or by a closure ([`auth_fn`])
 //! - [`Problem`]: what a client is told when something is wrong
+//! - [`Traces`]: where the time of runs goes, recorded
 //! - [`Sweep`]: when sessions that nobody comes back to are deleted
 //! - in `post.rs` what a request comes to, in `plan.rs` what is to be done, in `drive.rs` how it is done, in `replay.rs`
 //!   how it is told again from the log; `live.rs` and `runs.rs` are the runs at hand
@@ -49,6 +50,7 @@ mod thread_events;
 mod thread_list;
 mod threads;
 mod tokens;
+mod trace;
 mod watched;
 
 pub use auth::{Auth, Principal, auth_fn, bearer_token};
@@ -62,3 +64,4 @@ pub use runs::ServerLimits;
 pub use server::{Server, Service};
 pub use sweep::Sweep;
 pub use tokens::BearerTokens;
+pub use trace::{TraceLimits, Traces};

@@ -22,6 +22,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use umbel_core::{Error, ErrorKind, Result};
+use umbel_runtime::Prices;
 
 use crate::app::{App, Offered};
 use crate::auth::Auth;
@@ -34,7 +35,8 @@ use crate::problem::Problem;
 use crate::resolve::{Asking, Choice};
 use crate::runs::{Runs, ServerLimits};
 use crate::sweep::{Sweep, sweep_on};
-use crate::{agents, post, routes, steps, thread_events, thread_list, threads};
+use crate::trace::Traces;
+use crate::{agents, post, routes, steps, thread_events, thread_list, threads, trace};
 
 /// How often runs that nobody looks at, and those that are over, are seen to.
 const TIDY: Duration = Duration::from_millis(500);
@@ -52,6 +54,8 @@ pub struct Server {
     origins: Vec<String>,
     studio: bool,
     inspect: Option<bool>,
+    traces: Option<Traces>,
+    prices: Prices,
 }
 
 impl Server {
@@ -128,6 +132,19 @@ impl Server {
         self
     }
 
+    /// Tells of each run where its time went, as it was recorded. Its [layer](Traces::layer) must be part of the process's
+    /// `tracing` subscriber. Without it, or for runs of another process, that follows from the log, more coarsely.
+    pub fn traces(mut self, traces: Traces) -> Self {
+        self.traces = Some(traces);
+        self
+    }
+
+    /// What models cost, in US dollars, so that traces tell what each call of one did.
+    pub fn prices(mut self, prices: Prices) -> Self {
+        self.prices = prices;
+        self
+    }
+
     /// Serves the studio at `/studio/`, pages that show what agents do, and leads there from `/`. Its files are open to
     /// all; what they show has to be asked for like everything else.
     #[cfg(feature = "studio")]
@@ -145,7 +162,20 @@ impl Server {
     /// Checks everything, and puts it together around a table of runs.
     fn put_together(self, runs: Arc<Runs>, metrics: Arc<Metrics>) -> Result<Served> {
         let refuse = |message: String| Err(Error::new(ErrorKind::Build, message));
-        let Self { agents, choices, sweep, auth, base, mut hosts, origins, studio, inspect, .. } = self;
+        let Self {
+            agents,
+            choices,
+            sweep,
+            auth,
+            base,
+            mut hosts,
+            origins,
+            studio,
+            inspect,
+            traces,
+            prices,
+            limits: _,
+        } = self;
         let mut offers = Vec::new();
         for (path, agent) in agents {
             offers.push((path, Arc::new(agent), None));
@@ -175,6 +205,8 @@ impl Server {
         let open = ["/health", "/ready"].map(own).to_vec();
         let app = Arc::new(App {
             runs,
+            traces,
+            prices,
             inspect: inspect.unwrap_or(auth.is_none()),
             gate: Gate { hosts, origins, open, studio_at: studio.then(|| base.clone()) },
             auth,
@@ -227,6 +259,7 @@ fn agent_routes(offered: Offered) -> Router {
         .route(&format!("{path}/runs/{{run}}/steps"), get(steps::steps))
         .route(&format!("{path}/runs/{{run}}/steps/{{step}}/request"), get(steps::request))
         .route(&format!("{path}/graph"), get(agents::graph))
+        .route(&format!("{path}/runs/{{run}}/trace"), get(trace::trace))
         .route(&format!("{path}/threads"), get(thread_list::threads))
         .route(
             &format!("{path}/threads/{{thread}}"),

@@ -19,15 +19,17 @@ use crate::resolve::Asking;
 use crate::routes::{Looked, Named, answer, find_run, query};
 
 /// What the models of a run answered, in order, with the agent and the thread of the run.
-struct Steps {
-    offered: Offered,
-    key: SessionKey,
+pub(crate) struct Steps {
+    pub(crate) offered: Offered,
+    pub(crate) key: SessionKey,
+    /// The run as the log calls it: one that answered questions and brought a message is two there.
+    pub(crate) runs: Vec<RunId>,
     events: List<Arc<Event>>,
-    answers: Vec<Arc<Event>>,
+    pub(crate) answers: Vec<Arc<Event>>,
 }
 
 impl Steps {
-    async fn of(offered: &Offered, head: &Parts, run: &SmolStr) -> Result<Self, Problem> {
+    pub(crate) async fn of(offered: &Offered, head: &Parts, run: &SmolStr) -> Result<Self, Problem> {
         offered.app.check_inspect()?;
         let asking = Asking { head, principal: &principal(head)?, input: None };
         let (thread, mut looked) = (query(&head.uri, "thread"), Looked::new());
@@ -35,7 +37,8 @@ impl Steps {
         let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("run"))?;
         let marked = view.events.iter().filter(|event| event.is_user());
         let marked = marked.filter(|event| InputMark::of(event).is_some_and(|mark| mark.run == *run));
-        let runs: Vec<RunId> = marked.map(|event| event.run.clone()).collect();
+        let mut runs: Vec<RunId> = marked.map(|event| event.run.clone()).collect();
+        runs.dedup();
         if runs.is_empty() {
             return Err(Problem::not_found("run"));
         }
@@ -46,7 +49,7 @@ impl Steps {
                 && runs.contains(&event.run)
         };
         let answers = view.events.iter().filter(is_answer).cloned().collect();
-        Ok(Self { offered, key, events: view.events, answers })
+        Ok(Self { offered, key, runs, events: view.events, answers })
     }
 }
 
@@ -76,7 +79,7 @@ pub(crate) async fn request(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let Steps { offered, key, events, answers } = Steps::of(&offered, &head, &run).await?;
+    let Steps { offered, key, events, answers, .. } = Steps::of(&offered, &head, &run).await?;
     let event = step.checked_sub(1).and_then(|index| answers.get(index));
     let event = event.ok_or_else(|| Problem::not_found("step"))?;
     let endpoint = &offered.endpoint;

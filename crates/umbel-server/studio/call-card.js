@@ -36,6 +36,8 @@ export function stateOf(session, call, result) {
 	const { talk } = session;
 	if (result) return isFailure(result) ? "failed" : "done";
 	if (talk.open.has(call.id)) return "writing";
+	// Its answer is sent with those to the others.
+	if (session.answers.has(call.id)) return "running";
 	if (talk.interrupts.some((asked) => asked.toolCallId === call.id) || talk.pending.includes(call.id)) return "waiting";
 	return session.isRunning ? "running" : "open";
 }
@@ -89,11 +91,10 @@ export function callCard(session, first, author) {
 				brief.textContent = briefly(call.function.arguments);
 				fill();
 			}
-			const nextQuestion = asked ? `${asked.id} ${session.decisions.has(asked.id)}` : `${isOurs} ${session.answers.has(call.id)}`;
+			const nextQuestion = asked ? `${asked.id} ${session.decisions.has(asked.id)}` : String(isOurs);
 			if (nextQuestion === questionKey) return;
 			questionKey = nextQuestion;
 			if (asked) replace(question, questionCard(session, asked));
-			else if (isOurs && session.answers.has(call.id)) replace(question, h("p.muted", null, "Answered here."));
 			else if (isOurs) answerForm(session, call, question);
 			else replace(question);
 		},

@@ -36,6 +36,7 @@ export class Chat {
 		this.tailKey = "";
 		/** What screen readers were told of. @type {Set<string>} */
 		this.told = new Set();
+		this.isQuiet = true;
 		this.unlisten = () => {};
 		new ResizeObserver(() => this.stick()).observe(this.list);
 	}
@@ -48,7 +49,8 @@ export class Chat {
 		this.limit = PAGE;
 		this.sticks = true;
 		this.tailKey = "";
-		this.told = new Set(session.talk.messages.map((message) => message.id));
+		this.told.clear();
+		this.isQuiet = true;
 		for (const message of session.talk.messages) session.talk.dirty.add(message.id);
 		session.talk.isReordered = true;
 		this.unlisten();
@@ -168,6 +170,7 @@ export class Chat {
 		if (run?.status === "cancelled") parts.push(h("p.note", { testid: "run-cancelled" }, icon("stop"), " Stopped. Say something to go on."));
 		if (run?.error) parts.push(problemCard("The run failed", run.error.message, run.error.code));
 		if (run?.status === "finished" && run.result !== undefined) parts.push(h("section.card.result-card", { label: "Result" }, h("h3", null, "Result"), copiedTree(run.result)));
+		if (!session.isRunning && run?.usage?.length) parts.push(usageLine(run.usage));
 		replace(this.tail, parts);
 	}
 
@@ -186,6 +189,12 @@ export class Chat {
 	/** Tells screen readers of what is whole, and never word by word. @param {Session} session */
 	tell(session) {
 		const { talk } = session;
+		if (this.isQuiet) {
+			// What was said before one came is there to be read.
+			for (const { id } of talk.messages) this.told.add(id);
+			this.isQuiet = session.isLoading;
+			return;
+		}
 		for (const message of talk.messages.slice(-8)) {
 			if (message.role !== "assistant" || talk.open.has(message.id) || this.told.has(message.id)) continue;
 			if (message.toolCalls?.some((call) => talk.open.has(call.id))) continue;
@@ -211,6 +220,13 @@ function isShown(message, owners) {
 	if (message.role === "tool") return !owners.has(message.toolCallId ?? "");
 	if (message.role === "assistant") return textOf(message.content) !== "" || (message.toolCalls?.length ?? 0) > 0;
 	return message.role !== "system" && message.role !== "developer";
+}
+
+/** What the models of the last run used. @param {Record<string, any>[]} usage */
+function usageLine(usage) {
+	const sum = (/** @type {string} */ key) => usage.reduce((all, one) => all + (one[key] ?? 0), 0);
+	const models = usage.flatMap((one) => one.model ?? []);
+	return h("p.note", { testid: "usage" }, [`${sum("inputTokens")} tokens in, ${sum("outputTokens")} out`, ...models].join(" · "));
 }
 
 /** @param {string[]} names @param {boolean} isWriting */

@@ -1,6 +1,6 @@
 // The tools that this page brings along: agents may call them, and they run here.
 
-import { announce, toast } from "./dom.js";
+import { toast } from "./dom.js";
 import { setTheme } from "./theme.js";
 
 /** What agents are told of them. */
@@ -36,7 +36,6 @@ const TOOLS = {
 	notify: ({ text }) => {
 		if (typeof text !== "string" || text === "") return { error: "`text` is missing" };
 		toast(text, { kind: "from-agent" });
-		announce(text);
 		return { shown: true };
 	},
 };

@@ -10,7 +10,7 @@ export class Composer {
 		this.session = null;
 		this.field = h("textarea", {
 			class: "composer-field", rows: "1", placeholder: "Write a message", label: "Message", testid: "composer",
-			"aria-describedby": "composer-hint", enterkeyhint: "send", oninput: () => this.grow(), onkeydown: (event) => this.key(event),
+			"aria-describedby": "composer-hint", enterkeyhint: "send", oninput: () => ((this.waits = false), this.grow()), onkeydown: (event) => this.key(event),
 		});
 		this.button = h("button.send", { testid: "send" });
 		this.hint = h("p.composer-hint", { id: "composer-hint" });
@@ -18,12 +18,15 @@ export class Composer {
 		this.element = h("form.composer", { label: "Write a message", onsubmit: (event) => (event.preventDefault(), this.submit()) },
 			this.note, h("div.composer-box", null, this.field, this.button), this.hint);
 		this.drawn = "";
+		/** Whether what is written is to be sent when the run is over. */
+		this.waits = false;
 		this.unlisten = () => {};
 	}
 
 	/** @param {Session} session */
 	show(session) {
 		this.session = session;
+		this.waits = false;
 		this.unlisten();
 		this.unlisten = session.listen(["talk", "connection"], () => this.draw());
 		this.draw();
@@ -33,7 +36,12 @@ export class Composer {
 		const session = this.session;
 		if (!session) return;
 		const asks = !session.isRunning && session.talk.interrupts.length > 0;
-		const key = [session.threadId, session.isRunning, asks, session.connection].join(" ");
+		if (asks) this.waits = false;
+		const key = [session.threadId, session.isRunning, asks, session.connection, this.waits].join(" ");
+		if (this.waits && !session.isRunning && !session.isLoading) {
+			this.submit();
+			return;
+		}
 		if (key === this.drawn) return;
 		this.drawn = key;
 		const label = session.isRunning ? "Stop the run" : "Send";
@@ -44,7 +52,7 @@ export class Composer {
 		this.button.disabled = asks;
 		this.button.type = session.isRunning ? "button" : "submit";
 		this.button.onclick = session.isRunning ? () => this.actions.onStop() : null;
-		this.hint.textContent = asks ? "Answer the open question first." : session.isRunning ? "The agent is at work. Esc stops it." : "Enter sends, Shift+Enter begins a new line. Press ? for all keys.";
+		this.hint.textContent = this.waits ? "This is sent when the agent is done." : asks ? "Answer the open question first." : session.isRunning ? "The agent is at work. Esc stops it." : "Enter sends, Shift+Enter begins a new line. Press ? for all keys.";
 		this.drawConnection(session);
 	}
 
@@ -61,7 +69,12 @@ export class Composer {
 	submit() {
 		const text = this.field.value.trim();
 		const session = this.session;
-		if (!text || !session || session.isRunning || session.isLoading || this.button.disabled) return;
+		if (!text || !session || this.button.disabled) return;
+		this.waits = session.isRunning || session.isLoading;
+		if (this.waits) {
+			this.draw();
+			return;
+		}
 		this.field.value = "";
 		this.grow();
 		this.actions.onSend(text);

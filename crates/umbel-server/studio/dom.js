@@ -220,6 +220,7 @@ export function ago(seconds) {
 
 /** A span of time that people can read. @param {number} ms */
 export function duration(ms) {
+	if (ms === 0) return "0";
 	if (ms < 1) return `${Math.round(ms * 1000)} µs`;
 	if (ms < 1000) return `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
 	if (ms < 60000) return `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;

@@ -111,8 +111,10 @@ function begin(talk, id, role, event) {
 /** @param {Conversation} talk @param {string} id @param {string} role @param {AguiEvent} event */
 function say(talk, id, role, event) {
 	const message = begin(talk, id, role, event);
-	message.content = (typeof message.content === "string" ? message.content : "") + (event.delta ?? "");
-	touch(talk, id);
+	const before = typeof message.content === "string" ? message.content : "";
+	message.content = before + (event.delta ?? "");
+	// A message without words is not shown, so its first ones make one more.
+	touch(talk, id, before === "");
 }
 
 /** A result stands behind the message with its call, and behind earlier results. @param {Conversation} talk @param {Message} owner @param {Message} result */
@@ -132,7 +134,7 @@ function beginCall(talk, event) {
 	/** @type {ToolCall} */
 	const call = { id: event.toolCallId, type: "function", function: { name: event.toolCallName, arguments: "" } };
 	message.toolCalls = [...(message.toolCalls ?? []), call];
-	touch(talk, message.id);
+	touch(talk, message.id, true);
 }
 
 /** @param {Conversation} talk @param {AguiEvent} event */

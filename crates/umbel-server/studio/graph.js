@@ -67,7 +67,7 @@ export class GraphPane extends Pane {
 		const pick = () => this.choose(agent.name);
 		const kind = KINDS[agent.kind] ?? agent.kind;
 		const node = svg("g", {
-			class: `node ${hue(agent.name)}`, transform: `translate(${x} ${y})`, tabindex: "0", role: "button", "data-agent": agent.name, label: `${agent.name}, ${kind}`, onclick: pick,
+			class: `node ${hue(agent.name)}`, transform: `translate(${x} ${y})`, tabindex: "0", role: "button", "data-agent": agent.name, onclick: pick,
 			onkeydown: (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), pick()),
 		},
 			svg("rect.node-box", { width, height, rx: 9 }),

@@ -26,7 +26,7 @@ export class Inspector {
 		];
 		this.tabs = h("div.tabs", { role: "tablist", label: "Inspector", onkeydown: (event) => this.key(event) },
 			this.panes.map(({ name, label, icon: image }) =>
-				h("button", { role: "tab", id: `tab-${name}`, "aria-controls": "pane", "aria-selected": "false", testid: `tab-${name}`, onclick: () => actions.onPane(name, "") }, icon(image), h("span", null, label))));
+				h("button", { role: "tab", id: `tab-${name}`, label, "aria-controls": "pane", "aria-selected": "false", testid: `tab-${name}`, onclick: () => actions.onPane(name, "") }, icon(image), h("span", null, label))));
 		this.panel = h("div.panel", { role: "tabpanel", id: "pane", tabindex: "-1" });
 		this.element = h("div.inspector", { testid: "inspector" }, this.tabs, this.panel);
 	}

@@ -53,15 +53,17 @@ function entry(key, value, path, depth, options) {
 	const size = Object.keys(value).length;
 	const isList = Array.isArray(value);
 	const hint = isList ? `[${size}]` : `{${size}}`;
-	const details = h("details", null, h("summary", null, name, tag, h("span.tree-hint", null, ` ${hint} `, preview(value))));
-	const open = () => {
-		if (details.childElementCount === 1) details.append(entries(value, path, depth - 1, options));
+	const brief = h("span.tree-hint");
+	const details = h("details", null, h("summary", null, name, tag, brief));
+	const show = () => {
+		brief.textContent = details.open ? "" : ` ${hint} ${preview(value)}`;
+		if (details.open && details.childElementCount === 1) details.append(entries(value, path, depth - 1, options));
 	};
-	details.addEventListener("toggle", () => details.open && open());
+	details.addEventListener("toggle", show);
 	if (size > 0 && (depth > 1 || options.marks?.(`${path}/*`))) {
-		open();
 		details.open = true;
 	}
+	show();
 	item.append(details);
 	return item;
 }

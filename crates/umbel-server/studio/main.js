@@ -34,6 +34,8 @@ const sessions = new Sessions(api, {
 	onOpen: (thread) => go({ thread }),
 	onNew: () => newSession(),
 	onDeleted: (thread) => forget(thread),
+	// A run that was begun elsewhere is followed, too.
+	onRunning: (thread) => void (current?.threadId === thread && current.isIdle && current.open()),
 	live: () => open.values(),
 	link: (thread) => writeRoute({ ...here(), thread, detail: "" }),
 });

@@ -38,7 +38,7 @@ export class Session {
 		this.inspect = inspect;
 		this.talk = newConversation();
 		/** Whether the server has it: one without a message is only here. */
-		this.isKnown = false;
+		this.isKnown = sessionStorage.getItem(NEW) !== threadId;
 		this.isLoading = true;
 		/** What went wrong when it was opened. @type {string | null} */
 		this.failure = null;
@@ -62,6 +62,8 @@ export class Session {
 		this.answers = new Map();
 		/** What a person made of the state, to be sent with the next message. @type {Record<string, any> | undefined} */
 		this.editedState = undefined;
+		/** Whether the last run brought answers to questions. */
+		this.isAnswer = false;
 		this.stopping = new AbortController();
 		this.isLogWanted = false;
 		/** @type {Promise<void> | null} */
@@ -96,6 +98,11 @@ export class Session {
 		return this.talk.run?.status === "running";
 	}
 
+	/** Whether nothing is going on that this page knows of. */
+	get isIdle() {
+		return !this.isRunning && !this.isLoading && this.connection === "idle";
+	}
+
 	/** Whether a person or this client is asked for something. */
 	get isWaiting() {
 		return !this.isRunning && (this.talk.interrupts.length > 0 || this.talk.pending.length > 0);
@@ -103,30 +110,30 @@ export class Session {
 
 	/** Reads the thread, and follows the run that it has. One that was made here, and in which nobody said anything, is not asked for. */
 	async open() {
-		this.isLoading = sessionStorage.getItem(NEW) !== this.threadId;
-		if (!this.isLoading) return this.talkChanged();
+		this.isLoading = this.isKnown;
+		if (!this.isKnown) return this.talkChanged();
 		try {
 			const thread = await this.api.thread(this.agent, this.threadId);
-			this.isKnown = true;
 			if (thread.runningRunId) await this.takeUp(thread, thread.runningRunId);
-			else await this.show(thread);
+			else this.show(thread);
 		} catch (error) {
 			const isNew = error instanceof Problem && error.status === 404;
-			if (!isNew) this.failure = words(error);
+			if (isNew) this.isKnown = false;
+			else this.failure = words(error);
 			this.isLoading = false;
 			this.talkChanged();
 		}
 	}
 
 	/** @param {Thread} thread */
-	async show(thread) {
+	show(thread) {
 		seed(this.talk, thread);
 		const asked = new Set(thread.interrupts.map((one) => one.toolCallId));
 		this.talk.pending = unanswered(thread.messages).filter((call) => !asked.has(call.id) && knows(call.function.name)).map((call) => call.id);
 		this.isLoading = false;
 		this.talkChanged();
-		await this.readRuns();
-		if (this.isLogWanted) await this.readLog();
+		// What is looked at comes first.
+		void (this.readingLog ?? Promise.resolve()).then(() => this.readRuns());
 		this.noteWaitingCalls();
 		this.answerOwnCalls();
 	}
@@ -222,6 +229,7 @@ export class Session {
 			...(this.editedState !== undefined ? { state: this.editedState } : {}),
 			...more,
 		};
+		this.isAnswer = more.resume !== undefined;
 		talk.state = input.state ?? talk.state;
 		this.editedState = undefined;
 		talk.run = { runId, status: "running" };
@@ -279,8 +287,22 @@ export class Session {
 		this.decisions.clear();
 		this.emit("ended");
 		this.answerOwnCalls();
+		if (this.isAnswer && this.talk.run?.status !== "finished" && this.talk.interrupts.length === 0) await this.readQuestions();
 		await this.readRuns();
 		if (this.isLogWanted) await this.readLog();
+	}
+
+	/** Questions stay open if the run that brought their answers failed. */
+	async readQuestions() {
+		try {
+			const { interrupts } = await this.api.thread(this.agent, this.threadId);
+			if (this.isRunning) return;
+			this.talk.interrupts = interrupts;
+			for (const one of interrupts) if (one.toolCallId) this.touchCall(one.toolCallId);
+			this.talkChanged();
+		} catch {
+			// Then they are there after a reload.
+		}
 	}
 
 	/** @param {"idle" | "live" | "reconnecting" | "lost"} state */
@@ -362,7 +384,8 @@ export class Session {
 				if (page.next === null || page.next === undefined || page.events.length === 0) break;
 			}
 			this.noteWaitingCalls();
-			this.talk.isReordered = true;
+			// Now it is known who said what.
+			for (const { id, subagentRunId } of this.talk.messages) if (subagentRunId) this.talk.dirty.add(id);
 			this.talkChanged();
 		} catch {
 			// What came so far is shown; it is read again when more happens.

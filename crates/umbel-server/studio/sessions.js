@@ -7,10 +7,7 @@ const REFRESH = 10_000;
 const SEARCH_PAUSE = 200;
 
 export class Sessions {
-	/**
-	 * @param {Api} api
-	 * @param {{ onAgent: (agent: AgentInfo) => void, onOpen: (threadId: string) => void, onNew: () => void, onDeleted: (threadId: string) => void, live: () => Iterable<Session>, link: (threadId: string) => string }} actions
-	 */
+	/** @param {Api} api @param {SessionsActions} actions */
 	constructor(api, actions) {
 		this.api = api;
 		this.actions = actions;
@@ -88,6 +85,7 @@ export class Sessions {
 			if (asked !== this.asked) return;
 			this.threads = isMore ? [...this.threads, ...page.threads] : page.threads;
 			this.next = page.next ?? null;
+			for (const thread of page.threads) if (thread.running) this.actions.onRunning(thread.threadId);
 			this.note.textContent = this.threads.length === 0 ? (this.search.value ? "No session has these words." : "No sessions yet.") : "";
 		} catch (error) {
 			if (asked === this.asked) this.note.textContent = `The sessions could not be read: ${words(error)}`;

@@ -89,7 +89,7 @@ export class StatePane extends Pane {
 		this.drawn = key;
 		this.where.textContent = change ? `${this.at + 1} of ${this.changes.length}, by ${change.author}` : isNow ? "now" : "at the beginning";
 		const marks = change ? diff(change.before, change.after) : new Map();
-		const note = change ? [summary(marks), " ", h("a", { href: this.actions.link("events", change.eventId) }, "Show the event")]
+		const note = change ? [summary(marks), ". ", h("a", { href: this.actions.link("events", change.eventId) }, "Show the event")]
 			: isNow && edited ? ["This is sent with your next message. ", h("button.link", { onclick: () => ((session.editedState = undefined), this.draw()) }, "Discard")] : [];
 		const isEmpty = Object.keys(state ?? {}).length === 0;
 		replace(this.body, h("p.state-note", null, note),
@@ -116,5 +116,5 @@ export class StatePane extends Pane {
 /** @param {Map<string, Mark>} marks */
 function summary(marks) {
 	const told = ["added", "changed", "removed"].map((kind) => ({ kind, count: [...marks].filter(([path, mark]) => mark === kind && !path.endsWith("/*")).length }));
-	return told.filter(({ count }) => count > 0).map(({ kind, count }) => `${count} ${kind}`).join(", ") || "Written again as it was.";
+	return told.filter(({ count }) => count > 0).map(({ kind, count }) => `${count} ${kind}`).join(", ") || "Written again as it was";
 }

@@ -45,6 +45,14 @@ export function total(spans) {
 	return sum;
 }
 
+/** The event of a run that a span came to: what a model answered, or what a tool gave. @param {Span} span @param {LogEntry[]} entries those of the run @returns {string | undefined} */
+export function eventOfSpan({ attributes = {} }, entries) {
+	const results = (/** @type {LogEntry} */ { event }) => (event.content?.parts ?? []).flatMap((/** @type {any} */ part) => part.functionResponse?.id ?? []);
+	if (attributes.callId) return entries.find((entry) => results(entry).includes(attributes.callId))?.event.id;
+	const answers = entries.filter((entry) => entry.event.author !== "user" && entry.event.content && results(entry).length === 0);
+	return answers[attributes.step - 1]?.event.id;
+}
+
 /** The runs of a session to choose from, the last one first. @param {HTMLSelectElement} picker @param {Session} session @param {string} chosen @returns {string} the one that is chosen */
 export function offerRuns(picker, session, chosen) {
 	const runs = new Map(session.runs.map((run) => [run.runId, `${run.outcome} · ${new Date(run.startedAt * 1000).toLocaleTimeString()}`]));
@@ -96,7 +104,8 @@ export class TracePane extends Pane {
 	activate(detail) {
 		this.isActive = true;
 		this.run = detail || this.selectedRun || this.run;
-		void this.load();
+		this.session?.wantLog();
+		void this.load().then(() => detail === "" && this.followSelection());
 	}
 
 	/** Shows the run of the event that another pane chose, and its span. */
@@ -107,8 +116,13 @@ export class TracePane extends Pane {
 			void this.load();
 		}
 		const id = this.session?.selected;
-		const span = id ? this.trace?.spans.find((one) => one.attributes?.eventId === id) : undefined;
+		const span = id ? this.trace?.spans.find((one) => eventOfSpan(one, this.entries) === id) : undefined;
 		if (span && span.id !== this.chosen) this.choose(span);
+	}
+
+	/** What the log has of the run that is shown. */
+	get entries() {
+		return (this.session?.log ?? []).filter((entry) => entry.runId === this.run);
 	}
 
 	loadSoon() {
@@ -172,8 +186,8 @@ export class TracePane extends Pane {
 		name.style.paddingLeft = `${8 + Math.min(depth, 8) * 12}px`;
 		const took = span.end === null ? "under way" : duration(end - span.start);
 		const tokens = span.usage ? h("i", null, `${(span.usage.input ?? 0) + (span.usage.output ?? 0)} tok`) : null;
-		return h("div", { class: `span-row ${mark}`, label: `${span.kind} ${span.name}, ${took}${span.error ? ", failed" : ""}`, "data-kind": span.kind },
-			name, h("span.span-lane", null, bar), h("span.span-time", null, tokens, took));
+		return h("div", { class: `span-row ${mark}`, "data-kind": span.kind },
+			name, h("span.offscreen", null, `${span.kind}${span.error ? ", failed" : ""}, `), h("span.span-lane", null, bar), h("span.span-time", null, tokens, took));
 	}
 
 	/** @param {Span} span */
@@ -182,7 +196,8 @@ export class TracePane extends Pane {
 		const at = this.list.items.findIndex((row) => row.span.id === span.id);
 		if (at !== this.list.chosen) this.list.choose(at);
 		this.showDetail(span);
-		if (span.attributes?.eventId) this.session?.select(span.attributes.eventId);
+		const event = eventOfSpan(span, this.entries);
+		if (event) this.session?.select(event);
 	}
 
 	/** @param {Span} span */

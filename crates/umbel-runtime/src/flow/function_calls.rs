@@ -20,6 +20,7 @@ use umbel_core::{
 
 use super::Turn;
 use crate::adk_stage::fails_the_run;
+use crate::detailed::detailed;
 use crate::runner::digest;
 use crate::team::Team;
 use crate::{spans, text};
@@ -147,6 +148,8 @@ pub(super) async fn follow(
     let team = turn.team.clone();
     let layers = &team.place(run.node_id())?.onion.wrap_tool;
     let layers = turn.layers.as_ref().unwrap_or(layers);
+    let detailed = detailed(layers);
+    let layers = detailed.as_deref().unwrap_or(layers);
     let mut made = execute(run, layers, tools, batch).await?;
     let Some(event) = &mut made.event else { return Ok(None) };
     mark_direct(tools, batch, event);

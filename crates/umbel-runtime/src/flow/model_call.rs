@@ -2,9 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context as TaskContext, Poll};
 
 use futures::StreamExt;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 use umbel_core::{
     Address, CallId, Chunk, ChunkStream, Content, Context, Error, ErrorKind, Event, EventId, Extensions,
     Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, Run,
@@ -15,6 +16,7 @@ use super::draft::Draft;
 use super::function_calls::{self, Batch};
 use super::{After, Made, Turn, handlers, overflow};
 use crate::aggregator::Aggregator;
+use crate::detailed::detailed;
 use crate::onion::Onion;
 use crate::stand_in::StandIn;
 use crate::usage::book::metered;
@@ -57,6 +59,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
     }
     overflow::check(turn, &draft.request)?;
     let asked = AskModel { stand_in: team.extras.stand_in.clone(), span: Mutex::default() };
+    let detailed = detailed(&onion.wrap_model);
     let mut call = Call {
         tools: draft.request.tools.clone(),
         onion,
@@ -78,7 +81,8 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
                 request: draft.request.clone(),
                 extensions: Extensions::new(),
             };
-            let chunks = NextModel::new(&onion.wrap_model, &asked).call(request);
+            let chunks =
+                NextModel::new(detailed.as_deref().unwrap_or(&onion.wrap_model), &asked).call(request);
             Box::pin(call.read_wrapped(chunks)).await
         }
         _ => {
@@ -108,7 +112,7 @@ struct AskModel {
     /// Who answers in the model's place.
     stand_in: Option<Arc<dyn StandIn>>,
     /// The span of the last attempt.
-    span: Mutex<Option<tracing::Span>>,
+    span: Mutex<Option<Span>>,
 }
 
 impl ModelEnd for AskModel {
@@ -118,16 +122,19 @@ impl ModelEnd for AskModel {
         }
         let span = spans::model_call(call.run(), &call.request);
         *self.span.lock().unwrap_or_else(PoisonError::into_inner) = Some(span.clone());
-        let chunks = match span.in_scope(|| self.generate(call.run(), &*call.model, &call.request)) {
+        let mut chunks = match span.in_scope(|| self.generate(call.run(), &*call.model, &call.request)) {
             Ok(chunks) => chunks,
             Err(error) => return Work::done(Err(error)),
         };
-        let chunks = chunks.inspect(move |chunk| {
-            if let Err(error) = chunk {
-                span.in_scope(|| spans::record_error(error.kind().code()));
+        let read = move |cx: &mut TaskContext<'_>| {
+            let _entered = span.enter();
+            let chunk = chunks.poll_next_unpin(cx);
+            if let Poll::Ready(Some(Err(error))) = &chunk {
+                spans::record_error(error.kind().code());
             }
-        });
-        Work::done(Ok(Box::pin(chunks)))
+            chunk
+        };
+        Work::done(Ok(Box::pin(futures::stream::poll_fn(read))))
     }
 }
 
@@ -143,10 +150,11 @@ impl AskModel {
             .map_err(|panic| Error::from_panic(&format!("model `{}`", model.name()), panic.as_ref()))
     }
 
-    fn record(&self, response: &Response) {
+    /// Notes something in the span of the last attempt, which is the current one if there are no layers.
+    fn note(&self, record: impl FnOnce(&Span)) {
         match &*self.span.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(span) => span.in_scope(|| spans::record_response(response)),
-            None => spans::record_response(response),
+            Some(span) => record(span),
+            None => record(&Span::current()),
         }
     }
 }
@@ -177,14 +185,17 @@ impl<'a> Call<'_, 'a> {
             match chunk {
                 None => break,
                 Some(Ok(Chunk::Text(text))) => {
+                    self.begins(fold.is_none());
                     fold.get_or_insert_default().fold_text(&text, false);
                     self.show(text, false).await?;
                 }
                 Some(Ok(Chunk::Thought(text))) => {
+                    self.begins(fold.is_none());
                     fold.get_or_insert_default().fold_text(&text, true);
                     self.show(text, true).await?;
                 }
                 Some(Ok(chunk @ Chunk::Delta(_))) => {
+                    self.begins(fold.is_none());
                     let ids = run.services().ids.as_ref();
                     let piece = fold.get_or_insert_default().fold_chunk(chunk, ids, run.config().streaming);
                     if let Some(piece) = piece {
@@ -209,6 +220,13 @@ impl<'a> Call<'_, 'a> {
             Some(whole) => self.answer(whole).await,
             None if cut => Err(Error::new(ErrorKind::StreamCut, text::STREAM_CUT)),
             None => Ok(()),
+        }
+    }
+
+    /// Notes when the first piece of an answer comes, if anybody wants to know.
+    fn begins(&self, is_first: bool) {
+        if is_first && spans::is_detailed() {
+            self.asked.note(spans::record_first_piece);
         }
     }
 
@@ -258,7 +276,7 @@ impl<'a> Call<'_, 'a> {
         if response.partial == Some(true) {
             return self.preview(response).await;
         }
-        self.asked.record(&response);
+        self.asked.note(|span| spans::record_response(span, &response));
         self.mark_empty(&mut response);
         let (mut answers, mut step) = (Vec::new(), Step::Continue);
         if let Some(cx) = self.cx.filter(|_| !self.onion.after_model.is_empty()) {
@@ -279,6 +297,9 @@ impl<'a> Call<'_, 'a> {
             return Ok(());
         }
         let mut event = self.event(response);
+        if spans::is_detailed() {
+            self.asked.note(|span| spans::record_event(span, &event.id));
+        }
         if let Some(actions) = self.cx.and_then(|cx| cx.take_actions()) {
             event.actions_mut().merge(*actions);
         }

@@ -32,5 +32,6 @@ mod studio;
 mod support;
 mod tenants;
 mod threads;
+mod tracing_runs;
 mod usage;
 mod viewers;
