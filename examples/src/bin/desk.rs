@@ -135,11 +135,12 @@ fn script() -> ScriptedModel {
 }
 
 fn offers(setup: &Setup) -> Result<Vec<Offer>> {
-    let model: Arc<dyn Model> = match &setup.model {
-        Some(name) => Arc::new(umbel::models::model(name)?),
-        None => Arc::new(script()),
+    let (model, words): (Arc<dyn Model>, _) = match setup.find_model()? {
+        Some(found) => (Arc::new(found.model), found.name),
+        None => (Arc::new(script()), "a script, which knows a few words".to_owned()),
     };
     let offer = Offer::new("desk", runner(model))
+        .model(words)
         .about("Answers customers of a shop.")
         .suggest("Where is my order 7?")
         .suggest("I want my money for order 7 back.");
@@ -191,8 +192,11 @@ mod tests {
 
     #[tokio::test]
     async fn the_script_stands_in_for_a_model() {
-        let runner =
-            offers(&Setup::default()).unwrap().remove(0).runner(&umbel::stores::Stores::in_memory()).unwrap();
+        let runner = offers(&Setup { model: Some("script".to_owned()), ..Setup::default() })
+            .unwrap()
+            .remove(0)
+            .runner(&umbel::stores::Stores::in_memory())
+            .unwrap();
         let session = runner.create_session("ann").await.unwrap();
         let said = runner.run(&session.key, "Where is my order 8?").text().await.unwrap();
         assert!(said.contains("lamp, not sent yet"), "{said}");
