@@ -10,7 +10,10 @@ use std::process::{Command, ExitCode, Stdio};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing_subscriber::filter::LevelFilter;
-use umbel_server::{BearerTokens, Server, Service};
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use umbel_server::{BearerTokens, Server, Service, Traces};
 
 use self::greeting::Greeting;
 pub use self::options::Options;
@@ -26,19 +29,20 @@ const MORE_PORTS: u16 = 20;
 /// Serves until it is told to stop.
 pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     // What clients get as a reference is found here.
-    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(LevelFilter::WARN);
-    log.with_target(false).init();
+    let log = fmt::layer().with_writer(io::stderr).with_target(false).with_filter(LevelFilter::WARN);
+    let traces = Traces::new();
+    tracing_subscriber::registry().with(log).with(traces.layer()).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(cli, options));
+    let result = runtime.block_on(serve(cli, options, traces));
     // Told twice, it does not wait for what is still going on.
     runtime.shutdown_background();
     result
 }
 
-async fn serve(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
+async fn serve(cli: &Cli, options: &Options, traces: Traces) -> io::Result<ExitCode> {
     let offers = cli.offers(&options.which, true)?;
     let mut greeting = Greeting::new(options, &offers);
-    let service = service(offers, options).await?;
+    let service = service(offers, options, traces).await?;
     let listener = listen(options).await?;
     greeting.place(listener.local_addr()?);
     io::stdout().write_all(greeting.to_string().as_bytes())?;
@@ -61,9 +65,9 @@ async fn serve(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
 }
 
 /// The agents at their paths.
-async fn service(offers: Vec<Offer>, options: &Options) -> io::Result<Service> {
+async fn service(offers: Vec<Offer>, options: &Options, traces: Traces) -> io::Result<Service> {
     let stores = args::open(&options.store).await?;
-    let mut server = Server::new().base_path(&options.base).studio(!options.no_studio);
+    let mut server = Server::new().base_path(&options.base).studio(!options.no_studio).traces(traces);
     if options.inspect {
         server = server.inspect(true);
     }
