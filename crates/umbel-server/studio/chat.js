@@ -94,9 +94,11 @@ export class Chat {
 			const turn = this.turns.get(message.id) ?? this.make(session, message);
 			if (turn.element === next) next = next.nextSibling;
 			else this.list.insertBefore(turn.element, next);
-			const author = message.role === "assistant" ? session.author(message).name : "";
-			turn.element.classList.toggle("continues", author !== "" && author === speaker);
-			speaker = author;
+			const author = message.role === "assistant" ? session.author(message) : { name: "", isParallel: false };
+			turn.element.classList.toggle("continues", author.name !== "" && author.name === speaker);
+			// Those who speak at the same time stand side by side.
+			turn.element.classList.toggle("is-parallel", author.isParallel);
+			speaker = author.name;
 			// A result changes the card of its call.
 			if (message.toolCalls?.some((call) => answered.has(call.id))) talk.dirty.add(message.id);
 		}

@@ -24,7 +24,8 @@ export class Docs {
 				replace(this.picker, this.pages.map(({ name, title }) => h("option", { value: name }, title)));
 			}
 			const [wanted = "", anchor] = detail.split("~");
-			const name = wanted || this.shown || this.pages[0]?.name || "";
+			const first = this.pages.find((page) => page.name === "tutorial") ?? this.pages[0];
+			const name = wanted || this.shown || first?.name || "";
 			if (name !== this.shown) await this.load(name);
 			this.picker.value = name;
 			const heading = anchor ? this.body.querySelector(`[data-anchor="${CSS.escape(anchor)}"]`) : null;

@@ -1,6 +1,6 @@
 // Where agents stand in the drawing: a tree from left to right. No page is needed for it.
 
-export const WIDTH = 150;
+const WIDTH = 150;
 export const HEAD = 44;
 export const LINE = 17;
 const GAP_X = 44;

@@ -58,7 +58,7 @@ export class GraphPane extends Pane {
 		const arrow = svg("defs", null, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: "7", refY: "4", markerWidth: "7", markerHeight: "7", orient: "auto-start-reverse" }, svg("path.arrow", { d: "M0 0 8 4 0 8z" })));
 		const [wide, high] = [width + 2 * PAD, height + 2 * PAD];
 		const drawing = svg("svg.graph-svg", { width: wide, height: high, viewBox: `${-PAD} ${-PAD} ${wide} ${high}` }, arrow, lines, boxes.map((box) => this.node(box)));
-		drawing.style.minWidth = `${wide * 0.7}px`;
+		drawing.style.minWidth = `${wide * 0.8}px`;
 		replace(this.canvas, drawing, edges.some((edge) => edge.arrowAt || edge.arrowBack) ? h("p.muted.legend", null, "Arrows: may hand over to.") : null);
 	}
 

@@ -63,7 +63,7 @@ export class Prompt extends Pane {
 	/** @param {string} run @returns {Promise<Step[]>} */
 	async stepsOf(run) {
 		const { session, known } = this;
-		if (!session) return [];
+		if (!session?.hasRun(run)) return [];
 		const { steps } = known.get(run) ?? (await this.api.steps(session.agent, session.threadId, run));
 		if (session.runs.some((one) => one.runId === run && one.outcome !== "running") && !session.isRunning) known.set(run, { steps });
 		return steps;
@@ -85,7 +85,7 @@ export class Prompt extends Pane {
 		const run = offerRuns(this.runs, session, this.run);
 		if (run !== this.run) [this.run, this.step] = [run, 0];
 		try {
-			const steps = run ? await this.stepsOf(run) : [];
+			const steps = await this.stepsOf(run);
 			if (asked !== this.asked) return;
 			const step = steps.find((one) => one.step === this.step) ?? steps[0];
 			this.drawSteps(steps, step);

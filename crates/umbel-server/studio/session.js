@@ -24,7 +24,7 @@ export function newThread() {
 }
 
 /** An id that nobody else has, also on pages without TLS. */
-export function newId() {
+function newId() {
 	const bytes = crypto.getRandomValues(new Uint8Array(12));
 	return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -64,6 +64,8 @@ export class Session {
 		this.editedState = undefined;
 		/** Whether the last run brought answers to questions. */
 		this.isAnswer = false;
+		/** Whether the log has the run that is under way: it tells of something. */
+		this.isLogged = true;
 		this.stopping = new AbortController();
 		this.isLogWanted = false;
 		/** @type {Promise<void> | null} */
@@ -230,6 +232,7 @@ export class Session {
 			...more,
 		};
 		this.isAnswer = more.resume !== undefined;
+		this.isLogged = false;
 		talk.state = input.state ?? talk.state;
 		this.editedState = undefined;
 		talk.run = { runId, status: "running" };
@@ -258,6 +261,7 @@ export class Session {
 				onConnection: (state) => this.connect(state),
 				onFrame: ({ id, event }) => {
 					this.isKnown = true;
+					this.isLogged ||= !/^(RUN_STARTED|STATE_)/.test(event.type);
 					this.wire.push({ at: Date.now(), id, runId, event });
 					if (this.wire.length > KEPT) this.wire.splice(0, this.wire.length - KEPT);
 					if (event.type === "STATE_SNAPSHOT") holdsState = false;
@@ -333,6 +337,11 @@ export class Session {
 		this.listeners.clear();
 	}
 
+	/** Whether the server can be asked about a run. @param {string} run */
+	hasRun(run) {
+		return run !== "" && (this.isLogged || run !== this.talk.run?.runId);
+	}
+
 	/** @param {string | null} eventId */
 	select(eventId) {
 		if (this.selected === eventId) return;
@@ -386,6 +395,7 @@ export class Session {
 			this.noteWaitingCalls();
 			// Now it is known who said what.
 			for (const { id, subagentRunId } of this.talk.messages) if (subagentRunId) this.talk.dirty.add(id);
+			this.talk.isReordered = true;
 			this.talkChanged();
 		} catch {
 			// What came so far is shown; it is read again when more happens.

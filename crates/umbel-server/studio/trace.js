@@ -141,7 +141,7 @@ export class TracePane extends Pane {
 		this.asked += 1;
 		const asked = this.asked;
 		try {
-			const trace = this.run ? await this.api.trace(session.agent, session.threadId, this.run) : null;
+			const trace = session.hasRun(this.run) ? await this.api.trace(session.agent, session.threadId, this.run) : null;
 			if (asked !== this.asked) return;
 			this.trace = trace;
 			this.draw();
@@ -161,7 +161,8 @@ export class TracePane extends Pane {
 		const now = Date.now() - (trace?.startedAt ?? 0) * 1000;
 		this.length = Math.max(1, ...spans.map((span) => span.end ?? Math.max(span.start, now)));
 		const sum = total(spans);
-		const facts = [duration(this.length), `${sum.input} tokens in, ${sum.output} out`];
+		const facts = [duration(this.length)];
+		if (sum.input + sum.output > 0) facts.push(`${sum.input} tokens in, ${sum.output} out`);
 		if (sum.currency) facts.push(money(sum.cost, sum.currency));
 		if (trace?.source === "log") facts.push("made from the log: times are not exact");
 		this.summary.textContent = trace ? facts.join(" · ") : "No run yet.";

@@ -40,7 +40,6 @@ export class WindowList {
 		/** @type {T[]} */
 		this.items = [];
 		this.chosen = -1;
-		this.stays = false;
 		this.id = `list-${Math.random().toString(36).slice(2, 8)}`;
 		this.rows = h("div.window-rows", { role: "presentation" });
 		this.element = h(
