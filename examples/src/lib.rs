@@ -14,6 +14,10 @@ pub struct HandlersGuide;
 pub struct Testing;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/eval.md")]
+pub struct Evaluations;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/deploy.md")]
 pub struct Deploy;
 

@@ -89,7 +89,7 @@ pub struct Which {
     /// Which agent; the first one if left out.
     #[arg(short, long, value_name = "NAME")]
     pub agent: Option<String>,
-    /// The model, as provider/model or http://HOST/v1#model; its key comes from the environment.
+    /// The model, as provider/model or http://HOST/v1#model, or `script` for none; its key comes from the environment.
     #[arg(short, long, value_name = "NAME", env = "UMBEL_MODEL")]
     pub model: Option<String>,
 }

@@ -73,7 +73,16 @@ pub fn call_rejected(tool: &str, reason: Option<&str>) -> String {
 
 /// Goes before the result of a call that a person changed.
 pub fn call_edited(tool: &str, args: &str) -> String {
-    format!("A person changed this call before it was made: `{tool}` was called with {args}. It gave:\n")
+    format!("{CALL_EDITED} `{tool}` was called with {args}. {IT_GAVE}\n")
+}
+
+const CALL_EDITED: &str = "A person changed this call before it was made:";
+const IT_GAVE: &str = "It gave:";
+
+/// What comes behind the words that go before the result of a call that a person changed; `None` if these are not there.
+pub(crate) fn after_edit_notice(text: &str) -> Option<&str> {
+    let (_, rest) = text.strip_prefix(CALL_EDITED)?.split_once(IT_GAVE)?;
+    Some(rest.trim_start_matches('\n'))
 }
 
 /// What a call is answered that was under way when the run was cut short.

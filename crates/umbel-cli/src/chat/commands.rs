@@ -8,7 +8,6 @@ use umbel::{Session, SessionKey};
 use super::{Begin, Chat};
 use crate::screen::in_log;
 use crate::sessions::look;
-use crate::style::Ink;
 
 const COMMANDS: &str = "\
 Commands:
@@ -172,7 +171,7 @@ impl<W: Write> Chat<W> {
             Ok(session) => self.session = session,
             Err(error) => return Ok(Err(error)),
         }
-        self.screen.paint(Ink::Faint, &format!("You talk with {} now.", agent.name))?;
+        self.screen.hint(&format!("You talk with {} now.", agent.name))?;
         self.agent = agent;
         self.introduce()?;
         Ok(Ok(()))

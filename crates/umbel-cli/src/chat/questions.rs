@@ -52,6 +52,7 @@ impl<W: Write> Chat<W> {
         ]
         .concat();
         self.screen.hint(&format!("The next line decides: {meaning}."))?;
+        self.screen.note(&format!("{meaning}."))?;
         loop {
             let line = match self.read(Ink::Question, &format!("Approve? [{keys}]"), "", false).await? {
                 Line::Interrupt | Line::End => return Ok(None),

@@ -120,18 +120,18 @@ fn checkout(named: Option<&Path>) -> io::Result<Option<PathBuf>> {
 
 /// A file of the project.
 fn filled(text: &str, name: &str, checkout: Option<&Path>) -> String {
-    let needs = |package: &str| match checkout {
+    let from = |package: &str| match checkout {
         Some(folder) => {
             let path = folder.join("crates").join(package).display().to_string();
             // JSON and TOML write strings in the same way.
-            format!("{{ path = {} }}", serde_json::Value::String(path))
+            format!("path = {}", serde_json::Value::String(path))
         }
-        None => format!("\"{}\"", env!("CARGO_PKG_VERSION")),
+        None => format!("version = \"{}\"", env!("CARGO_PKG_VERSION")),
     };
     text.replace("{{name}}", name)
         .replace("{{agent}}", &name.replace('-', "_"))
-        .replace("{{umbel}}", &needs("umbel"))
-        .replace("{{umbel-cli}}", &needs("umbel-cli"))
+        .replace("{{umbel}}", &format!("{{ {}, features = [\"models\", \"sqlite\"] }}", from("umbel")))
+        .replace("{{umbel-cli}}", &format!("{{ {} }}", from("umbel-cli")))
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(parsed["package"]["name"].as_str(), Some("my-helper"));
         assert_eq!(parsed["dependencies"]["umbel"]["path"].as_str(), Some("/a \"b\"/crates/umbel"));
         let parsed: toml::Table = toml::from_str(&filled(manifest, "x", None)).unwrap();
-        assert_eq!(parsed["dependencies"]["umbel-cli"].as_str(), Some(env!("CARGO_PKG_VERSION")));
+        assert_eq!(parsed["dependencies"]["umbel-cli"]["version"].as_str(), Some(env!("CARGO_PKG_VERSION")));
     }
 
     #[test]

@@ -33,19 +33,19 @@ impl Listed {
         let title = self.title.as_deref().unwrap_or("(nothing said yet)");
         let waits = if self.waiting { ", waits for you" } else { "" };
         let (id, when) = (&self.id, ago(self.updated_at));
-        format!("{id:<id_width$}  {when:<12}  {:>4}  {title}{waits}", self.events)
+        format!("{id:<id_width$}  {when:<12}  {:>4} events  {title}{waits}", self.events)
     }
 }
 
 /// The conversations of a user with an agent, the one that changed last first.
 pub(crate) async fn list(name: &str, runner: &Runner, user: &str) -> Result<Vec<Listed>> {
+    let waiting = runner.sessions().open_questions(runner.app(), Some(user)).await?;
     let mut listed = Vec::new();
     for session in runner.sessions().list(runner.app(), user).await?.into_iter().rev() {
         // Gone meanwhile: then it is not listed.
         let Some(session) = runner.sessions().get(&session.key, EventFilter::default()).await? else {
             continue;
         };
-        let waiting = runner.sessions().open_questions(runner.app(), Some(user)).await?;
         listed.push(Listed {
             agent: name.to_owned(),
             id: session.key.id().to_owned(),

@@ -128,7 +128,7 @@ fn conversations_are_listed_moved_and_deleted() {
     let (_, list, _) = umbel(here, &["sessions", "list"]);
     let line = list.lines().find(|line| line.contains("one")).unwrap();
     assert!(
-        line.starts_with("guide ") && line.contains("just now") && line.ends_with("4  pack a map"),
+        line.starts_with("guide ") && line.contains("just now") && line.ends_with("4 events  pack a map"),
         "{list}"
     );
     let (_, events, _) = umbel(here, &["sessions", "show", "one", "--json"]);

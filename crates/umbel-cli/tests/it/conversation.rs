@@ -342,7 +342,7 @@ async fn one_can_go_from_conversation_to_conversation_and_from_agent_to_agent() 
     let text = paper.text();
     let list = text.lines().filter(|line| line.contains("just now")).collect::<Vec<_>>();
     assert!(list.len() == 2 && list[0].starts_with("* ") && list[0].ends_with(" hi"), "{text}");
-    assert!(list[1].contains("first-one") && list[1].ends_with("   4  pack a map"), "{text}");
+    assert!(list[1].contains("first-one") && list[1].ends_with("   4 events  pack a map"), "{text}");
     assert_eq!(text.matches("you> pack a map\n  → pack(items: [\"map\"])\n").count(), 2, "{text}");
     assert!(text.contains("There is no conversation nobody."), "{text}");
     assert!(text.contains("You talk with booking now.\nbooking> I book trips"), "{text}");

@@ -5,6 +5,8 @@
 mod binary;
 mod commands;
 mod conversation;
+mod evals;
+mod replays;
 mod serve;
 #[cfg(target_os = "linux")]
 mod terminal;

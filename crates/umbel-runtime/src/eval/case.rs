@@ -197,8 +197,11 @@ impl Turn {
 
     /// The tool must be called next, with these arguments. Anything but an object is taken as none.
     pub fn calls_with(self, tool: impl Into<String>, args: Value) -> Self {
-        let args = Some(args.as_object().cloned().unwrap_or_default());
-        self.call(ExpectedCall { name: tool.into(), args })
+        let args = match args {
+            Value::Object(args) => args,
+            _ => Object::new(),
+        };
+        self.call(ExpectedCall { name: tool.into(), args: Some(args) })
     }
 
     fn call(mut self, call: ExpectedCall) -> Self {

@@ -128,8 +128,10 @@ fn step_2(word: String) -> String {
 }
 
 fn step_3(word: String) -> String {
-    let rule = STEP_3.iter().find(|(end, _)| word.ends_with(end));
-    rule.map_or(word.clone(), |rule| apply(&word, *rule))
+    match STEP_3.iter().find(|(end, _)| word.ends_with(end)) {
+        Some(rule) => apply(&word, *rule),
+        None => word,
+    }
 }
 
 fn step_4(word: String) -> String {

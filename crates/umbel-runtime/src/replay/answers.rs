@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_core::{
-    Actions, AgentTree, Chunk, ChunkStream, Error, ErrorKind, Interrupt, ModelErrorKind, ModelRequest,
+    Actions, AgentTree, Chunk, ChunkStream, Error, ErrorKind, Event, Interrupt, ModelErrorKind, ModelRequest,
     Object, Outcome, Question, Response, Run, Tool, ToolContext, ToolResult, ToolValue,
 };
 
-use super::recording::{Done, Lane, Recording, calls, is_answer, response, under};
+use super::recording::{Done, Lane, Recording, calls, is_answer, response, runs, under};
 use super::{Difference, Part};
 use crate::stand_in::StandIn;
 use crate::text;
@@ -65,10 +65,16 @@ pub(super) struct Answers {
     root: String,
     /// Whether tools are called for real.
     live_tools: bool,
-    lanes: HashMap<Lane, Vec<Response>>,
+    lanes: HashMap<Lane, Vec<Answer>>,
     /// By the calls they are under, and their id.
     calls: HashMap<(String, String), Done>,
     state: Mutex<State>,
+}
+
+/// What a model said, and in which run of the session, counted from 1. Those of sessions that worked for it are not counted.
+struct Answer {
+    run: usize,
+    response: Response,
 }
 
 #[derive(Default)]
@@ -84,12 +90,18 @@ struct State {
 impl Answers {
     pub(super) fn new(recording: &Recording, live_tools: bool) -> Self {
         let root = recording.key.id().to_owned();
-        let (mut lanes, mut by_id): (HashMap<Lane, Vec<Response>>, HashMap<_, _>) = Default::default();
+        let (mut lanes, mut by_id): (HashMap<Lane, Vec<Answer>>, HashMap<_, _>) = Default::default();
+        let runs = runs(recording);
         let mut state = State::default();
         for one in recording.all() {
             let under = under(&root, one.key.id());
+            let number =
+                |event: &Event| runs.iter().position(|run| run.id == event.run).map_or(0, |at| at + 1);
             for event in one.events().filter(|event| is_answer(event)) {
-                lanes.entry(Lane::of(&under, event)).or_default().push(response(event));
+                lanes
+                    .entry(Lane::of(&under, event))
+                    .or_default()
+                    .push(Answer { run: number(event), response: response(event) });
             }
             for done in calls(one) {
                 let key = (done.call.name.clone(), canonical(done.call.args.as_deref()));
@@ -116,7 +128,7 @@ impl Answers {
     }
 
     /// The answers of a lane, or of the same agent elsewhere, if it has moved.
-    fn lane(&self, lane: &Lane) -> Option<&Vec<Response>> {
+    fn lane(&self, lane: &Lane) -> Option<&Vec<Answer>> {
         let moved = || {
             let same = self.lanes.iter().filter(|(other, _)| other.agent == lane.agent);
             same.min_by_key(|(other, _)| (*other).clone()).map(|(_, answers)| answers)
@@ -188,7 +200,7 @@ impl StandIn for Answers {
             let asks_no_more = Actions { requested_tool_confirmations: None, ..*actions };
             cx.actions(|own| own.merge(asks_no_more));
         }
-        let value = done.response.map_or(Value::Null, Value::Object);
+        let value = done.response.map_or(Value::Null, |response| without_notice(Value::Object(response)));
         let is_error = value.get("error").is_some();
         Some(Ok(ToolValue { value, is_error, ..ToolValue::default() }.into()))
     }
@@ -198,9 +210,9 @@ impl StandIn for Answers {
         let source = run.source();
         let lane = Lane { under, agent: source.author.clone(), branch: source.branch.clone() };
         let events = run.events();
-        let said = |event: &umbel_core::Event| is_answer(event) && Lane::of(&lane.under, event) == lane;
+        let said = |event: &Event| is_answer(event) && Lane::of(&lane.under, event) == lane;
         let place = events.iter().filter(|event| said(event)).count();
-        let (place_in_words, outcome) = {
+        let (place_in_words, number, outcome) = {
             let mut state = self.lock();
             let (run, outcome) = state.run.clone();
             let is_same = |sent: &&Sent| {
@@ -212,10 +224,13 @@ impl StandIn for Answers {
             let sent = Sent { run, agent, branch, under, step, request: request_form(request) };
             let words = sent.place();
             state.sent.push(sent);
-            (words, outcome)
+            (words, run, outcome)
         };
-        let answer = match self.lane(&lane).and_then(|answers| answers.get(place)) {
-            Some(answer) => Ok(Chunk::Complete(answer.clone())),
+        // What was said in a later run was not said to this.
+        let found =
+            self.lane(&lane).and_then(|answers| answers.get(place)).filter(|found| found.run <= number);
+        let answer = match found {
+            Some(answer) => Ok(Chunk::Complete(answer.response.clone())),
             None => match outcome {
                 Some(Outcome::Failed { failure }) => {
                     let other = ErrorKind::Model(ModelErrorKind::Other);
@@ -233,6 +248,20 @@ impl StandIn for Answers {
         };
         Some(Box::pin(futures::stream::iter([answer])))
     }
+}
+
+/// A result as the tool gave it. That a person changed the call is said again by who lets it pass.
+fn without_notice(mut value: Value) -> Value {
+    let text = |value: Option<&Value>| value?.as_str().and_then(text::after_edit_notice).map(str::to_owned);
+    if text(value.get("notice")).is_some() {
+        return value.get_mut("result").map(Value::take).unwrap_or_default();
+    }
+    for key in ["result", "error"] {
+        if let (Some(words), Some(place)) = (text(value.get(key)), value.get_mut(key)) {
+            *place = words.into();
+        }
+    }
+    value
 }
 
 /// The question that was asked.

@@ -189,6 +189,7 @@ fn is_for_the_time_being(response: &FunctionResponse) -> bool {
 /// A run of the session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecordedRun {
+    pub(super) id: RunId,
     /// What began it; absent if it went on with the one before.
     pub(super) said: Option<Arc<Event>>,
     /// State that was set from outside before it.
@@ -212,7 +213,8 @@ pub(super) fn runs(recording: &Recording) -> Vec<RecordedRun> {
             LogEntry::Event(event) if event.run != last && event.is_user() => {
                 last = event.run.clone();
                 let state = std::mem::take(&mut outside);
-                runs.push(RecordedRun { said: Some(event.clone()), state, ..RecordedRun::default() });
+                let (id, said) = (last.clone(), Some(event.clone()));
+                runs.push(RecordedRun { id, said, state, ..RecordedRun::default() });
             }
             LogEntry::Event(event) if event.is_user() => {
                 runs.last_mut().into_iter().for_each(|run| run.said_later += 1);
@@ -221,7 +223,8 @@ pub(super) fn runs(recording: &Recording) -> Vec<RecordedRun> {
             LogEntry::Record(step) => match &**step {
                 RunStep::Continued { continued } => {
                     last = continued.run.clone();
-                    runs.push(RecordedRun { state: std::mem::take(&mut outside), ..RecordedRun::default() });
+                    let (id, state) = (last.clone(), std::mem::take(&mut outside));
+                    runs.push(RecordedRun { id, state, ..RecordedRun::default() });
                 }
                 RunStep::Ended { outcome } => {
                     runs.last_mut().into_iter().for_each(|run| run.outcome = Some(outcome.clone()));

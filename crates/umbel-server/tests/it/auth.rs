@@ -38,6 +38,7 @@ pub(crate) fn routes(agent: &str, thread: &str, run: &str) -> Vec<(Method, Strin
         get(&format!("/runs/{run}/events?thread={thread}")),
         get(&format!("/runs/{run}/steps")),
         get(&format!("/runs/{run}/steps/1/request?thread={thread}")),
+        get(&format!("/runs/{run}/trace?thread={thread}")),
         get(&format!("/threads/{thread}")),
         get(&format!("/threads/{thread}/events")),
         get(&format!("/threads/{thread}/runs")),

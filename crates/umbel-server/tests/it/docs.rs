@@ -1,7 +1,7 @@
 //! The tables of the guide, held against the code.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use umbel::ErrorKind;
 use umbel_server::{AgentEndpoint, Server};
@@ -20,11 +20,17 @@ fn first_column(heading: &str) -> BTreeSet<String> {
     cells.map(str::to_owned).collect()
 }
 
+/// The files of a folder and those below it.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
 /// The codes that stand in the server's own code: texts of capitals. Tests do not count.
 fn own_codes() -> BTreeSet<String> {
     let mut codes = BTreeSet::new();
-    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).unwrap() {
-        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+    for file in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+        let text = std::fs::read_to_string(file).unwrap();
         let text = text.split("#[cfg(test)]").next().unwrap().replace("env!(\"", "env!(");
         for word in text.split('"') {
             let is_code =

@@ -1,5 +1,7 @@
 //! What agents are made of, and the log of a thread.
 
+use std::sync::Arc;
+
 use http::Method;
 use serde_json::{Value, json};
 use umbel::handlers::EventFilter;
@@ -153,7 +155,7 @@ async fn what_handlers_hide_and_what_is_internal_is_not_in_the_log_that_is_told(
     let agent = agent_fn("own", |run| {
         Box::pin(async move {
             for (text, key) in [("shown", "open"), ("hidden", "secret"), ("kept", "_umbel:own")] {
-                let mut event = run.event().with_content(umbel::Content::model(text));
+                let mut event = run.event().with_content(umbel::Content::model(&*text));
                 let delta = Object::from_iter([(key.to_owned(), json!(1)), ("user:u".to_owned(), json!(2))]);
                 event.actions_mut().state_delta = Some(delta);
                 run.emit(event).await?;
@@ -341,4 +343,39 @@ async fn a_thread_can_begin_like_another_up_to_an_event_or_before_it() {
     ] {
         assert_eq!(host.post("/agent/threads/t/fork", &body).await.status(), status, "{body}");
     }
+}
+
+#[tokio::test]
+async fn a_long_log_is_told_in_one_page_and_soon() {
+    const EVENTS: usize = 5_000;
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("sqlite:{}", folder.path().join("a.db").display());
+    let open = async || umbel_stores::open(&address).await.unwrap().sessions;
+    let runner = |store| Runner::builder("desk", talker("hi")).sessions(store).build().unwrap();
+    let key = umbel::SessionKey::new("desk", "local", "t").unwrap();
+    let filling = runner(open().await);
+    filling.create_session_with("local", "t", Object::new()).await.unwrap();
+    for run in 0..EVENTS / 50 {
+        let events = (0..50).map(|index| {
+            let source =
+                if index == 0 { umbel::Source::user() } else { Arc::new(umbel::Source::new("talker")) };
+            let text = format!("{} {}", "Some words of a usual message, and some more. ".repeat(8), index);
+            let mut event = umbel::Event::new(format!("run{run}").as_str().into(), source);
+            event.id = format!("e{run}-{index}").as_str().into();
+            event.content = Some(Arc::new(umbel::Content::model(&*text)));
+            event.actions_mut().state_delta = Some(Object::from_iter([(format!("k{index}"), json!(run))]));
+            umbel::LogEntry::Event(Arc::new(event))
+        });
+        filling.sessions().commit(&key, None, events.collect()).await.unwrap();
+    }
+    // Another process, which has nothing at hand.
+    let host = serve(Server::new().agent("/agent", AgentEndpoint::new(runner(open().await)))).await;
+    let begun = std::time::Instant::now();
+    let text = host.get("/agent/threads/t/events").await.text().await;
+    let took = begun.elapsed();
+    let log: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(log["events"].as_array().unwrap().len(), EVENTS);
+    assert_eq!((log["total"].as_u64(), &log["next"]), (Some(EVENTS as u64), &Value::Null));
+    // A build that is optimised takes a small part of that.
+    assert!(took < std::time::Duration::from_secs(5), "{took:?}");
 }
