@@ -12,3 +12,31 @@ pub struct HandlersGuide;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/testing.md")]
 pub struct Testing;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/eval.md")]
+pub struct Evaluations;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/deploy.md")]
+pub struct Deploy;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/migrate/google-adk.md")]
+pub struct FromGoogleAdk;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/migrate/eino.md")]
+pub struct FromEino;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/migrate/langchain.md")]
+pub struct FromLangChain;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../llms.txt")]
+pub struct ForAssistants;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/studio.md")]
+pub struct Studio;

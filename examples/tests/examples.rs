@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 /// Runs a program to its end and gives what it said.
 fn said(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).output().unwrap();
+    let output = Command::new(program).args(args).env_remove("UMBEL_MODEL").output().unwrap();
     assert!(output.status.success(), "{program} failed: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -149,6 +149,27 @@ fn desk_tells_what_it_is_made_of() {
     for part in ["find_order", "note_problem", "refund", "audit", "approve"] {
         assert!(told.contains(part), "{part} is missing in {told}");
     }
+}
+
+#[test]
+fn desk_talks_through_a_pipe_and_asks_before_it_pays() {
+    let mut desk = Command::new(env!("CARGO_BIN_EXE_desk"))
+        .args(["chat", "--store", "memory:"])
+        .env_remove("UMBEL_MODEL")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = "Where is my order 7?\nI want my money for order 7 back.\ny\n";
+    desk.stdin.take().unwrap().write_all(said.as_bytes()).unwrap();
+    let output = desk.wait_with_output().unwrap();
+    let (told, audit) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(told.contains("kettle, sent on Monday"), "{told}");
+    assert!(told.contains("billing asks you to approve: refund(order: 7, euros: 40)"), "{told}");
+    assert!(told.contains("40 € for order 7 are on their way"), "{told}");
+    assert!(audit.contains("audit: refund for local: waits\naudit: refund for local: done"), "{audit}");
 }
 
 #[test]

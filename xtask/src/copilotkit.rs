@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::packages::Packages;
 use crate::server::{Server, build_umbel, serve_umbel};
-use crate::test::{Verdict, ensure, target};
+use crate::test::{chromium, passed, succeed, target};
 
 /// Where the front end is.
 const FOLDER: &str = "examples/copilotkit";
@@ -20,7 +20,7 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn drive() -> Result<(), String> {
-    ensure("chromium", "chromium")?;
+    let chromium = chromium()?;
     let packages = Packages::install(FOLDER)?;
     passed(packages.npm_run("build"))?;
     let umbel = build_umbel()?;
@@ -30,12 +30,6 @@ fn drive() -> Result<(), String> {
     std::fs::create_dir_all(&screenshots).map_err(|error| format!("no folder for screenshots: {error}"))?;
     let mut test = packages.node("test.mjs");
     test.args(["--agents", &server.address, "--screenshots"]).arg(&screenshots);
-    passed(crate::test::succeed(&mut test))
-}
-
-fn passed(verdict: Verdict) -> Result<(), String> {
-    match verdict {
-        Verdict::Passed => Ok(()),
-        Verdict::Failed(why) | Verdict::NotRun(why) => Err(why),
-    }
+    test.arg("--chromium").arg(&chromium);
+    passed(succeed(&mut test))
 }

@@ -14,9 +14,12 @@ mod model_bench;
 mod models;
 mod onion;
 mod packages;
+mod pages;
 mod postgres;
 mod server;
+mod starter;
 mod stores;
+mod studio;
 mod style;
 mod test;
 mod vectors;
@@ -48,7 +51,7 @@ commands:
       serves a real small model on this machine and runs an agent on it, streamed and with a schema
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, lints, tests, vectors, postgres, crash, conformance, models, docs, example, budgets
+      format, style, pages, lints, tests, vectors, postgres, crash, conformance, studio, models, docs, example, budgets
   bench http
       what serving agents costs, beside a raw handler that writes the same bytes
   bench models

@@ -56,7 +56,7 @@ pub(crate) fn build_umbel() -> Result<PathBuf, String> {
 pub(crate) fn serve_umbel(umbel: &Path, folder: &Path) -> Command {
     let mut command = Command::new(umbel);
     let store = format!("sqlite:{}", folder.join("sessions.db").display());
-    command.args(["serve", "--port", "0", "--store", &store]).current_dir(folder);
+    command.args(["serve", "--port", "0", "--model", "script", "--store", &store]).current_dir(folder);
     command
 }
 

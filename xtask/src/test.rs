@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{budgets, conformance, crash, models, postgres, style, vectors};
+use crate::{budgets, conformance, crash, models, pages, postgres, starter, studio, style, vectors};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -33,6 +33,7 @@ struct Check {
 const CHECKS: &[Check] = &[
     Check { name: "format", run: || cargo(&["fmt", "--all", "--check"], &[]) },
     Check { name: "style", run: style::check },
+    Check { name: "pages", run: pages::check },
     Check {
         name: "lints",
         run: || cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
@@ -42,6 +43,8 @@ const CHECKS: &[Check] = &[
     Check { name: "postgres", run: postgres::check },
     Check { name: "crash", run: crash::check },
     Check { name: "conformance", run: conformance::check },
+    Check { name: "studio", run: studio::check },
+    Check { name: "starter", run: starter::check },
     Check { name: "models", run: models::check },
     Check {
         name: "docs",
@@ -97,6 +100,14 @@ pub(crate) fn succeed(command: &mut Command) -> Verdict {
     }
 }
 
+/// The same, as a result.
+pub(crate) fn passed(verdict: Verdict) -> Result<(), String> {
+    match verdict {
+        Verdict::Passed => Ok(()),
+        Verdict::Failed(why) | Verdict::NotRun(why) => Err(why),
+    }
+}
+
 /// Whether a program can be started; a Debian package is installed for it where that is possible.
 pub(crate) fn ensure(program: &str, package: &str) -> Result<(), String> {
     if is_there(program) {
@@ -113,6 +124,15 @@ pub(crate) fn ensure(program: &str, package: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("`{program}` is missing and could not be installed: install the package {package}"))
+}
+
+/// A browser, installed where that is possible, and where it is.
+pub(crate) fn chromium() -> Result<PathBuf, String> {
+    ensure("chromium", "chromium")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        std::env::split_paths(&path).map(|folder| folder.join("chromium")).find(|file| file.is_file());
+    found.ok_or_else(|| "`chromium` can be started, but is in no folder of $PATH".to_owned())
 }
 
 fn is_there(program: &str) -> bool {

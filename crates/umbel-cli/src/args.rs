@@ -1,14 +1,14 @@
 //! What stands on the command line: the commands, and what several of them share.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use std::ffi::OsString;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use umbel_stores::Stores;
 
-use crate::{chat, explain, record, serve};
+use crate::{chat, completions, doctor, eval, explain, new, record, replay, run, serve, sessions};
 
 /// Where conversations are kept unless one says otherwise.
 pub const STORE: &str = "sqlite:.umbel/umbel.db";
@@ -31,9 +31,19 @@ pub struct Line {
 }
 
 impl Line {
+    /// The command line of a program that was started by that name: one that has the commands for its own agents has a
+    /// name of its own.
+    pub fn command_for(program: Option<&OsString>) -> clap::Command {
+        let name = program
+            .and_then(|path| Path::new(path).file_stem())
+            .map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_else(|| "umbel".to_owned());
+        Self::command().name(name.clone()).bin_name(name)
+    }
+
     /// Reads a command line; the first argument is the program's name. Without a command the agents are served.
     pub fn read(args: Vec<OsString>, about: Option<&str>) -> Result<Self, clap::Error> {
-        let mut command = Self::command();
+        let mut command = Self::command_for(args.first());
         if let Some(about) = about {
             command = command.about(about.to_owned());
         }
@@ -53,19 +63,39 @@ pub enum Command {
     Serve(serve::Options),
     /// Talk with an agent in the terminal, or through a pipe.
     Chat(chat::Options),
+    /// Ask once and print the answer, for scripts.
+    Run(run::Options),
     /// Show what the agents are made of: instructions, tools, handlers.
     Explain(explain::Options),
+    /// Measure agents by cases in a file: calls, answers, state, cost.
+    Eval(eval::Options),
+    /// Run a recorded session again, and see what the code of today makes of it.
+    Replay(replay::Options),
     /// Ask a real model and write down all that is said: a tape to test with.
     Record(record::Options),
+    /// Begin a project: an agent with a tool and a test.
+    New(new::Options),
+    /// Look at everything that the commands need, and say what to do.
+    Doctor(doctor::Options),
+    /// List, show, export, import and delete conversations.
+    Sessions(sessions::Options),
+    /// Print what a shell needs to complete the command line.
+    Completions(completions::Options),
 }
 
 /// Which agents a command works on.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Which {
+    /// Agents from a file, in place of those that are built in.
+    #[arg(long, value_name = "FILE", env = "UMBEL_AGENTS")]
+    pub agents: Option<PathBuf>,
+    /// Lets agents of a file run the programs that it names. Only for files that you trust.
+    #[arg(long)]
+    pub allow_commands: bool,
     /// Which agent; the first one if left out.
     #[arg(short, long, value_name = "NAME")]
     pub agent: Option<String>,
-    /// The model, as provider/model or http://HOST/v1#model; its key comes from the environment.
+    /// The model, as provider/model or http://HOST/v1#model, or `script` for none; its key comes from the environment.
     #[arg(short, long, value_name = "NAME", env = "UMBEL_MODEL")]
     pub model: Option<String>,
 }
@@ -87,6 +117,16 @@ pub async fn open(address: &str) -> io::Result<Stores> {
         make_folder(folder)?;
     }
     umbel_stores::open(address).await.map_err(io::Error::other)
+}
+
+/// The address of a store as it may be shown: without a name and a password that may be in it.
+pub fn shown(address: &str) -> String {
+    match address.split_once("://") {
+        Some((scheme, rest)) => {
+            format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, place)| place))
+        }
+        None => address.to_owned(),
+    }
 }
 
 /// Makes a folder that only its owner may look into: conversations are nobody else's business.

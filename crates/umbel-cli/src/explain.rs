@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::{Value, json};
 use umbel_stores::Stores;
 
 use crate::Cli;
@@ -14,6 +15,9 @@ use crate::args::Which;
 pub struct Options {
     #[command(flatten)]
     which: Which,
+    /// All agents, not only the one that is named or the first.
+    #[arg(long, conflicts_with = "agent")]
+    all: bool,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -21,14 +25,36 @@ pub struct Options {
 
 /// Shows it.
 pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
-    let runner = cli.offer(&options.which, false)?.runner(&Stores::in_memory()).map_err(io::Error::other)?;
-    let explanations = runner.explain().map_err(io::Error::other)?;
+    let offers = match options.all {
+        true => cli.offers(&options.which, false)?,
+        false => vec![cli.offer(&options.which, false)?],
+    };
+    let mut explained = Vec::new();
     let mut out = io::stdout().lock();
+    for offer in offers {
+        let [name, about, model] = [offer.name(), offer.describes(), offer.model_words()].map(str::to_owned);
+        let runner = offer.runner(&Stores::in_memory()).map_err(io::Error::other)?;
+        let explanations = runner.explain().map_err(io::Error::other)?;
+        if !options.json {
+            writeln!(out, "{}\n", heading(&name, &about, &model))?;
+            explanations.iter().try_for_each(|explanation| writeln!(out, "{explanation}"))?;
+        } else if options.all {
+            explained.push(json!({"name": name, "about": about, "model": model, "agents": explanations}));
+        } else {
+            explained.push(json!(explanations));
+        }
+    }
     if options.json {
-        serde_json::to_writer_pretty(&mut out, &explanations)?;
+        let value = if options.all { Value::Array(explained) } else { explained.pop().unwrap_or_default() };
+        serde_json::to_writer_pretty(&mut out, &value)?;
         writeln!(out)?;
-    } else {
-        explanations.iter().try_for_each(|explanation| writeln!(out, "{explanation}"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Who is explained.
+fn heading(name: &str, about: &str, model: &str) -> String {
+    let about = if about.is_empty() { String::new() } else { format!(": {about}") };
+    let model = if model.is_empty() { String::new() } else { format!("\nModel: {model}.") };
+    format!("# {name}{about}{model}")
 }

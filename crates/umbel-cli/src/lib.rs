@@ -18,7 +18,10 @@
 //! # Layout
 //! - [`args`]: the command line; what several commands share
 //! - [`agents`]: the agents that the commands work on
-//! - one module for each command: [`serve`], [`chat`], [`explain`], [`record`]
+//! - `file`: agents that a TOML file describes
+//! - [`models`]: which model they work with, and what it costs
+//! - one module for each command: [`serve`], [`chat`], [`run`], [`explain`], [`eval`], [`replay`], [`record`], [`new`],
+//!   [`doctor`], [`sessions`], [`completions`]
 //! - [`screen`]: how events look; [`style`]: colours
 //! - [`demo`]: agents to begin with, and the script that is their model
 
@@ -27,20 +30,30 @@
 pub mod agents;
 pub mod args;
 pub mod chat;
+pub mod completions;
 pub mod demo;
+pub mod doctor;
+pub mod eval;
 pub mod explain;
+mod file;
+pub mod models;
+pub mod new;
 pub mod record;
+pub mod replay;
+pub mod run;
 pub mod screen;
 pub mod serve;
+pub mod sessions;
 pub mod style;
 
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-pub use self::agents::{Offer, Setup, Source};
+pub use self::agents::{Offer, Ready, Setup, Source};
 use self::args::{Command, Line, Which, bad_usage};
 
 /// The exit code for a command line that cannot be followed.
@@ -105,15 +118,33 @@ impl Cli {
         match line.command {
             Command::Serve(options) => serve::main(self, &options),
             Command::Chat(options) => chat::main(self, &options),
+            Command::Run(options) => run::main(self, &options),
             Command::Explain(options) => explain::main(self, &options),
+            Command::Eval(options) => eval::main(self, &options),
+            Command::Replay(options) => replay::main(self, &options),
             Command::Record(options) => record::main(self, &options),
+            Command::New(options) => new::main(self, &options),
+            Command::Doctor(options) => doctor::main(self, &options),
+            Command::Sessions(options) => sessions::main(self, &options),
+            Command::Completions(options) => completions::main(self, &options),
         }
     }
 
     /// All agents.
     pub(crate) fn offers(&self, which: &Which, watched: bool) -> io::Result<Vec<Offer>> {
+        self.load(which, watched).0
+    }
+
+    /// All agents, and the files that they come from.
+    pub(crate) fn load(&self, which: &Which, watched: bool) -> (io::Result<Vec<Offer>>, Vec<PathBuf>) {
         let setup = Setup { watched, model: which.model.clone() };
-        (self.source)(&setup).map_err(|error| bad_usage(error.message().to_owned()))
+        match &which.agents {
+            Some(path) => {
+                let loaded = file::load(path, &setup, which.allow_commands);
+                (loaded.offers.map_err(bad_usage), loaded.files)
+            }
+            None => ((self.source)(&setup).map_err(|error| bad_usage(error.message())), Vec::new()),
+        }
     }
 
     /// The agent that is meant: the one that is named, or the first.

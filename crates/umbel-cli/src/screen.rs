@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use umbel::core::event::Source;
+use umbel::core::state::StateScope;
 use umbel::runtime::team::TRANSFER_TO_AGENT;
-use umbel::{Event, EventId, FunctionCall, FunctionResponse, Object, Part};
+use umbel::{CallId, Event, EventId, FunctionCall, FunctionResponse, Object, Part};
 
 use crate::chat::{QUESTION, question};
 use crate::style::{Ink, Style, clean};
@@ -23,6 +24,10 @@ pub struct Screen<W> {
     out: W,
     style: Style,
     interactive: bool,
+    /// Whether events are written as JSON, and words for people elsewhere.
+    json: bool,
+    /// When calls were made, to tell how long they took.
+    begun: Vec<(CallId, f64)>,
     open: Option<Open>,
     /// Whole events that came while another agent was speaking.
     held: Vec<Arc<Event>>,
@@ -63,7 +68,13 @@ enum Voice {
 impl<W: Write> Screen<W> {
     /// A screen. If it is `interactive`, a person sits before it, who sees prompts.
     pub fn new(out: W, style: Style, interactive: bool) -> Self {
-        Self { out, style, interactive, open: None, held: Vec::new(), missed: Vec::new() }
+        let (json, begun) = (false, Vec::new());
+        Self { out, style, interactive, json, begun, open: None, held: Vec::new(), missed: Vec::new() }
+    }
+
+    /// Events as JSON, a line each. What is said to people goes to standard error.
+    pub fn json(out: W) -> Self {
+        Self { json: true, ..Self::new(out, Style::Plain, false) }
     }
 
     /// Whether a person sits before it.
@@ -73,12 +84,18 @@ impl<W: Write> Screen<W> {
 
     /// Writes lines as they are.
     pub fn print(&mut self, text: &str) -> io::Result<()> {
+        if self.json {
+            return writeln!(io::stderr(), "{}", clean(text));
+        }
         writeln!(self.out, "{}", clean(text))?;
         self.out.flush()
     }
 
     /// Writes lines in that ink.
     pub fn paint(&mut self, ink: Ink, text: &str) -> io::Result<()> {
+        if self.json {
+            return self.print(text);
+        }
         writeln!(self.out, "{}", self.style.paint(ink, &clean(text)))?;
         self.out.flush()
     }
@@ -86,6 +103,16 @@ impl<W: Write> Screen<W> {
     /// Writes a line only a person at a terminal needs.
     pub fn note(&mut self, text: &str) -> io::Result<()> {
         if self.interactive { self.paint(Ink::Faint, text) } else { Ok(()) }
+    }
+
+    /// Writes a line only whoever writes to a pipe needs.
+    pub fn hint(&mut self, text: &str) -> io::Result<()> {
+        if self.interactive { Ok(()) } else { self.paint(Ink::Question, text) }
+    }
+
+    /// The text as it would be painted.
+    pub(crate) fn painted<'a>(&self, ink: Ink, text: &'a str) -> std::borrow::Cow<'a, str> {
+        self.style.paint(ink, text)
     }
 
     /// Asks a person for the next line. The cursor stays behind it.
@@ -112,6 +139,11 @@ impl<W: Write> Screen<W> {
     /// Agents that work side by side speak at the same time. One of them is followed word by word; what the others
     /// say is shown once it is whole and the first has finished.
     pub fn show(&mut self, event: &Arc<Event>) -> io::Result<()> {
+        if self.json {
+            serde_json::to_writer(&mut self.out, &**event)?;
+            writeln!(self.out)?;
+            return self.out.flush();
+        }
         if let Some(open) = &self.open
             && open.id != event.id
         {
@@ -131,6 +163,17 @@ impl<W: Write> Screen<W> {
             true => self.preview(event),
             false => self.whole(event),
         }
+    }
+
+    /// Shows an event of the log: what the person said, too.
+    pub fn replay(&mut self, event: &Arc<Event>) -> io::Result<()> {
+        let text = if event.is_user() { event.text() } else { String::new() };
+        if text.is_empty() || self.json {
+            return self.show(event);
+        }
+        self.settle()?;
+        writeln!(self.out, "{} {}", self.style.paint(Ink::You, "you>"), clean(&text))?;
+        self.cards(event)
     }
 
     /// Ends what is still open, and shows what waited for it.
@@ -181,6 +224,7 @@ impl<W: Write> Screen<W> {
             event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.as_ref());
         for call in event.calls().filter(|call| call.name != TRANSFER_TO_AGENT && call.name != QUESTION) {
             self.card(Ink::Tool, &format!("→ {}", called(call)))?;
+            self.begun.extend(call.id.clone().map(|id| (id, event.timestamp)));
         }
         for response in event.responses().filter(|response| response.name != TRANSFER_TO_AGENT) {
             // A call that waits for a person has no answer yet: the person is asked next.
@@ -190,16 +234,28 @@ impl<W: Write> Screen<W> {
                 let failed =
                     response.response.as_ref().is_some_and(|response| response.contains_key("error"));
                 let ink = if failed { Ink::Error } else { Ink::Tool };
-                self.card(ink, &format!("← {}", answered(response)))?;
+                let took = self.took(response, event.timestamp);
+                self.card(ink, &format!("←{took} {}", answered(response)))?;
             }
         }
-        for (key, value) in event.state_delta().into_iter().flatten() {
+        for (key, value) in shown_state(event) {
             self.card(Ink::State, &format!("≡ {key} = {value}"))?;
         }
         if let Some(agent) = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.as_ref()) {
             self.card(Ink::Agent, &format!("» {} hands over to {agent}", event.author()))?;
         }
         Ok(())
+    }
+
+    /// How long a call took, where a person reads along: elsewhere the same input gives the same output.
+    fn took(&mut self, response: &FunctionResponse, now: f64) -> String {
+        let begun = self.begun.iter().position(|(id, _)| Some(id) == response.id.as_ref());
+        let Some((_, then)) = begun.map(|place| self.begun.swap_remove(place)) else { return String::new() };
+        match (now - then).max(0.0) {
+            _ if !self.interactive => String::new(),
+            seconds if seconds < 1.0 => format!(" {} ms", (seconds * 1000.0).round()),
+            seconds => format!(" {seconds:.1} s"),
+        }
     }
 
     fn card(&mut self, ink: Ink, text: &str) -> io::Result<()> {
@@ -259,6 +315,11 @@ fn spoken(event: &Event) -> impl Iterator<Item = (Voice, &str)> {
     })
 }
 
+/// What an event changes in the state, without what Umbel keeps there for itself.
+fn shown_state(event: &Event) -> impl Iterator<Item = (&String, &Value)> {
+    event.state_delta().into_iter().flatten().filter(|(key, _)| !StateScope::is_internal(key))
+}
+
 /// A call as one would write it.
 pub fn called(call: &FunctionCall) -> String {
     let args = call.args.iter().flat_map(|args| args.iter());
@@ -303,7 +364,7 @@ pub fn in_log(event: &Event) -> String {
         None => format!("→ {}", called(call)),
     }));
     parts.extend(event.responses().map(|response| format!("← {}", answered(response))));
-    parts.extend(event.state_delta().into_iter().flatten().map(|(key, value)| format!("≡ {key} = {value}")));
+    parts.extend(shown_state(event).map(|(key, value)| format!("≡ {key} = {value}")));
     if let Some(agent) = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.as_ref()) {
         parts.push(format!("» {agent}"));
     }

@@ -12,6 +12,7 @@
 //!   closures
 //! - [`plugin`], [`legacy`], [`mod@per_run`]: other forms of a handler; [`explain`]: what came of all of them
 //! - [`usage`]: what models took and what it costs
+//! - [`eval`]: cases that agents are measured by; [`replay`]: sessions that are run again; [`StandIn`]
 //! - [`backoff`], [`compaction`], [`planner`], [`template`], [`output_schema`], [`models`], [`text`]
 //!
 //! Of Umbel it knows `umbel-core`, and `#[handler]`.
@@ -26,6 +27,7 @@ pub mod compaction;
 mod configure;
 pub mod contents;
 mod detailed;
+pub mod eval;
 pub mod explain;
 pub mod flow;
 pub mod handlers;
@@ -37,9 +39,11 @@ pub mod output_schema;
 pub mod per_run;
 pub mod planner;
 pub mod plugin;
+pub mod replay;
 pub mod runner;
 mod session_manager;
 mod spans;
+mod stand_in;
 pub mod team;
 pub mod template;
 pub mod text;
@@ -62,5 +66,6 @@ pub use planner::{PlanAndAct, Planner, ThinkingPlanner};
 pub use plugin::Plugin;
 pub use runner::{Recovered, RunStream, Runner, RunnerBuilder, Said, SessionView};
 pub use session_manager::{SessionManager, Sweeper, Swept};
+pub use stand_in::StandIn;
 pub use tools::{AgentTool, ExitLoop, LoadArtifacts, LoadMemory, PreloadMemory, RequestInput};
 pub use usage::{Money, Price, Prices, Used};

@@ -61,6 +61,7 @@ pub(crate) struct Extras {
     pub(crate) plugins: Vec<Arc<Plugin>>,
     pub(crate) handlers: Vec<Arc<dyn Handler>>,
     pub(crate) compaction: Option<Arc<crate::compaction::Compactor>>,
+    pub(crate) stand_in: Option<Arc<dyn crate::stand_in::StandIn>>,
 }
 
 impl std::fmt::Debug for Extras {

@@ -23,7 +23,7 @@ pub(crate) struct App {
     pub(crate) runs: Arc<Runs>,
     pub(crate) gate: Gate,
     pub(crate) auth: Option<Arc<dyn Auth>>,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) agents: Vec<Arc<AgentEndpoint>>,
     /// What is told of them.
     pub(crate) listed: Value,

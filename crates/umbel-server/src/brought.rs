@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use siphasher::sip::SipHasher13;
 use umbel_agui::Tool;
 use umbel_core::{Event, EventId, List, RunConfig};
+use umbel_runtime::Runner;
 
-use crate::endpoint::AgentEndpoint;
 use crate::plan::client_tools;
 
 /// The key in the metadata of a user's event.
@@ -57,9 +57,9 @@ impl Brought {
     }
 
     /// Gives it to a run.
-    pub(crate) fn give(&self, endpoint: &AgentEndpoint, config: &mut RunConfig) {
+    pub(crate) fn give(&self, runner: &Runner, config: &mut RunConfig) {
         if !self.tools.is_empty() {
-            config.tools = Some(client_tools(endpoint, &self.tools));
+            config.tools = Some(client_tools(runner, &self.tools));
         }
         if let Some(instruction) = &self.instruction {
             config.instruction = Some(instruction.as_str().into());
@@ -103,6 +103,16 @@ impl Brought {
             Kept::At(_) | Kept::TooLarge(_) => None,
         }
     }
+}
+
+/// The settings that the run of an event had, as far as the log keeps them: the runner's own, with the tools and the
+/// instruction that the client had brought along.
+pub fn run_config_of(runner: &Runner, events: &List<Arc<Event>>, event: &Event) -> RunConfig {
+    let mut config = RunConfig::clone(runner.config());
+    if let Some(brought) = Brought::of(events, event) {
+        brought.give(runner, &mut config);
+    }
+    config
 }
 
 fn entry(event: &Event) -> Option<&Value> {

@@ -209,6 +209,11 @@ impl AgentEndpoint {
         Ok(key)
     }
 
+    /// Tells of apps that requests were about before.
+    pub(crate) fn know_apps(&self, apps: BTreeSet<SmolStr>) {
+        self.apps.lock().unwrap_or_else(PoisonError::into_inner).extend(apps);
+    }
+
     /// The apps whose sessions are to be seen to.
     pub(crate) fn apps(&self) -> BTreeSet<SmolStr> {
         let mut apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -54,6 +54,7 @@ mod trace;
 mod watched;
 
 pub use auth::{Auth, Principal, auth_fn, bearer_token};
+pub use brought::run_config_of;
 pub use endpoint::{AgentEndpoint, ClientInput, SameThread};
 pub use jwt::Jwt;
 pub use live::Disconnect;

@@ -13,6 +13,7 @@ use umbel_core::{
     Actions, CallId, Content, Event, FunctionTool, Interrupt, List, LogEntry, NewSession, Object, Role,
     RunConfig, RunId, SessionKey, Source, StateScope, ToolSet, ToolSpec,
 };
+use umbel_runtime::Runner;
 
 use crate::auth::Principal;
 use crate::brought::{self, Brought};
@@ -253,7 +254,7 @@ fn config(
     config.streaming = true;
     config.state_delta.extend(delta);
     config.input_metadata = metadata;
-    brought.give(endpoint, &mut config);
+    brought.give(&endpoint.runner, &mut config);
     // Clients send an empty object where there is nothing to hand through.
     let is_nothing = |props: &Value| props.as_object().is_some_and(Object::is_empty);
     let forwarded_props = input.forwarded_props.clone().filter(|props| !is_nothing(props));
@@ -274,10 +275,10 @@ fn config(
 
 /// The client's tools, as calls whose answer comes later. Names of the framework and of agents are not theirs to give;
 /// those of the agents' own tools count by themselves.
-pub(crate) fn client_tools(endpoint: &AgentEndpoint, brought: &[Tool]) -> Arc<ToolSet> {
+pub(crate) fn client_tools(runner: &Runner, brought: &[Tool]) -> Arc<ToolSet> {
     let mut tools = ToolSet::new();
     for tool in brought {
-        if is_reserved(&tool.name) || endpoint.runner.tree().find(&tool.name).is_some() {
+        if is_reserved(&tool.name) || runner.tree().find(&tool.name).is_some() {
             tracing::warn!(tool = %tool.name, "a client's tool has a name that is taken: it is left out");
             continue;
         }

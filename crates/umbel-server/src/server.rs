@@ -1,17 +1,19 @@
 //! The server: agents at paths, put together and run.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, Request, StatusCode, header};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -153,13 +155,18 @@ impl Server {
 
     /// Checks everything and makes the service.
     pub fn build(self) -> Result<Service> {
+        let (runs, metrics) = (Runs::new(self.limits.clone()), Arc::default());
+        Ok(Service::new(self.put_together(runs, metrics)?))
+    }
+
+    /// Checks everything, and puts it together around a table of runs.
+    fn put_together(self, runs: Arc<Runs>, metrics: Arc<Metrics>) -> Result<Served> {
         let refuse = |message: String| Err(Error::new(ErrorKind::Build, message));
         let Self {
             agents,
             choices,
             sweep,
             auth,
-            limits,
             base,
             mut hosts,
             origins,
@@ -167,6 +174,7 @@ impl Server {
             inspect,
             traces,
             prices,
+            limits: _,
         } = self;
         let mut offers = Vec::new();
         for (path, agent) in agents {
@@ -196,13 +204,13 @@ impl Server {
         }
         let open = ["/health", "/ready"].map(own).to_vec();
         let app = Arc::new(App {
-            runs: Runs::new(limits),
+            runs,
             traces,
             prices,
             inspect: inspect.unwrap_or(auth.is_none()),
             gate: Gate { hosts, origins, open, studio_at: studio.then(|| base.clone()) },
             auth,
-            metrics: Metrics::default(),
+            metrics,
             listed: agents::list(offers.iter().map(|(path, agent, _)| (path, &**agent))),
             agents: offers.iter().flat_map(|(_, agent, choice)| all_of(agent, choice.as_deref())).collect(),
             sweep,
@@ -210,7 +218,7 @@ impl Server {
         let mut router = Router::new()
             .route(&own("/health"), get(health))
             .route(&own("/ready"), get(ready))
-            .route(&own("/metrics"), get(metrics))
+            .route(&own("/metrics"), get(show_metrics))
             .route(&own("/agents"), get(agents::listed))
             .with_state(app.clone());
         for (path, endpoint, choice) in offers {
@@ -227,7 +235,7 @@ impl Server {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message)
         });
         let router = router.layer(axum::middleware::from_fn_with_state(app.clone(), gate::pass));
-        Ok(Service { app, router })
+        Ok(Served { app, router })
     }
 }
 
@@ -282,7 +290,7 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
     json(StatusCode::OK, "{\"status\":\"ok\"}")
 }
 
-async fn metrics(State(app): State<Arc<App>>) -> Response {
+async fn show_metrics(State(app): State<Arc<App>>) -> Response {
     let mut response = app.metrics.text(&app.runs).into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -296,50 +304,86 @@ fn json(status: StatusCode, body: &'static str) -> Response {
 /// A server that was put together.
 #[derive(Clone)]
 pub struct Service {
-    app: Arc<App>,
-    router: Router,
+    served: Arc<watch::Sender<Served>>,
 }
 
 impl Service {
+    fn new(served: Served) -> Self {
+        Self { served: Arc::new(watch::Sender::new(served)) }
+    }
+
+    fn app(&self) -> Arc<App> {
+        self.served.borrow().app.clone()
+    }
+
     /// Its routes, to be part of an application of your own. Keep [`tend`](Self::tend) running beside it.
     pub fn router(&self) -> Router {
-        self.router.clone()
+        Router::new().fallback_service(Doors(self.served.clone()))
+    }
+
+    /// Takes another server in the place of what is served, such as one with agents that were changed. Requests that come
+    /// from now on are its own. Runs under way go on as they began, and are found by who looks for them; a thread still has
+    /// one run at a time. How much the server takes on stays as it was, so the limits of the new one do not count.
+    ///
+    /// If it does not fit together, or asks nobody who they are while the old one does, all stays as it was.
+    pub fn replace(&self, server: Server) -> Result<()> {
+        let old = self.app();
+        if old.auth.is_some() && server.auth.is_none() {
+            let message = "who may ask cannot be left open while the server runs: set `auth`";
+            return Err(Error::new(ErrorKind::Build, message));
+        }
+        let new = server.put_together(old.runs.clone(), old.metrics.clone())?;
+        for endpoint in &new.app.agents {
+            for known in old.agents.iter().filter(|known| known.runner.app() == endpoint.runner.app()) {
+                endpoint.know_apps(known.apps());
+            }
+        }
+        self.served.send_replace(new);
+        Ok(())
     }
 
     /// Sees to runs that nobody looks at, to those of processes that died, to idle sessions, and to what is kept; as long
     /// as it is polled.
     pub async fn tend(&self) {
         let recover = async {
+            let mut served = self.served.subscribe();
             loop {
-                for endpoint in &self.app.agents {
+                let now = served.borrow_and_update().app.clone();
+                for endpoint in &now.agents {
                     for app in endpoint.apps() {
                         match endpoint.runner.recover_app(&app).await {
                             Ok(recovered) => {
-                                recovered.iter().for_each(|_| self.app.metrics.count(Counted::Recovered));
+                                recovered.iter().for_each(|_| now.metrics.count(Counted::Recovered));
                             }
                             Err(error) => tracing::warn!("runs could not be gone on with: {error}"),
                         }
                     }
                 }
-                let lease = self.app.agents.iter().map(|agent| agent.runner.config().limits.lease).min();
-                tokio::time::sleep(lease.unwrap_or(Duration::from_secs(30))).await;
+                let lease = now.agents.iter().map(|agent| agent.runner.config().limits.lease).min();
+                let pause = tokio::time::sleep(lease.unwrap_or(Duration::from_secs(30)));
+                tokio::select! {
+                    () = pause => {}
+                    _ = served.changed() => {}
+                }
             }
         };
+        let runs = self.app().runs.clone();
         let tidy = async {
             loop {
                 tokio::time::sleep(TIDY).await;
-                self.app.runs.tidy();
+                runs.tidy();
             }
         };
-        futures::join!(recover, tidy, sweep_on(&self.app));
+        futures::join!(recover, tidy, sweep_on(self.served.subscribe()));
     }
 
     /// Serves until `stop` is done. Then no run begins any more; those under way may go on for a while, and each stream
     /// ends with a terminal event.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) -> io::Result<()> {
-        check_address(&self.app, listener.local_addr()?)?;
+        let runs = self.app().runs.clone();
+        check_address(&self.app(), listener.local_addr()?)?;
         let (closing, closed) = watch::channel(false);
-        let places = Arc::new(Semaphore::new(self.app.runs.limits().connections));
+        let places = Arc::new(Semaphore::new(runs.limits().connections));
         let accept = async {
             loop {
                 let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -347,7 +391,8 @@ impl Service {
                     Ok((stream, _)) => {
                         // Frames are small and must not wait for each other.
                         let _ = stream.set_nodelay(true);
-                        let work = connection(self.router.clone(), stream, closed.clone(), &self.app);
+                        let doors = Doors(self.served.clone());
+                        let work = connection(doors, stream, closed.clone(), runs.limits());
                         tokio::spawn(async move {
                             work.await;
                             drop(place);
@@ -368,7 +413,7 @@ impl Service {
         drop(listener);
         self.drain().await;
         let _ = closing.send(true);
-        let all = u32::try_from(self.app.runs.limits().connections).unwrap_or(u32::MAX);
+        let all = u32::try_from(runs.limits().connections).unwrap_or(u32::MAX);
         // Those who do not read their last words are not waited for.
         let _ = tokio::time::timeout(Duration::from_secs(2), places.acquire_many(all)).await;
         Ok(())
@@ -376,8 +421,9 @@ impl Service {
 
     /// Lets no run begin any more, and waits until those under way have ended; they are cancelled if it takes too long.
     pub async fn drain(&self) {
-        let limits = self.app.runs.limits();
-        let live = self.app.runs.drain();
+        let runs = self.app().runs.clone();
+        let limits = runs.limits();
+        let live = runs.drain();
         let ended = futures::future::join_all(live.iter().map(|live| live.ended()));
         if tokio::time::timeout(limits.drain, ended).await.is_err() {
             live.iter().for_each(|live| live.stop(Stop::Now));
@@ -388,7 +434,37 @@ impl Service {
 
     /// Forgets the frames of runs that are over. Their streams are made from the log then.
     pub fn forget_frames(&self) {
-        self.app.runs.forget();
+        self.app().runs.forget();
+    }
+}
+
+/// What is served at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Served {
+    pub(crate) app: Arc<App>,
+    router: Router,
+}
+
+/// Where requests come in: each goes to what is served when it comes.
+#[derive(Clone)]
+struct Doors(Arc<watch::Sender<Served>>);
+
+impl<B> tower_service::Service<Request<B>> for Doors
+where
+    Router: tower_service::Service<Request<B>, Response = Response, Error = Infallible>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = <Router as tower_service::Service<Request<B>>>::Future;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // A router always is.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let mut router = self.0.borrow().router.clone();
+        router.call(request)
     }
 }
 
@@ -404,15 +480,15 @@ fn check_address(app: &App, address: SocketAddr) -> io::Result<()> {
 
 /// Serves one connection. Told to close, it answers what it has and then does.
 fn connection(
-    router: Router,
+    doors: Doors,
     stream: tokio::net::TcpStream,
     mut closed: watch::Receiver<bool>,
-    app: &App,
+    limits: &ServerLimits,
 ) -> impl Future<Output = ()> + Send + 'static {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(app.runs.limits().request_time).max_buf_size(64 * 1024);
-    let service = TowerToHyperService::new(router);
-    let stream = Patience::new(stream, app.runs.limits().read_time);
+    http.timer(TokioTimer::new()).header_read_timeout(limits.request_time).max_buf_size(64 * 1024);
+    let service = TowerToHyperService::new(doors);
+    let stream = Patience::new(stream, limits.read_time);
     async move {
         let mut connection = http.serve_connection(TokioIo::new(stream), service);
         let over = tokio::select! {
@@ -459,6 +535,6 @@ impl fmt::Debug for Server {
 
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Service({} agents)", self.app.agents.len())
+        write!(f, "Service({} agents)", self.app().agents.len())
     }
 }

@@ -86,7 +86,7 @@ pub(crate) async fn request(
     let mut leaves_out = vec!["what `wrap_model` made of it", "`temp:` state, such as the client's context"];
     let mut config = RunConfig::clone(endpoint.runner.config());
     match Brought::of(&events, event) {
-        Some(brought) => brought.give(endpoint, &mut config),
+        Some(brought) => brought.give(&endpoint.runner, &mut config),
         None => leaves_out.push("the client's tools and instruction, which were too large to be kept"),
     }
     if endpoint.config.is_some() {

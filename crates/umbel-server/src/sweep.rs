@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use tokio::sync::watch;
 use umbel_runtime::SessionManager;
 
 use crate::app::App;
 use crate::endpoint::AgentEndpoint;
 use crate::metrics::Counted;
+use crate::server::Served;
 
 /// When sessions that nobody comes back to are deleted. Those that have a run under way are not, and those that wait for
 /// people only after a longer time.
@@ -29,18 +31,26 @@ impl Default for Sweep {
 
 /// Deletes idle sessions for as long as it is polled. What is kept on disk was meant to be kept: unless somebody says
 /// so, only sessions in memory are deleted.
-pub(crate) async fn sweep_on(app: &App) {
+pub(crate) async fn sweep_on(mut served: watch::Receiver<Served>) {
     loop {
+        let app = served.borrow_and_update().app.clone();
         let mut next = None;
         for endpoint in &app.agents {
             let in_memory = endpoint.runner.sessions().is_immediate();
             let Some(sweep) = app.sweep.unwrap_or_else(|| in_memory.then(Sweep::default)) else { continue };
-            sweep_once(app, endpoint, sweep).await;
+            sweep_once(&app, endpoint, sweep).await;
             next = Some(sweep.every);
         }
-        match next {
-            Some(pause) => tokio::time::sleep(pause).await,
-            None => return,
+        let pause = async {
+            match next {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = pause => {}
+            // Nothing is served any more: there is nothing to sweep.
+            changed = served.changed() => if changed.is_err() { return },
         }
     }
 }

@@ -57,4 +57,4 @@ pub use privacy::{Erased, Retention};
 pub use seal::{KEYS_FILE_VARIABLE, KEYS_VARIABLE, Key, Keys};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Sqlite, SqliteOptions};
-pub use stores::{Stores, open};
+pub use stores::{Stores, export, import, open};

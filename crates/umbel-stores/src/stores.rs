@@ -1,5 +1,6 @@
 //! All stores of one place, found by its address.
 
+use std::io::{BufRead, Write};
 use std::sync::Arc;
 
 use umbel_core::{
@@ -60,6 +61,35 @@ impl From<crate::Postgres> for Stores {
     }
 }
 
+/// Writes everything that the stores at an address hold as JSON lines, as it was at one moment. Tells how many pieces
+/// there were. Of stores in memory nothing can be found by an address.
+pub async fn export(url: &str, out: impl Write + Send + 'static) -> Result<u64> {
+    #[cfg(feature = "sqlite")]
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        return open_sqlite(path).await?.export(out).await;
+    }
+    #[cfg(feature = "postgres")]
+    if is_postgres(url) {
+        return open_postgres(url).await?.export(out).await;
+    }
+    drop(out);
+    Err(unknown(url))
+}
+
+/// Takes what was exported into the stores at an address, all or none. Tells how many pieces there were.
+pub async fn import(url: &str, input: impl BufRead + Send + 'static) -> Result<u64> {
+    #[cfg(feature = "sqlite")]
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        return open_sqlite(path).await?.import(input).await;
+    }
+    #[cfg(feature = "postgres")]
+    if is_postgres(url) {
+        return open_postgres(url).await?.import(input).await;
+    }
+    drop(input);
+    Err(unknown(url))
+}
+
 /// Opens the stores at an address: `memory:`, `sqlite:path` or `postgres://…`.
 ///
 /// Keys of credentials come from the environment ([`Keys::from_env`](crate::Keys::from_env)).
@@ -72,8 +102,8 @@ pub async fn open(url: &str) -> Result<Stores> {
         return Ok(open_sqlite(path).await?.into());
     }
     #[cfg(feature = "postgres")]
-    if url.starts_with("postgres:") || url.starts_with("postgresql:") {
-        return Ok(crate::Postgres::options(url).keys(crate::Keys::from_env()?).open().await?.into());
+    if is_postgres(url) {
+        return Ok(open_postgres(url).await?.into());
     }
     Err(unknown(url))
 }
@@ -87,6 +117,16 @@ async fn open_sqlite(path: &str) -> Result<crate::Sqlite> {
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }
     crate::Sqlite::options(path).keys(crate::Keys::from_env()?).open().await
+}
+
+#[cfg(feature = "postgres")]
+fn is_postgres(url: &str) -> bool {
+    url.starts_with("postgres:") || url.starts_with("postgresql:")
+}
+
+#[cfg(feature = "postgres")]
+async fn open_postgres(url: &str) -> Result<crate::Postgres> {
+    crate::Postgres::options(url).keys(crate::Keys::from_env()?).open().await
 }
 
 /// An address of no store, without what may be a password in it.

@@ -14,7 +14,11 @@
 //! | [`interrupt`] | Questions to people: approval of calls, answers, and how runs go on |
 //! | [`layers`] | Layers around tools and prebuilt handlers, with all their defaults |
 //! | [`server`] | Agents offered to AG-UI front ends: routes, threads, tools of clients, auth, errors, metrics |
+//! | [`cli`] | The command `umbel`: all its commands, options and exit codes |
 //! | [`operations`] | What goes wrong with databases, how it looks, and what to do about it |
+//!
+//! The folder `docs/` of the repository has more: a tutorial, how to write handlers, test offline, build front ends and deploy, and the
+//! way from google-adk, Eino and LangChain. Their code is run with the programs of `examples/`.
 
 #[doc = include_str!("../../../docs/agent.md")]
 pub mod agent {}
@@ -77,6 +81,9 @@ pub mod layers {}
 /// With the feature `server`.
 #[cfg_attr(feature = "server", doc = include_str!("../../../docs/server.md"))]
 pub mod server {}
+
+#[doc = include_str!("../../../docs/cli.md")]
+pub mod cli {}
 
 #[doc = include_str!("../../../docs/operations.md")]
 pub mod operations {}

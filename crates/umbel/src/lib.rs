@@ -226,8 +226,8 @@
 //! # Models
 //!
 //! A [`Model`] takes a request and gives a stream of chunks. Besides the scripted one there are a model that records
-//! another and one that replays a recording, so that every agent can be tested offline. Providers come later. See
-//! [`guide::model`].
+//! another and one that replays a recording, so that every agent can be tested offline. Models at providers come with the
+//! feature `models`. See [`guide::model`] and [`guide::providers`].
 //!
 //! ```
 //! use umbel::{BoxStream, Chunk, LlmAgent, Model, ModelRequest, Result, Runner};
@@ -305,6 +305,7 @@
 //! | `postgres` | The same on a server that many processes share | No |
 //! | `server` | `umbel::server` and `umbel::agui`: agents offered to AG-UI front ends | No |
 //! | `models` | `umbel::models`: models at OpenAI and all who speak like it, Anthropic, Gemini and Ollama | No |
+//! | `outside` | `umbel::outside`: tools for HTTP services, by OpenAPI and behind a guard, and for commands | No |
 //! | `jwks-url` | The server's tokens checked with keys from a web address | No |
 //! | `studio` | Pages that show what agents do, served with them | No |
 
@@ -323,6 +324,8 @@ pub use umbel_runtime::*;
 pub use umbel_server as server;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use umbel_stores as stores;
+#[cfg(feature = "outside")]
+pub use umbel_tools as outside;
 
 /// What `#[tool]` expands to refers to these. Not for use by hand.
 #[doc(hidden)]

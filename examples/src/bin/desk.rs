@@ -57,7 +57,7 @@ async fn refund(
     format!("{euros} € for order {order} are on their way")
 }
 
-/// Writes down who has what done. `tracing` brings it to wherever your logs go.
+/// Writes down who has what done. A real desk would have it in its log.
 struct Audit;
 
 #[handler]
@@ -69,7 +69,13 @@ impl Handler for Audit {
     async fn wrap_tool(&self, call: ToolCall<'_>, next: NextTool<'_>) -> ToolResult {
         let (user, tool) = (call.run().session_key().user().to_owned(), call.name().to_owned());
         let result = next.call(call).await;
-        eprintln!("audit: {tool} for {user}: {}", if result.is_ok() { "done" } else { "failed" });
+        let how = match &result {
+            Ok(_) => "done",
+            // A question to a person is no failure.
+            Err(error) if error.error().is_control() => "waits",
+            Err(_) => "failed",
+        };
+        eprintln!("audit: {tool} for {user}: {how}");
         result
     }
 }

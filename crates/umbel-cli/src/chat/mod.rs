@@ -1,37 +1,56 @@
-//! A conversation: lines in, answers out.
+//! `umbel chat`: a conversation, lines in and answers out.
 
+mod commands;
 mod hints;
+mod input;
 mod interrupts;
+mod questions;
 
 use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use futures::StreamExt;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader, Split};
-use umbel::{
-    Answer, Content, EventFilter, FunctionCall, Interrupt, Object, Outcome, Part, Role, RunConfig, Runner,
-    Session, SessionKey,
-};
+use tokio::io::BufReader;
+use umbel::core::interrupt::REQUEST_CONFIRMATION;
+use umbel::{Content, EventFilter, FunctionCall, Interrupt, Object, Outcome, RunConfig, Runner, SessionKey};
 
+use self::input::{Ask, Line};
+pub use self::input::{Editor, Input};
 pub use self::interrupts::Interrupts;
-
+use self::questions::awaited;
+use crate::Cli;
+use crate::agents::Ready;
 use crate::args::{self, Kept, NOWHERE, Which};
-use crate::screen::{Screen, called, in_log};
+use crate::screen::Screen;
 use crate::style::{Ink, Style};
-use crate::{Cli, demo};
 
 /// With whom to talk, and in which conversation.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "NO_COLOR=1 turns colours off.")]
+#[command(after_help = "\
+In a pipe each line is a message, and a question is answered by the line that follows it.
+NO_COLOR=1 turns colours off.
+
+Examples:
+  umbel chat
+  umbel chat --agent booking --continue
+  echo 'weather in Paris' | umbel chat
+  echo 'weather in Paris' | umbel chat --json")]
 pub struct Options {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
     kept: Kept,
-    /// Which conversation to go on with; a new one if left out.
+    /// Which conversation to go on with, or begin; a new one with a name of its own if left out.
     #[arg(short, long, value_name = "ID")]
     session: Option<String>,
+    /// Go on with the conversation that changed last.
+    #[arg(short, long = "continue", conflicts_with = "session")]
+    last: bool,
+    /// All events as JSON, a line each, in the place of text.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Talks until the person leaves.
@@ -44,17 +63,34 @@ pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
 }
 
 async fn converse(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
-    let watched = io::stdout().is_terminal();
+    let watched = io::stdout().is_terminal() && !options.json;
     let terminal = io::stdin().is_terminal() && watched;
     let stores = args::open(&options.kept.store).await?;
-    let runner = cli.offer(&options.which, watched)?.runner(&stores).map_err(io::Error::other)?;
-    let screen = Screen::new(io::stdout(), Style::for_terminal(watched), terminal);
+    let meant = cli.offer(&options.which, watched)?.name().to_owned();
+    let offers = cli.offers(&options.which, watched)?.into_iter();
+    let agents: Vec<Ready> =
+        offers.map(|offer| offer.ready(&stores)).collect::<umbel::Result<_>>().map_err(io::Error::other)?;
+    let style = Style::for_terminal(watched);
+    let screen = match options.json {
+        true => Screen::json(io::stdout()),
+        false => Screen::new(io::stdout(), style, terminal),
+    };
     // Elsewhere Ctrl-C ends the program, as it does any other.
     let interrupts = if terminal { Interrupts::ctrl_c() } else { Interrupts::never() };
-    let (user, session) = (&options.kept.user, options.session.as_deref());
-    let input = BufReader::new(tokio::io::stdin());
-    let begun = Chat::begin(runner, user, session, input, screen, interrupts).await;
-    let mut chat = begun.map_err(io::Error::other)?;
+    let input = match terminal {
+        true => Input::editor(history_file(&options.kept.store))?,
+        false => Input::lines(BufReader::new(tokio::io::stdin())),
+    };
+    let begin = match (&options.session, options.last) {
+        (Some(id), _) => Begin::Named(id),
+        (None, true) => Begin::Last,
+        (None, false) => Begin::New,
+    };
+    let agent = agents.iter().find(|agent| agent.name == meant).cloned();
+    let agent = agent.ok_or_else(|| args::bad_usage("there are no agents"))?;
+    let begun = Chat::begin(agent, &options.kept.user, begin, input, screen, interrupts).await;
+    let mut chat = begun.map_err(io::Error::other)?.agents(agents);
+    chat.introduce()?;
     if options.kept.store != NOWHERE {
         chat.go_on().await?;
     }
@@ -62,24 +98,34 @@ async fn converse(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Where lines that were typed are kept: beside the conversations, if these are in a file.
+fn history_file(store: &str) -> Option<PathBuf> {
+    let folder = Path::new(store.strip_prefix("sqlite:")?).parent()?;
+    Some(folder.join("history"))
+}
+
 /// The name of the call by which an agent asks for approval, and of the response by which a person gives it.
-pub const QUESTION: &str = "adk_request_confirmation";
+pub const QUESTION: &str = REQUEST_CONFIRMATION;
 
-const COMMANDS: &str = "\
-Commands:
-  /help     what can be said
-  /state    what this conversation remembers
-  /events   what stands in its log
-  /new      begin another conversation
-  /quit     leave (or Ctrl-D)
-Ctrl-C stops an answer.";
+/// Which conversation to begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin<'a> {
+    /// A new one.
+    New,
+    /// The one of that id; it is made if it is not there.
+    Named(&'a str),
+    /// The one that changed last; a new one if there is none.
+    Last,
+}
 
-/// A conversation of one user with the agents of a runner.
+/// A conversation of one user with an agent.
 #[derive(Debug)]
-pub struct Chat<R, W> {
-    runner: Runner,
+pub struct Chat<W> {
+    agent: Ready,
+    /// All that one can talk with.
+    agents: Vec<Ready>,
     session: SessionKey,
-    input: Split<R>,
+    input: Input,
     screen: Screen<W>,
     interrupts: Interrupts,
 }
@@ -93,57 +139,59 @@ pub enum Reply {
     Stopped,
     /// It failed.
     Failed,
-    /// It needs an approval that nobody gave or refused.
+    /// It needs an answer that nobody gave.
     Unanswered,
-}
-
-/// What came from the person.
-enum Line {
-    Typed(String),
-    /// Ctrl-C.
-    Interrupt,
-    /// Ctrl-D, or the end of a pipe.
-    End,
 }
 
 /// How one run ended.
 enum Ended {
     Asks(Vec<Interrupt>),
+    /// Calls have to be made elsewhere.
+    Awaits(Vec<FunctionCall>),
     For(Reply),
 }
 
-impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
-    /// Begins a conversation, or goes on with the one of that id.
+impl<W: Write> Chat<W> {
+    /// Begins a conversation, or goes on with one.
     pub async fn begin(
-        runner: Runner,
+        agent: Ready,
         user: &str,
-        id: Option<&str>,
-        input: R,
+        begin: Begin<'_>,
+        input: Input,
         screen: Screen<W>,
         interrupts: Interrupts,
     ) -> umbel::Result<Self> {
-        let session = match id {
-            None => runner.create_session(user).await?.key,
-            Some(id) => {
-                let key = SessionKey::new(runner.app(), user, id)?;
-                if runner
-                    .sessions()
-                    .get(&key, EventFilter { recent: Some(0), ..EventFilter::default() })
-                    .await?
-                    .is_none()
-                {
-                    runner.create_session_with(user, id, Object::new()).await?;
-                }
-                key
-            }
+        let session = session(&agent.runner, user, begin).await?;
+        let agents = vec![agent.clone()];
+        Ok(Self { agent, agents, session, input, screen, interrupts })
+    }
+
+    /// All that one can talk with.
+    pub fn agents(mut self, agents: Vec<Ready>) -> Self {
+        self.agents = agents;
+        self
+    }
+
+    /// Tells whom one talks with, and what to say.
+    fn introduce(&mut self) -> io::Result<()> {
+        let Ready { name, about, model, suggestions, .. } = &self.agent;
+        let mut text = match about.as_str() {
+            "" => format!("You talk with {name}."),
+            about => format!("{name}: {about}"),
         };
-        // Bytes, not text: a line that is not UTF-8 shall not end the conversation.
-        Ok(Self { runner, session, input: input.split(b'\n'), screen, interrupts })
+        if !model.is_empty() {
+            text = format!("{text}\nModel: {model}.");
+        }
+        for (index, suggestion) in suggestions.iter().enumerate() {
+            let head = if index == 0 { "Try:  " } else { "      " };
+            text = format!("{text}\n{head}{suggestion}");
+        }
+        self.screen.note(&format!("{text}\nType /help for more, /quit to leave."))
     }
 
     /// Takes up what was left: runs whose program ended in the middle, and questions that nobody answered.
     pub async fn go_on(&mut self) -> io::Result<()> {
-        match self.runner.recover().await {
+        match self.agent.runner.recover().await {
             Ok(recovered) if recovered.is_empty() => {}
             Ok(recovered) => {
                 let count = recovered.len();
@@ -152,33 +200,40 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
             }
             Err(error) => self.failed(&error)?,
         }
-        let open = match self.runner.open_questions(&self.session).await {
-            Ok(open) => open,
-            Err(error) => return self.failed(&error),
-        };
         let id = self.session.id().to_owned();
         self.screen.note(&format!("This is conversation {id}. `--session {id}` comes back to it."))?;
-        if !open.is_empty() {
+        self.take_up().await
+    }
+
+    /// Asks what was asked before and has no answer yet.
+    async fn take_up(&mut self) -> io::Result<()> {
+        let view = match self.agent.runner.session(&self.session).await {
+            Ok(Some(view)) => view,
+            Ok(None) => return Ok(()),
+            Err(error) => return self.failed(&error),
+        };
+        let message = if !view.open.is_empty() {
             self.screen.note("You were asked something and have not answered yet.")?;
-            if let Some(answers) = self.approvals(&open).await? {
-                self.answer(answers).await?;
-            }
+            self.answers(&view.open).await?
+        } else {
+            let calls = awaited(view.events.iter());
+            if calls.is_empty() { None } else { self.results(&calls).await? }
+        };
+        if let Some(message) = message {
+            self.answer(message).await?;
         }
         Ok(())
     }
 
     /// Talks until the person leaves.
     pub async fn talk(&mut self) -> io::Result<()> {
-        self.screen.note(demo::BANNER)?;
         let mut leaving = false;
         loop {
-            self.screen.prompt(Ink::You, "you>")?;
-            match self.read().await? {
-                Line::End => break self.screen.end_prompt()?,
-                Line::Interrupt if leaving => break self.screen.end_prompt()?,
+            match self.read(Ink::You, "you>", "", true).await? {
+                Line::End => break,
+                Line::Interrupt if leaving => break,
                 Line::Interrupt => {
                     leaving = true;
-                    self.screen.end_prompt()?;
                     self.screen.note("Press Ctrl-C again to leave, or go on.")?;
                     continue;
                 }
@@ -198,11 +253,12 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
     pub async fn answer(&mut self, message: impl Into<Content>) -> io::Result<Reply> {
         let mut message = message.into();
         loop {
-            let asked = match self.run(message).await? {
-                Ended::Asks(asked) => asked,
+            let answers = match self.run(message).await? {
+                Ended::Asks(asked) => self.answers(&asked).await?,
+                Ended::Awaits(calls) => self.results(&calls).await?,
                 Ended::For(reply) => return Ok(reply),
             };
-            match self.approvals(&asked).await? {
+            match answers {
                 Some(answers) => message = answers,
                 None => {
                     self.screen.paint(Ink::Question, "No answer came, so this was not done.")?;
@@ -215,8 +271,8 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
     /// Does one run and shows its events as they come.
     async fn run(&mut self, message: Content) -> io::Result<Ended> {
         let config = RunConfig { streaming: true, ..RunConfig::default() };
-        let mut run = self.runner.run_with(&self.session, message, config);
-        let (mut failure, mut warning) = (None, None);
+        let mut run = self.agent.runner.run_with(&self.session, message, config);
+        let (mut failure, mut warning, mut events) = (None, None, Vec::new());
         loop {
             let item = tokio::select! {
                 biased;
@@ -233,6 +289,7 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
                 Some(Ok(event)) => {
                     warning = event.error_message().map(str::to_owned).or(warning);
                     self.screen.show(&event)?;
+                    events.push(event);
                 }
                 Some(Err(error)) => failure = Some(error),
             }
@@ -252,103 +309,9 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
                 if let Some(warning) = warning {
                     self.screen.paint(Ink::Error, &format!("The answer may not be complete: {warning}"))?;
                 }
-                Ended::For(Reply::Done)
+                let calls = awaited(events.iter());
+                if calls.is_empty() { Ended::For(Reply::Done) } else { Ended::Awaits(calls) }
             }
-        })
-    }
-
-    /// Asks the person about each call that needs an approval. `None` if one of them gets no answer.
-    async fn approvals(&mut self, asked: &[Interrupt]) -> io::Result<Option<Content>> {
-        let mut answers = Vec::new();
-        for interrupt in asked {
-            let Some(call) = &interrupt.call else {
-                let text = format!(
-                    "{} waits for something that this chat cannot give yet.",
-                    interrupt.address.agent
-                );
-                self.screen.paint(Ink::Question, &text)?;
-                return Ok(None);
-            };
-            let hint =
-                interrupt.message.as_ref().filter(|hint| **hint != umbel::text::confirm_hint(&call.name));
-            let text = format!("{} asks you to approve: {}", interrupt.address.agent, called(call));
-            self.screen.paint(Ink::Question, &text)?;
-            if let Some(hint) = hint {
-                self.screen.print(hint)?;
-            }
-            let Some(confirmed) = self.yes_or_no().await? else { return Ok(None) };
-            let answer = if confirmed { Answer::approve() } else { Answer::reject() };
-            answers.push(Part::response(interrupt.response(&answer)));
-        }
-        Ok(Some(Content::new(Role::User, answers)))
-    }
-
-    async fn yes_or_no(&mut self) -> io::Result<Option<bool>> {
-        if !self.screen.is_interactive() {
-            self.screen.paint(Ink::Question, "Approve? The next line says y or n.")?;
-        }
-        loop {
-            self.screen.prompt(Ink::Question, "Approve? [y/n]")?;
-            match self.read().await? {
-                Line::Interrupt | Line::End => {
-                    self.screen.end_prompt()?;
-                    return Ok(None);
-                }
-                Line::Typed(line) => match line.to_lowercase().as_str() {
-                    "y" | "yes" => return Ok(Some(true)),
-                    "n" | "no" => return Ok(Some(false)),
-                    _ => self.screen.print("Please type y or n.")?,
-                },
-            }
-        }
-    }
-
-    async fn command(&mut self, line: &str) -> io::Result<()> {
-        match line {
-            "/help" => self.screen.print(&format!("{}\n\n{COMMANDS}", demo::TRY)),
-            "/state" => match self.load().await {
-                Ok(session) => self.show_state(&session),
-                Err(error) => self.failed(&error),
-            },
-            "/events" => match self.load().await {
-                Ok(session) => self.show_events(&session),
-                Err(error) => self.failed(&error),
-            },
-            "/new" => match self.runner.create_session(self.session.user()).await {
-                Ok(session) => {
-                    self.session = session.key;
-                    self.screen
-                        .print("A new conversation. Only what is kept for the user (`user:` keys) stays.")
-                }
-                Err(error) => self.failed(&error),
-            },
-            unknown => {
-                self.screen.print(&format!("There is no command {unknown}. /help lists those there are."))
-            }
-        }
-    }
-
-    async fn load(&self) -> umbel::Result<Session> {
-        let found = self.runner.sessions().get(&self.session, EventFilter::default()).await?;
-        found.ok_or_else(|| umbel::Error::new(umbel::ErrorKind::SessionNotFound, "this conversation is gone"))
-    }
-
-    fn show_state(&mut self, session: &Session) -> io::Result<()> {
-        let state = session.state.to_object();
-        if state.is_empty() {
-            return self.screen.print("Nothing is remembered yet. Try: pack an umbrella");
-        }
-        state.iter().try_for_each(|(key, value)| self.screen.print(&format!("{key} = {value}")))
-    }
-
-    fn show_events(&mut self, session: &Session) -> io::Result<()> {
-        if session.events.is_empty() {
-            return self.screen.print("The log is empty: nothing was said yet.");
-        }
-        let mut events = session.events.iter().enumerate();
-        events.try_for_each(|(index, event)| {
-            let number = index + 1;
-            self.screen.print(&format!("{number:>3}  {:<8}  {}", event.author(), in_log(event)))
         })
     }
 
@@ -357,16 +320,46 @@ impl<R: AsyncBufRead + Unpin, W: Write> Chat<R, W> {
         self.screen.paint(Ink::Error, &format!("This went wrong: {error}.\n{hint}"))
     }
 
-    async fn read(&mut self) -> io::Result<Line> {
-        tokio::select! {
-            biased;
-            () = self.interrupts.next() => Ok(Line::Interrupt),
-            line = self.input.next_segment() => Ok(match line? {
-                Some(bytes) => Line::Typed(String::from_utf8_lossy(&bytes).trim().to_owned()),
-                None => Line::End,
-            }),
+    /// Reads a line, from an editor with its own prompt or from whatever else there is.
+    async fn read(&mut self, ink: Ink, prompt: &str, initial: &str, remember: bool) -> io::Result<Line> {
+        let edited = matches!(self.input, Input::Editor(_));
+        if !edited {
+            self.screen.prompt(ink, prompt)?;
         }
+        let prompt = format!("{} ", self.screen.painted(ink, prompt));
+        let ask = Ask { prompt, initial: initial.to_owned(), remember };
+        let line = tokio::select! {
+            biased;
+            () = self.interrupts.next() => Line::Interrupt,
+            line = self.input.next(ask) => line?,
+        };
+        if !edited && !matches!(line, Line::Typed(_)) {
+            // No Enter key ended the line.
+            self.screen.end_prompt()?;
+        }
+        Ok(line)
     }
+}
+
+/// The session to begin with.
+async fn session(runner: &Runner, user: &str, begin: Begin<'_>) -> umbel::Result<SessionKey> {
+    let id = match begin {
+        Begin::Named(id) => id,
+        Begin::Last => {
+            let known = runner.sessions().list(runner.app(), user).await?;
+            return match known.into_iter().next_back() {
+                Some(last) => Ok(last.key),
+                None => Ok(runner.create_session(user).await?.key),
+            };
+        }
+        Begin::New => return Ok(runner.create_session(user).await?.key),
+    };
+    let key = SessionKey::new(runner.app(), user, id)?;
+    let newest = EventFilter { recent: Some(0), ..EventFilter::default() };
+    if runner.sessions().get(&key, newest).await?.is_none() {
+        runner.create_session_with(user, id, Object::new()).await?;
+    }
+    Ok(key)
 }
 
 /// The call that a question is about.

@@ -1,107 +1,110 @@
-//! A travel guide and its team: what one talks with until a real model is plugged in.
+//! Agents to begin with: what one talks with until there are agents of one's own.
 //!
-//! The agents, tools, state, approvals and hand-overs are real. Only the model is a script: it looks for words it
-//! knows, so it works offline and always says the same.
+//! The agents, tools, state, approvals and hand-overs are real. Unless a real model is named or the environment has a key
+//! for one, the model is a script: it looks for words it knows, so it works offline and always says the same.
 
+mod agents;
 mod pace;
+mod painter;
 mod script;
+mod thinker;
 mod tools;
 mod words;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use umbel::{Chunk, LlmAgent, Model, ModelRequest, Parallel, Result, Runner, Sequential};
+use umbel::core::model::Thinking;
+use umbel::runtime::RunnerBuilder;
+use umbel::{Chunk, GenerateConfig, LlmAgent, Model, ModelRequest, Result, Runner};
 
 use self::pace::Paced;
 use crate::agents::{Offer, Setup};
 
-/// How long the demo's model waits before each word where a person reads along.
+/// How long the script waits before each word where a person reads along.
 const PACE: Duration = Duration::from_millis(25);
 
-/// What a person is told first.
-pub const BANNER: &str = "\
-Umbel demo: a travel guide and its team.
-The model is a script that knows a few words, so it works offline.
-All data is made up.
-Type /help to see what to try, /quit to leave.
-";
+/// What is said of the script, wherever it takes the place of a model.
+pub const SCRIPTED: &str = "a script that knows a few words: it works offline, and all data is made up";
 
-/// What can be said, and what it shows.
-pub const TRY: &str = "\
-The model is a script and all data is made up. Things to say:
-  weather in Paris and Rome     two tools at once
-  convert 100 EUR to JPY        a tool with several arguments; XYZ makes it fail
-  pack an umbrella and a map    writes the state, see /state
-  book 3 nights in Lisbon       asks for your approval
-  what are my trips?            remembered for you, even after /new
-  plan a day in Oslo            two agents side by side, then a third
-  where should I go?            thinks before it answers
-  what can I eat in Rome?       hands over to another agent; `back` returns";
+/// What the agents of the demo think with.
+#[derive(Clone)]
+enum Mind {
+    /// Scripts that wait so long before each word.
+    Script(Option<Duration>),
+    /// A model, and whether it thinks before it answers.
+    Real(Arc<dyn Model>, bool),
+}
+
+impl Mind {
+    /// The model of an agent whose script this is.
+    fn of(
+        &self,
+        script: impl Fn(&ModelRequest) -> Vec<Result<Chunk>> + Send + Sync + 'static,
+    ) -> Arc<dyn Model> {
+        match self {
+            Self::Script(pace) => Arc::new(Paced::new(script, *pace)),
+            Self::Real(model, _) => model.clone(),
+        }
+    }
+
+    /// How to ask for thoughts. A script has them anyway, and a model that does not think refuses to be asked.
+    fn thinking(&self) -> GenerateConfig {
+        let thinking = matches!(self, Self::Real(_, true))
+            .then(|| Thinking { include_thoughts: true, ..Thinking::default() });
+        GenerateConfig { thinking, ..GenerateConfig::default() }
+    }
+}
 
 /// The agents of the demo.
 pub fn offers(setup: &Setup) -> Result<Vec<Offer>> {
-    let pace = setup.watched.then_some(PACE);
-    let guide = Offer::new("guide", Runner::builder("demo", guide(pace)))
-        .about("A travel guide and its team: tools, state, approval, hand-over.")
-        .suggest("weather in Paris and Rome")
-        .suggest("book 3 nights in Lisbon");
-    let day_plan = Offer::new("day-plan", Runner::builder("demo-day-plan", paced_day_plan(pace)))
-        .about("Two agents side by side, then a third.")
-        .suggest("plan a day in Oslo");
-    Ok(vec![guide, day_plan])
+    let (mind, words) = match setup.find_model()? {
+        None => (Mind::Script(setup.watched.then_some(PACE)), SCRIPTED.to_owned()),
+        Some(found) => {
+            let because = found.because.map_or_else(String::new, |variable| {
+                format!(" ({variable} is set; `--model script` takes the script)")
+            });
+            let words = format!("{}{because}; what the tools tell is made up", found.name);
+            let thinks = found.thinks();
+            (Mind::Real(Arc::new(found.model), thinks), words)
+        }
+    };
+    let offer = |name: &'static str, runner: RunnerBuilder| Offer::new(name, runner).model(words.clone());
+    Ok(vec![
+        offer("guide", Runner::builder("demo", agents::guide(&mind)))
+            .about("A travel guide: several tools at once, a packing list in the state, and a team to help.")
+            .suggest("weather in Paris and Rome")
+            .suggest("pack an umbrella and a map")
+            .suggest("convert 100 EUR to JPY")
+            .suggest("what can I eat in Rome?"),
+        offer("booking", Runner::builder("demo-booking", agents::booking(&mind)))
+            .about("Books trips, and asks you first: approve, change or reject what it is about to do.")
+            .suggest("book 3 nights in Lisbon")
+            .suggest("what are my trips?"),
+        offer("painter", Runner::builder("demo-painter", agents::painter(&mind)))
+            .about("Works with tools that the front end has: its theme, its clock, its reminders.")
+            .suggest("make it dark")
+            .suggest("what time is it here?")
+            .suggest("remind me to buy a map"),
+        offer("team", Runner::builder("demo-team", agents::team(&mind)))
+            .about(
+                "Agents that hand over to each other; two that work side by side, and one who writes it up.",
+            )
+            .suggest("plan a day in Oslo")
+            .suggest("what can I eat in Tokyo?"),
+        offer("thinker", Runner::builder("demo-thinker", agents::thinker(&mind)))
+            .about("Thinks aloud: before it looks something up, and again before it answers.")
+            .suggest("where is it warmest: Paris, Rome or Oslo?")
+            .suggest("where should I go?"),
+    ])
 }
 
-/// The guide and its team. With a pace, the model waits so long before each word, as a real one would.
+/// The guide and its team, on the script. With a pace, the script waits so long before each word, as a model would.
 pub fn guide(pace: Option<Duration>) -> LlmAgent {
-    let model = |answer: fn(&ModelRequest) -> Vec<Result<Chunk>>| Paced::new(answer, pace);
-    LlmAgent::new("guide")
-        .description("Helps with travel: weather, money, packing, bookings.")
-        .instruction("You are a travel guide. Be brief. The packing list is: {packing_list?}")
-        .model(model(script::guide))
-        .tool(tools::get_weather)
-        .tool(tools::convert_currency)
-        .tool(tools::pack)
-        .tool(tools::book_trip)
-        .tool(tools::my_trips)
-        .sub_agent(foodie(model(script::foodie)))
-        .sub_agent(paced_day_plan(pace))
+    agents::guide(&Mind::Script(pace))
 }
 
 /// The guide alone, on another model than its script.
 pub fn guide_on(model: impl Model + 'static) -> Result<Runner> {
-    let guide = LlmAgent::new("guide")
-        .instruction("You are a travel guide. Be brief.")
-        .model(model)
-        .tool(tools::get_weather)
-        .tool(tools::convert_currency);
-    Runner::new("demo-guide", guide)
-}
-
-fn paced_day_plan(pace: Option<Duration>) -> Sequential {
-    let model = |answer: fn(&ModelRequest) -> Vec<Result<Chunk>>| Paced::new(answer, pace);
-    day_plan(model(script::sights), model(script::evening), model(script::writer))
-}
-
-/// Keeps the conversation until it is about something other than food.
-fn foodie(model: Paced) -> LlmAgent {
-    LlmAgent::new("foodie")
-        .description("Knows what to eat where.")
-        .instruction("You know food and nothing else. Hand back to `guide` for anything else.")
-        .model(model)
-}
-
-/// Two scouts side by side, then a writer who reads what they left in the state.
-fn day_plan(sights: Paced, evening: Paced, writer: Paced) -> Sequential {
-    let sights = LlmAgent::new("sights").model(sights).instruction("Name one sight.").output_key("sights");
-    let evening = LlmAgent::new("evening")
-        .model(evening)
-        .instruction("Name one thing to do at night.")
-        .output_key("evening");
-    let writer = LlmAgent::new("writer")
-        .model(writer)
-        .instruction("Make a plan for a day of these.\nMorning: {sights}\nEvening: {evening}");
-    Sequential::new("day_plan")
-        .description("Plans a day in a city.")
-        .agent(Parallel::new("scouts").agent(sights).agent(evening))
-        .agent(writer)
+    Runner::new("demo-guide", agents::guide_alone(model))
 }

@@ -13,7 +13,10 @@ pub(super) struct Paced {
 }
 
 impl Paced {
-    pub(super) fn new(answer: fn(&ModelRequest) -> Vec<Result<Chunk>>, pause: Option<Duration>) -> Self {
+    pub(super) fn new(
+        answer: impl Fn(&ModelRequest) -> Vec<Result<Chunk>> + Send + Sync + 'static,
+        pause: Option<Duration>,
+    ) -> Self {
         Self { script: ScriptedModel::from_fn("script", answer), pause }
     }
 }

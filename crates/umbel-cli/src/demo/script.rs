@@ -8,16 +8,15 @@ use umbel::{Chunk, Content, FunctionCall, FunctionResponse, ModelRequest, Part, 
 use super::tools::digest;
 use super::words::{Topic, currencies, number, places, things, topic};
 
-type Answer = Vec<Result<Chunk>>;
+/// What a model says, piece by piece.
+pub(super) type Answer = Vec<Result<Chunk>>;
 
 /// How long a trip is if nobody says so.
 const NIGHTS: f64 = 3.0;
 
 pub(super) fn guide(request: &ModelRequest) -> Answer {
-    let results: Vec<String> =
-        request.contents.last().into_iter().flat_map(|last| last.responses()).map(report).collect();
-    if !results.is_empty() {
-        return say(&results.join(" "));
+    if let Some(told) = reported(request) {
+        return told;
     }
     let words = last_words(request);
     let places = places(&words);
@@ -33,14 +32,12 @@ pub(super) fn guide(request: &ModelRequest) -> Answer {
         (Topic::Packing, _) => call([("pack", json!({"items": things(&words)}))]),
         (Topic::Trips, _) => call([("my_trips", json!({}))]),
         (Topic::Food, _) => transfer("foodie"),
-        (Topic::Idea, _) => think(
-            "Somewhere mild and easy to walk, by the sea. Lisbon fits best.",
-            "Go to Lisbon: hills, trams and the sea. Say `book 3 nights in Lisbon`.",
-        ),
-        (Topic::Booking, Some(city)) => {
-            let nights = number(&words).unwrap_or(NIGHTS).clamp(1.0, 30.0).round();
-            call([("book_trip", json!({"city": city, "nights": nights as u32}))])
+        (Topic::Idea, _) => {
+            let mut answer = think("Somewhere mild and easy to walk, by the sea. Lisbon fits best.");
+            answer.extend(say("Go to Lisbon: hills, trams and the sea. Say `book 3 nights in Lisbon`."));
+            answer
         }
+        (Topic::Booking, Some(city)) => book(city, &words),
         (Topic::Day, Some(_)) => transfer("day_plan"),
         (Topic::Weather, Some(_)) => call(places.iter().map(|city| ("get_weather", json!({"city": city})))),
         // A bare city is most likely the answer to the question below.
@@ -50,18 +47,50 @@ pub(super) fn guide(request: &ModelRequest) -> Answer {
     }
 }
 
-pub(super) fn foodie(request: &ModelRequest) -> Answer {
+pub(super) fn booking(request: &ModelRequest) -> Answer {
+    if let Some(told) = reported(request) {
+        return told;
+    }
+    let words = last_words(request);
+    match (topic(&words), places(&words).first()) {
+        (Topic::Trips, _) => call([("my_trips", json!({}))]),
+        (Topic::Booking | Topic::Unknown, Some(city)) => book(city, &words),
+        (Topic::Booking, None) => say("To which city?"),
+        _ => say(
+            "I book trips, and ask you before I do. Say `book 3 nights in Lisbon` or `what are my trips?`.",
+        ),
+    }
+}
+
+fn book(city: &str, words: &str) -> Answer {
+    let nights = number(words).unwrap_or(NIGHTS).clamp(1.0, 30.0).round();
+    call([("book_trip", json!({"city": city, "nights": nights as u32}))])
+}
+
+pub(super) fn team(request: &ModelRequest) -> Answer {
+    let words = last_words(request);
+    match (topic(&words), places(&words).first()) {
+        (Topic::Food, _) => transfer("foodie"),
+        (Topic::Day, None) => say("A day in which city?"),
+        (Topic::Day | Topic::Unknown, Some(_)) => transfer("day_plan"),
+        (Topic::Back, _) => say("Here we are again. Food, or a plan for a day?"),
+        _ => say("We plan days and know food. Say `plan a day in Oslo` or `what can I eat in Tokyo?`."),
+    }
+}
+
+/// Knows food, and sends home whoever wants something else.
+pub(super) fn foodie(request: &ModelRequest, home: &str) -> Answer {
     let words = last_words(request);
     match (topic(&words), places(&words).first()) {
         (Topic::Food | Topic::Unknown, Some(city)) => say(&format!(
-            "In {city}, try {}. Say `back` for the guide.",
+            "In {city}, try {}. Say `back` for the {home}.",
             pick(city, &["the grilled fish", "a bowl of noodles", "the lentil stew", "the plum cake"])
         )),
         (Topic::Food, None) => say("Gladly! In which city?"),
         (Topic::Unknown | Topic::Hello, None) => {
-            say("I only know food. Name a city, or say `back` for the guide.")
+            say(&format!("I only know food. Name a city, or say `back` for the {home}."))
         }
-        _ => transfer("guide"),
+        _ => transfer(home),
     }
 }
 
@@ -95,9 +124,23 @@ fn plain(number: f64) -> Value {
     if whole as f64 == number { whole.into() } else { number.into() }
 }
 
+/// What tools answered last.
+pub(super) fn results(request: &ModelRequest) -> impl Iterator<Item = &FunctionResponse> {
+    request.contents.last().into_iter().flat_map(|last| last.responses())
+}
+
+/// What tools answered last, in words; nothing if they were not asked.
+fn reported(request: &ModelRequest) -> Option<Answer> {
+    let told: Vec<String> = results(request).map(report).collect();
+    (!told.is_empty()).then(|| say(&told.join(" ")))
+}
+
 /// What a tool answered, in words.
 fn report(response: &FunctionResponse) -> String {
-    let field = |key: &str| response.response.as_ref().and_then(|object| object.get(key));
+    let told = response.response.as_ref();
+    // Where a person changed the call, a notice stands beside the result.
+    let told = told.and_then(|told| told.get("result")).and_then(Value::as_object).or(told);
+    let field = |key: &str| told.and_then(|object| object.get(key));
     let text = |key: &str| match field(key) {
         Some(Value::String(text)) => text.clone(),
         Some(value) => value.to_string(),
@@ -137,7 +180,7 @@ fn report(response: &FunctionResponse) -> String {
 }
 
 /// What the person said last. What other agents said is quoted to a model in the person's role; that is not meant.
-fn last_words(request: &ModelRequest) -> String {
+pub(super) fn last_words(request: &ModelRequest) -> String {
     let quoted = |content: &Content| content.parts.first().and_then(Part::as_text) == Some(FOREIGN);
     let said = request
         .contents
@@ -158,23 +201,22 @@ fn pick<'a>(name: &str, choices: &[&'a str]) -> &'a str {
 }
 
 /// Says something word by word.
-fn say(text: &str) -> Answer {
+pub(super) fn say(text: &str) -> Answer {
     text.split_inclusive(' ').map(|word| Ok(Chunk::Text(word.to_owned()))).collect()
 }
 
-/// Thinks, then says something.
-fn think(thought: &str, text: &str) -> Answer {
-    let thought = thought.split_inclusive(' ').map(|word| Ok(Chunk::Thought(word.to_owned())));
-    thought.chain(say(text)).collect()
+/// Thinks aloud, word by word.
+pub(super) fn think(thought: &str) -> Answer {
+    thought.split_inclusive(' ').map(|word| Ok(Chunk::Thought(word.to_owned()))).collect()
 }
 
 /// Calls tools, all at once.
-fn call<'a>(calls: impl IntoIterator<Item = (&'a str, Value)>) -> Answer {
+pub(super) fn call<'a>(calls: impl IntoIterator<Item = (&'a str, Value)>) -> Answer {
     let parts = calls.into_iter().map(|(name, args)| {
         let args = args.as_object().cloned().unwrap_or_default();
         Part::call(FunctionCall::new(name, args))
     });
-    vec![Ok(Chunk::Complete(Response::new(Content::new(Role::Model, parts))))]
+    vec![Ok(Chunk::Delta(Response::new(Content::new(Role::Model, parts))))]
 }
 
 fn transfer(agent: &str) -> Answer {

@@ -65,8 +65,8 @@ pub(super) async fn pack(
     json!({"packing_list": list})
 }
 
-/// Books a trip. It costs money, so a person must agree.
-#[tool(confirm)]
+/// Books a trip. It costs money.
+#[tool]
 pub(super) async fn book_trip(
     cx: &ToolContext,
     /// Where to.

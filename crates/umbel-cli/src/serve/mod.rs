@@ -1,41 +1,61 @@
-//! `umbel serve`: the demo agents, offered to AG-UI front ends.
+//! `umbel serve`: the agents, offered to AG-UI front ends, with the studio to watch them.
 
+mod greeting;
 mod options;
+mod reload;
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::process::ExitCode;
+use std::net::SocketAddr;
+use std::process::{Command, ExitCode, Stdio};
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::LevelFilter;
-use umbel_server::{BearerTokens, Server, Service};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use umbel_server::{BearerTokens, Server, Traces};
+use umbel_stores::Stores;
 
+use self::greeting::Greeting;
 pub use self::options::Options;
-use crate::args::{self, NOWHERE};
-use crate::{Cli, Offer, STOPPED};
+use crate::{Cli, Offer, STOPPED, args, models};
+
+/// The port unless one is named.
+pub(crate) const PORT: u16 = 8123;
+
+/// How many ports after it are tried.
+const MORE_PORTS: u16 = 20;
 
 /// Serves until it is told to stop.
 pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
+    let traces = Traces::new();
     // What clients get as a reference is found here.
-    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(LevelFilter::WARN);
-    log.with_target(false).init();
+    let log = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
+    let log = log.with_filter(LevelFilter::WARN);
+    tracing_subscriber::registry().with(log).with(traces.layer()).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(cli, options));
+    let result = runtime.block_on(serve(cli, options, &traces));
     // Told twice, it does not wait for what is still going on.
     runtime.shutdown_background();
     result
 }
 
-async fn serve(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
-    let offers = cli.offers(&options.which, true)?;
-    let names: Vec<(String, String)> =
-        offers.iter().map(|offer| (offer.name().to_owned(), offer.describes().to_owned())).collect();
-    let service = service(offers, options).await?;
+async fn serve(cli: &Cli, options: &Options, traces: &Traces) -> io::Result<ExitCode> {
+    let mut options = options.clone();
+    options.which.agents = options.file.take().or(options.which.agents);
+    let options = &options;
+    let (offers, files) = cli.load(&options.which, true);
+    let offers = offers?;
+    let mut greeting = Greeting::new(options, &offers);
+    let stores = args::open(&options.store).await?;
+    let service = server(offers, options, &stores, traces)?.build().map_err(io::Error::other)?;
     let listener = listen(options).await?;
-    let address = listener.local_addr()?;
-    io::stdout().write_all(greeting(options, &names, address).as_bytes())?;
+    greeting.place(listener.local_addr()?);
+    io::stdout().write_all(greeting.to_string().as_bytes())?;
+    if options.open && !open(&greeting.studio()) {
+        writeln!(io::stderr(), "No browser could be opened: open {} yourself.", greeting.studio())?;
+    }
     let mut told = signals()?;
     let mut twice = told.clone();
     let stop = async move {
@@ -45,19 +65,27 @@ async fn serve(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
         let _ =
             io::stdout().write_all(b"Stopping when the runs under way are over. Once more stops at once.\n");
     };
+    let reload = reload::on_change(cli, options, &service, (&stores, traces), files);
     tokio::select! {
-        served = service.serve(listener, stop) => served.map(|()| ExitCode::SUCCESS),
+        served = service.clone().serve(listener, stop) => served.map(|()| ExitCode::SUCCESS),
         _ = twice.wait_for(|times| *times >= 2) => Ok(ExitCode::from(STOPPED)),
+        () = reload => Ok(ExitCode::SUCCESS),
     }
 }
 
 /// The agents at their paths.
-async fn service(offers: Vec<Offer>, options: &Options) -> io::Result<Service> {
-    let stores = args::open(&options.store).await?;
-    let mut server = Server::new().base_path(&options.base);
+fn server(offers: Vec<Offer>, options: &Options, stores: &Stores, traces: &Traces) -> io::Result<Server> {
+    let mut server = Server::new()
+        .base_path(&options.base)
+        .studio(!options.no_studio)
+        .traces(traces.clone())
+        .prices(models::prices().as_ref().clone());
+    if options.inspect {
+        server = server.inspect(true);
+    }
     for offer in offers {
         let path = format!("/{}", offer.name());
-        server = server.agent(path, offer.serve(&stores).map_err(io::Error::other)?);
+        server = server.agent(path, offer.serve(stores).map_err(io::Error::other)?);
     }
     for origin in &options.origins {
         server = server.allow_origin(origin);
@@ -68,12 +96,13 @@ async fn service(offers: Vec<Offer>, options: &Options) -> io::Result<Service> {
     if let Some(path) = &options.tokens {
         server = server.auth(BearerTokens::from_file(path).map_err(io::Error::other)?);
     }
-    server.build().map_err(io::Error::other)
+    Ok(server)
 }
 
 /// Listens, unless anybody could come and nobody would be asked who they are.
 async fn listen(options: &Options) -> io::Result<TcpListener> {
-    let Options { host, port, .. } = options;
+    let host = &options.host;
+    let port = options.port.unwrap_or(PORT);
     let cannot = |error: io::Error| {
         let hint = match error.kind() {
             io::ErrorKind::AddrInUse => ": another program listens there. Choose another port with `--port`",
@@ -82,7 +111,7 @@ async fn listen(options: &Options) -> io::Result<TcpListener> {
         io::Error::other(format!("It cannot listen at {host}, port {port}{hint}.\n({error})"))
     };
     let places: Vec<SocketAddr> =
-        tokio::net::lookup_host((host.as_str(), *port)).await.map_err(cannot)?.collect();
+        tokio::net::lookup_host((host.as_str(), port)).await.map_err(cannot)?.collect();
     if options.tokens.is_none() && !places.iter().all(|place| place.ip().is_loopback()) {
         let message = format!(
             "Others can reach {host}, and nobody would be asked who they are.\n\
@@ -91,7 +120,35 @@ async fn listen(options: &Options) -> io::Result<TcpListener> {
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
-    TcpListener::bind(places.as_slice()).await.map_err(cannot)
+    // A port that somebody named is the one that clients know; otherwise the next one is as good.
+    let more = if options.port.is_none() { MORE_PORTS } else { 0 };
+    let mut last = None;
+    for step in 0..=more {
+        let places: Vec<SocketAddr> = places
+            .iter()
+            .map(|place| SocketAddr::new(place.ip(), place.port().saturating_add(step)))
+            .collect();
+        match TcpListener::bind(places.as_slice()).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
+            bound => return bound.map_err(cannot),
+        }
+    }
+    Err(cannot(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into())))
+}
+
+/// Opens a page in the browser, without waiting for it. Tells whether that began.
+fn open(address: &str) -> bool {
+    let usual = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let named = std::env::var_os("BROWSER").filter(|browser| !browser.is_empty());
+    let mut command = match named {
+        Some(browser) => Command::new(browser),
+        None if cfg!(windows) => Command::new("explorer"),
+        None => Command::new(usual),
+    };
+    let started =
+        command.arg(address).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    // It is waited for elsewhere, so that it does not stay behind as a process that nobody asks about.
+    started.map(|mut child| std::thread::spawn(move || child.wait())).is_ok()
 }
 
 /// How often the program was told to stop, by Ctrl-C or by whoever runs it.
@@ -113,39 +170,4 @@ fn signals() -> io::Result<watch::Receiver<usize>> {
         }
     });
     Ok(times)
-}
-
-/// Where it listens, and what to try.
-fn greeting(options: &Options, agents: &[(String, String)], address: SocketAddr) -> String {
-    // Nobody can ask for "any address".
-    let here = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    let base = options.base.trim_matches('/');
-    let slash = if base.is_empty() { "" } else { "/" };
-    let root = format!("http://{}{slash}{base}", SocketAddr::new(here, address.port()));
-    let mut text = String::from("Umbel demo for AG-UI front ends: a scripted model, made-up data.\n\n");
-    for (name, about) in agents {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {root}/{name}  {about}");
-    }
-    let first = agents.first().map_or("", |(name, _)| name);
-    let token = match options.tokens {
-        Some(_) => " \\\n    -H \"Authorization: Bearer $TOKEN\"",
-        None => "",
-    };
-    let _ = writeln!(
-        text,
-        "\nTry it:\n  curl -N {root}/{first} -H 'Content-Type: application/json'{token} \\\n    \
-         -d '{{\"threadId\": \"t1\", \"runId\": \"r1\", \"messages\": [\n      \
-         {{\"id\": \"m1\", \"role\": \"user\", \"content\": \"weather in Paris and Rome\"}}]}}'\n"
-    );
-    let kept = match options.store.as_str() {
-        NOWHERE => "Conversations are gone when it stops; `--store` keeps them. ",
-        _ => "",
-    };
-    let _ = writeln!(text, "{kept}Ctrl-C stops it.");
-    text
 }

@@ -9,14 +9,17 @@ use crate::args::{STORE, Which};
 /// How the agents are offered.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
+    /// Agents from a file, such as agents.toml. When it changes, it is read again.
+    #[arg(value_name = "FILE", conflicts_with = "agents")]
+    pub(super) file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) which: Which,
     /// Where to listen. Any place but this machine needs --tokens.
     #[arg(long, value_name = "NAME", default_value = "127.0.0.1")]
     pub(super) host: String,
-    /// On which port; 0 for any that is free.
-    #[arg(short, long, value_name = "NUMBER", default_value_t = 8123)]
-    pub(super) port: u16,
+    /// On which port; 0 for any that is free. If left out: 8123, or the next one that is free.
+    #[arg(short, long, value_name = "NUMBER")]
+    pub(super) port: Option<u16>,
     /// Where conversations are kept: sqlite:FILE, postgres://... or memory: for nowhere.
     #[arg(long, value_name = "ADDRESS", env = "UMBEL_STORE", default_value = STORE)]
     pub(super) store: String,
@@ -32,4 +35,13 @@ pub struct Options {
     /// What comes before all paths, behind a proxy.
     #[arg(long = "base-path", value_name = "PATH", default_value = "")]
     pub(super) base: String,
+    /// Let whoever may ask look into prompts, logs and traces. Without --tokens that is so anyway.
+    #[arg(long)]
+    pub(super) inspect: bool,
+    /// Serve the agents alone, without the studio.
+    #[arg(long)]
+    pub(super) no_studio: bool,
+    /// Open the studio in the browser.
+    #[arg(long, conflicts_with = "no_studio")]
+    pub(super) open: bool,
 }

@@ -9,6 +9,7 @@ fn umbel(args: &[&str], input: &str) -> Output {
         .args(args)
         .env_remove("NO_COLOR")
         .env("UMBEL_STORE", "memory:")
+        .env("UMBEL_MODEL", "script")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

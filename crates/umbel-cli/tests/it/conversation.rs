@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 use umbel::{Chunk, LlmAgent, Response, Runner, ScriptedModel};
-use umbel_cli::chat::{Chat, Interrupts, Reply};
+use umbel_cli::chat::{Begin, Chat, Input, Interrupts, Reply};
 use umbel_cli::screen::Screen;
 use umbel_cli::style::Style;
-use umbel_cli::{Offer, demo};
+use umbel_cli::{Offer, Ready, Setup, demo};
 use umbel_stores::Stores;
 
 /// What was written, to be read while the chat still writes. Presses Ctrl-C when it sees a certain word.
@@ -47,14 +47,31 @@ fn demo_runner(pace: Option<Duration>, stores: &Stores) -> Runner {
     Offer::new("guide", Runner::builder("demo", demo::guide(pace))).runner(stores).unwrap()
 }
 
+/// A chat with that agent, into which these bytes go.
+async fn begin(
+    runner: Runner,
+    begin: Begin<'_>,
+    bytes: impl AsRef<[u8]>,
+    screen: Screen<Paper>,
+    interrupts: Interrupts,
+) -> Chat<Paper> {
+    let input = Input::lines(io::Cursor::new(bytes.as_ref().to_vec()));
+    Chat::begin(Ready::new("guide", runner), "ann", begin, input, screen, interrupts).await.unwrap()
+}
+
 /// What comes out if these lines go in.
 async fn talk_with(runner: Runner, lines: &str, style: Style, interactive: bool) -> String {
     let paper = Paper::default();
     let screen = Screen::new(paper.clone(), style, interactive);
-    let mut chat =
-        Chat::begin(runner, "ann", None, lines.as_bytes(), screen, Interrupts::never()).await.unwrap();
-    chat.talk().await.unwrap();
+    begin(runner, Begin::New, lines, screen, Interrupts::never()).await.talk().await.unwrap();
     paper.text()
+}
+
+/// An agent of the demo, on the script.
+fn offered(name: &str, stores: &Stores) -> Ready {
+    let setup = Setup { watched: false, model: Some("script".to_owned()) };
+    let mut offers = demo::offers(&setup).unwrap().into_iter();
+    offers.find(|offer| offer.name() == name).unwrap().ready(stores).unwrap()
 }
 
 /// The same through a pipe, with the demo.
@@ -76,9 +93,9 @@ async fn words_are_answered_in_plain_lines() {
 async fn a_last_line_without_an_end_and_bytes_that_are_no_text_are_taken() {
     let paper = Paper::default();
     let screen = Screen::new(paper.clone(), Style::Plain, false);
-    let input = &b"\xff\xfe\r\nhi"[..];
     let runner = demo_runner(None, &Stores::in_memory());
-    Chat::begin(runner, "ann", None, input, screen, Interrupts::never()).await.unwrap().talk().await.unwrap();
+    let mut chat = begin(runner, Begin::New, b"\xff\xfe\r\nhi", screen, Interrupts::never()).await;
+    chat.talk().await.unwrap();
     assert!(paper.text().contains("I am a script") && paper.text().contains("Hello!"), "{}", paper.text());
 }
 
@@ -101,7 +118,7 @@ guide> Paris: sunny, 21 °C. Rome: sunny, 18 °C.
 async fn an_approved_call_is_made() {
     let text = talk("book 3 nights in Lisbon\nperhaps\nYES\nwhat are my trips?").await;
     assert!(text.contains("guide asks you to approve: book_trip(city: \"Lisbon\", nights: 3)\n"), "{text}");
-    assert!(text.contains("Please type y or n."), "{text}");
+    assert!(text.contains("Please type one of y/n/e: y approves"), "{text}");
     assert!(
         text.contains("≡ user:trips = [\"Lisbon, 3 nights\"]\nguide> Booked: 3 nights in Lisbon"),
         "{text}"
@@ -130,9 +147,7 @@ async fn a_question_that_was_left_open_is_asked_again_when_the_conversation_goes
         let paper = Paper::default();
         let screen = Screen::new(paper.clone(), Style::Plain, false);
         let runner = demo_runner(None, &stores);
-        let lines = lines.as_bytes();
-        let mut chat =
-            Chat::begin(runner, "ann", Some("trip"), lines, screen, Interrupts::never()).await.unwrap();
+        let mut chat = begin(runner, Begin::Named("trip"), lines, screen, Interrupts::never()).await;
         chat.go_on().await.unwrap();
         chat.talk().await.unwrap();
         said.push(paper.text());
@@ -175,7 +190,7 @@ async fn thoughts_are_shown_apart() {
 async fn commands_show_state_log_and_help() {
     let text =
         talk("/state\n/events\npack a map\n/state\n/events\n/new\n/state\n/nonsense\n/help\n/quit\nhi").await;
-    assert!(text.starts_with("Nothing is remembered yet. Try: pack an umbrella\nThe log is empty"), "{text}");
+    assert!(text.starts_with("Nothing is remembered yet.\nThe log is empty"), "{text}");
     assert!(text.contains("\npacking_list = [\"map\"]\n  1  user      pack a map\n"), "{text}");
     assert!(text.contains("\n  2  guide     → pack(items: [\"map\"])\n"), "{text}");
     assert_eq!(
@@ -184,7 +199,7 @@ async fn commands_show_state_log_and_help() {
         "a new conversation knows nothing: {text}"
     );
     assert!(text.contains("There is no command /nonsense. /help lists those there are."), "{text}");
-    assert!(text.contains("book 3 nights in Lisbon") && text.contains("/events"), "{text}");
+    assert!(text.contains("/resume ID") && text.contains("/events"), "{text}");
     assert!(!text.contains("Hello!"), "nothing is read after /quit: {text}");
 }
 
@@ -200,9 +215,9 @@ async fn a_terminal_gets_prompts_and_colours_and_a_pipe_none() {
     let piped = talk(lines).await;
     assert!(!piped.contains('\x1b') && !piped.contains("you>") && !piped.contains("Bye"), "{piped}");
     let shown = talk_with(demo_runner(None, &Stores::in_memory()), lines, Style::Colour, true).await;
-    assert!(shown.contains("script") && shown.contains("\x1b[1;32myou>\x1b[0m "), "{shown}");
+    assert!(shown.contains("\x1b[1;32myou>\x1b[0m "), "{shown}");
     assert!(shown.contains("\x1b[2mSomewhere \x1b[0m"), "thoughts are dimmed: {shown}");
-    assert!(shown.contains("Approve? [y/n]") && shown.ends_with("\x1b[2mBye.\x1b[0m\n"), "{shown}");
+    assert!(shown.contains("Approve? [y/n/e]") && shown.ends_with("\x1b[2mBye.\x1b[0m\n"), "{shown}");
 }
 
 #[tokio::test]
@@ -211,8 +226,8 @@ async fn ctrl_c_stops_an_answer_and_the_chat_goes_on() {
     let paper = Paper { stop_at: Some(("Go to", pressed)), ..Paper::default() };
     let screen = Screen::new(paper.clone(), Style::Plain, true);
     let runner = demo_runner(Some(Duration::from_millis(5)), &Stores::in_memory());
-    let lines = &b"where should I go?\nhi\n"[..];
-    Chat::begin(runner, "ann", None, lines, screen, interrupts).await.unwrap().talk().await.unwrap();
+    let mut chat = begin(runner, Begin::New, "where should I go?\nhi\n", screen, interrupts).await;
+    chat.talk().await.unwrap();
     let text = paper.text();
     assert!(text.contains("guide> Go to \nStopped.\nyou> guide> Hello!"), "{text}");
 }
@@ -225,7 +240,7 @@ async fn ctrl_c_at_the_prompt_leaves_when_pressed_twice() {
     let paper = Paper::default();
     let screen = Screen::new(paper.clone(), Style::Plain, true);
     let runner = demo_runner(None, &Stores::in_memory());
-    Chat::begin(runner, "ann", None, &b"hi\n"[..], screen, interrupts).await.unwrap().talk().await.unwrap();
+    begin(runner, Begin::New, "hi\n", screen, interrupts).await.talk().await.unwrap();
     let text = paper.text();
     assert!(text.ends_with("you> \nPress Ctrl-C again to leave, or go on.\nyou> \nBye.\n"), "{text}");
 }
@@ -265,10 +280,127 @@ async fn one_answer_tells_how_it_ended() {
         ("book 2 nights in Rome", "", Reply::Unanswered),
         ("book 2 nights in Rome", "n\n", Reply::Done),
     ] {
-        let screen = Screen::new(io::sink(), Style::Plain, false);
+        let screen = Screen::new(Paper::default(), Style::Plain, false);
         let runner = demo_runner(None, &Stores::in_memory());
-        let mut chat =
-            Chat::begin(runner, "ann", None, input.as_bytes(), screen, Interrupts::never()).await.unwrap();
+        let mut chat = begin(runner, Begin::New, input, screen, Interrupts::never()).await;
         assert_eq!(chat.answer(message).await.unwrap(), expected);
+    }
+}
+
+#[tokio::test]
+async fn arguments_can_be_changed_before_a_call_is_made() {
+    for lines in [
+        "book 3 nights in Lisbon\ne\n{\"city\": \"Rome\", \"nights\": 2}\n",
+        "book 3 nights in Lisbon\ne {\"city\": \"Rome\", \"nights\": 2}",
+    ] {
+        let paper = Paper::default();
+        let screen = Screen::new(paper.clone(), Style::Plain, false);
+        let runner = offered("booking", &Stores::in_memory()).runner;
+        begin(runner, Begin::New, lines, screen, Interrupts::never()).await.talk().await.unwrap();
+        let text = paper.text();
+        assert!(text.contains("booking> Booked: 2 nights in Rome"), "{text}");
+    }
+    let text = talk("book 3 nights in Lisbon\ne\n[1]\nn").await;
+    assert!(text.contains("These are no arguments") && text.contains("nothing was booked"), "{text}");
+}
+
+#[tokio::test]
+async fn the_result_of_a_tool_that_runs_elsewhere_is_typed() {
+    use serde_json::{Value, json};
+    use umbel::{FunctionTool, ToolSpec};
+    let ask = || {
+        let spec =
+            ToolSpec::new("get_local_time", "Tells the time.", json!({"type": "object", "properties": {}}));
+        let tool = FunctionTool::raw(ToolSpec { long_running: true, ..spec }, |cx, _| {
+            cx.run().end();
+            Box::pin(async { Ok(Value::Null.into()) })
+        });
+        let model = ScriptedModel::new("test").call("get_local_time", json!({})).text("It is noon.");
+        Runner::new("test", LlmAgent::new("clock").model(model).tool(tool)).unwrap()
+    };
+    let text = talk_with(ask(), "what time is it?\n12:00\n", Style::Plain, false).await;
+    assert!(text.contains("get_local_time() runs in a front end, not here.\nType its result"), "{text}");
+    assert!(text.ends_with("clock> It is noon.\n"), "{text}");
+    let text = talk_with(ask(), "what time is it?\n\n", Style::Plain, false).await;
+    assert!(text.ends_with("No answer came, so this was not done.\n"), "{text}");
+}
+
+#[tokio::test]
+async fn one_can_go_from_conversation_to_conversation_and_from_agent_to_agent() {
+    let stores = Stores::in_memory();
+    let paper = Paper::default();
+    let screen = Screen::new(paper.clone(), Style::Plain, false);
+    let agents = vec![offered("guide", &stores), offered("booking", &stores)];
+    let lines = "pack a map\n/new\nhi\n/sessions\n/resume first\n/history\n/resume nobody\n/agent booking\nhi\n/agent x\n/help";
+    let input = Input::lines(io::Cursor::new(lines));
+    let mut chat =
+        Chat::begin(agents[0].clone(), "ann", Begin::Named("first-one"), input, screen, Interrupts::never())
+            .await
+            .unwrap()
+            .agents(agents);
+    chat.talk().await.unwrap();
+    let text = paper.text();
+    let list = text.lines().filter(|line| line.contains("just now")).collect::<Vec<_>>();
+    assert!(list.len() == 2 && list[0].starts_with("* ") && list[0].ends_with(" hi"), "{text}");
+    assert!(list[1].contains("first-one") && list[1].ends_with("   4 events  pack a map"), "{text}");
+    assert_eq!(text.matches("you> pack a map\n  → pack(items: [\"map\"])\n").count(), 2, "{text}");
+    assert!(text.contains("There is no conversation nobody."), "{text}");
+    assert!(text.contains("You talk with booking now.\nbooking> I book trips"), "{text}");
+    assert!(text.contains("There is no agent `x`. There are: guide, booking"), "{text}");
+    assert!(text.contains("* booking ") && text.contains("  book 3 nights in Lisbon\n"), "{text}");
+}
+
+#[tokio::test]
+async fn the_last_conversation_is_gone_on_with() {
+    let stores = Stores::in_memory();
+    for (start, lines, expected) in [
+        (Begin::Last, "pack a map", "map"),
+        (Begin::Last, "pack an umbrella", "map · umbrella"),
+        (Begin::New, "pack a hat", "list: hat"),
+    ] {
+        let paper = Paper::default();
+        let screen = Screen::new(paper.clone(), Style::Plain, false);
+        let runner = demo_runner(None, &stores);
+        begin(runner, start, lines, screen, Interrupts::never()).await.talk().await.unwrap();
+        assert!(paper.text().ends_with(&format!("{expected}.\n")), "{}", paper.text());
+    }
+}
+
+#[tokio::test]
+async fn each_agent_of_the_demo_shows_what_it_is_there_for() {
+    for (agent, line, expected) in [
+        ("painter", "make it dark", "painter> Only a front end that offers the tool `set_theme` can do that"),
+        ("team", "plan a day in Oslo", "» team hands over to day_plan"),
+        ("team", "what can I eat in Tokyo?", "foodie> In Tokyo"),
+        ("thinker", "where is it warmest: Paris, Rome or Oslo?", "→ get_weather(city: \"Oslo\")"),
+    ] {
+        let paper = Paper::default();
+        let screen = Screen::new(paper.clone(), Style::Plain, false);
+        let runner = offered(agent, &Stores::in_memory()).runner;
+        begin(runner, Begin::New, line, screen, Interrupts::never()).await.talk().await.unwrap();
+        assert!(paper.text().contains(expected), "{}", paper.text());
+    }
+    let paper = Paper::default();
+    let screen = Screen::new(paper.clone(), Style::Plain, false);
+    let runner = offered("thinker", &Stores::in_memory()).runner;
+    let mut chat = begin(runner, Begin::New, "where should I go?", screen, Interrupts::never()).await;
+    chat.talk().await.unwrap();
+    let text = paper.text();
+    assert!(text.starts_with("  ~ No place is named") && text.matches("  ~ ").count() == 2, "{text}");
+    assert!(text.contains("The warmest is") && text.contains("thinker> Go to "), "{text}");
+}
+
+#[tokio::test]
+async fn a_suggestion_is_never_met_with_a_shrug() {
+    let setup = Setup { watched: false, model: Some("script".to_owned()) };
+    for offer in demo::offers(&setup).unwrap() {
+        let agent = offer.ready(&Stores::in_memory()).unwrap();
+        assert!(!agent.suggestions.is_empty() && !agent.about.is_empty() && agent.model.contains("script"));
+        for suggestion in &agent.suggestions {
+            let text = talk_with(agent.runner.clone(), suggestion, Style::Plain, false).await;
+            for shrug in ["I am a script", "I book trips", "We plan days", "I work with what", "which city"] {
+                assert!(!text.contains(shrug), "{suggestion}: {text}");
+            }
+        }
     }
 }

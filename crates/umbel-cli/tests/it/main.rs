@@ -3,5 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod binary;
+mod commands;
 mod conversation;
+mod evals;
+mod file;
+mod replays;
 mod serve;
+#[cfg(target_os = "linux")]
+mod terminal;

@@ -7,15 +7,15 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 /// A server in a process of its own.
-struct Served {
-    child: Child,
+pub(crate) struct Served {
+    pub(crate) child: Child,
     out: BufReader<ChildStdout>,
     /// What it said when it began.
-    greeting: String,
+    pub(crate) greeting: String,
 }
 
 impl Served {
-    fn start(args: &[&str]) -> Self {
+    pub(crate) fn start(args: &[&str]) -> Self {
         let mut child = command(args).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut greeting = String::new();
@@ -28,11 +28,11 @@ impl Served {
     /// Where it listens, as `HOST:PORT`.
     fn address(&self) -> String {
         let (_, rest) = self.greeting.split_once("http://").unwrap();
-        rest.split('/').next().unwrap().to_owned()
+        rest.split(|c: char| c == '/' || c.is_whitespace()).next().unwrap().to_owned()
     }
 
     /// Sends a request as it stands, and gives all that comes back.
-    fn ask(&self, line: &str, headers: &[&str], body: &str) -> String {
+    pub(crate) fn ask(&self, line: &str, headers: &[&str], body: &str) -> String {
         let mut stream = self.send(line, headers, body);
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -79,6 +79,7 @@ fn command(args: &[&str]) -> Command {
         .arg("serve")
         .args(args)
         .env("UMBEL_STORE", "memory:")
+        .env("UMBEL_MODEL", "script")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -108,7 +109,7 @@ fn it_says_where_it_listens_answers_and_stops_when_told() {
         assert!(served.greeting.contains("curl -N http://127.0.0.1:"), "{}", served.greeting);
         let answer = served.ask("POST /guide", &[], &message("r1", "weather in Paris"));
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("sunny"), "{answer}");
-        let answer = served.ask("POST /day-plan", &[], &message("r1", "a day in Oslo"));
+        let answer = served.ask("POST /team", &[], &message("r1", "a day in Oslo"));
         assert!(answer.contains("RUN_FINISHED"), "{answer}");
         served.signal(signal);
         let (status, rest) = served.ended();
@@ -212,7 +213,7 @@ fn what_cannot_be_served_is_told_with_a_hint() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     for (args, code, word) in [
-        (&["--colour"][..], 2, "umbel serve --help"),
+        (&["--colour"][..], 2, "umbel serve [OPTIONS]"),
         (&["--tokens", &bad], 1, "line 2"),
         (&["--tokens", &missing], 1, "cannot be read"),
         (&["--port", &port], 1, "--port"),
@@ -258,7 +259,7 @@ fn a_store_keeps_conversations_and_shares_them_with_the_chat() {
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}", folder.path().join("trips.db").display());
     let chat = Command::new(env!("CARGO_BIN_EXE_umbel"))
-        .args(["--store", &store, "--session", "t1", "pack an umbrella"])
+        .args(["run", "--model", "script", "--store", &store, "--session", "t1", "pack an umbrella"])
         .output()
         .unwrap();
     assert!(chat.status.success());
@@ -273,7 +274,106 @@ fn a_store_keeps_conversations_and_shares_them_with_the_chat() {
 fn its_help_lists_every_flag() {
     let help = command(&["--help"]).output().unwrap();
     let text = String::from_utf8(help.stdout).unwrap();
-    for flag in ["--host", "--port", "--store", "--tokens", "--allow-origin", "--allow-host", "--base-path"] {
+    for flag in [
+        "--host",
+        "--port",
+        "--store",
+        "--tokens",
+        "--allow-origin",
+        "--allow-host",
+        "--base-path",
+        "--inspect",
+        "--no-studio",
+        "--open",
+    ] {
         assert!(text.contains(flag), "{flag}");
     }
+}
+
+#[test]
+fn a_port_that_nobody_named_may_be_another_one() {
+    // Whoever has the usual port already, or this test.
+    let _taken = std::net::TcpListener::bind("127.0.0.1:8123");
+    let mut served = Served::start(&[]);
+    assert!(!served.address().ends_with(":8123"), "{}", served.greeting);
+    assert!(served.greeting.contains("Another program has port 8123"), "{}", served.greeting);
+    assert!(served.ask("GET /health", &[], "").starts_with("HTTP/1.1 200"));
+    served.signal("-TERM");
+    assert!(served.ended().0.success());
+}
+
+#[test]
+fn the_studio_is_served_unless_nobody_wants_it() {
+    let mut served = Served::start(&["--port", "0"]);
+    let address = served.address();
+    assert!(served.greeting.contains(&format!("listening on http://{address}\n")), "{}", served.greeting);
+    assert!(served.greeting.contains(&format!("http://{address}/studio/\n")), "{}", served.greeting);
+    assert!(served.greeting.contains("Model: a script"), "{}", served.greeting);
+    assert!(served.ask("GET /studio/", &[], "").starts_with("HTTP/1.1 200"));
+    let agents = served.ask("GET /agents", &[], "");
+    assert!(agents.contains("make it dark") && agents.contains("\"inspect\":true"), "{agents}");
+    served.signal("-TERM");
+    assert!(served.ended().0.success());
+    let mut alone = Served::start(&["--port", "0", "--no-studio"]);
+    assert!(!alone.greeting.contains("studio"), "{}", alone.greeting);
+    assert!(alone.ask("GET /studio/", &[], "").starts_with("HTTP/1.1 404"));
+    alone.signal("-TERM");
+    assert!(alone.ended().0.success());
+}
+
+#[test]
+fn prompts_and_logs_are_shown_to_others_only_if_that_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = write(&folder.path().join("tokens"), "abc ann\n");
+    for (more, expected) in [(&[][..], "404"), (&["--inspect"][..], "200")] {
+        let mut served = Served::start(&[&["--port", "0", "--tokens", &tokens], more].concat());
+        let answer = served.ask("GET /guide/graph", &["authorization: Bearer abc"], "");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {expected}")), "{answer}");
+        served.signal("-TERM");
+        assert!(served.ended().0.success());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn the_studio_is_opened_in_the_browser() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let browser = folder.path().join("browser");
+    let (page, script) = (
+        folder.path().join("page"),
+        "#!/bin/sh\nprintf %s \"$1\" > \"$0.part\" && mv \"$0.part\" \"${0%browser}page\"\n",
+    );
+    std::fs::write(&browser, script).unwrap();
+    std::fs::set_permissions(&browser, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut child = command(&["--port", "0", "--open"]).env("BROWSER", &browser).spawn().unwrap();
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while !page.exists() && std::time::Instant::now() < end {
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let opened = std::fs::read_to_string(page).unwrap();
+    assert!(opened.starts_with("http://127.0.0.1:") && opened.ends_with("/studio/"), "{opened}");
+}
+
+#[test]
+fn tools_of_the_front_end_are_called_if_it_has_them() {
+    let mut served = Served::start(&["--port", "0"]);
+    let body = |tools: &str| {
+        format!(
+            r#"{{"threadId": "t{0}", "runId": "r{0}", "tools": [{tools}], "messages": [{{"id": "m", "role": "user", "content": "make it dark"}}]}}"#,
+            tools.len()
+        )
+    };
+    let tool = r#"{"name": "set_theme", "description": "Sets the theme.", "parameters": {"type": "object"}}"#;
+    let answer = served.ask("POST /painter", &[], &body(tool));
+    assert!(
+        answer.contains("TOOL_CALL_START") && answer.contains("set_theme") && answer.contains("dark"),
+        "{answer}"
+    );
+    let answer = served.ask("POST /painter", &[], &body(""));
+    assert!(!answer.contains("TOOL_CALL_START") && answer.contains("studio"), "{answer}");
+    served.signal("-TERM");
+    assert!(served.ended().0.success());
 }

@@ -22,6 +22,7 @@ use super::Turn;
 use crate::adk_stage::fails_the_run;
 use crate::detailed::detailed;
 use crate::runner::digest;
+use crate::team::Team;
 use crate::{spans, text};
 
 /// Asks for tools that need a confirmation. Handlers have no such name.
@@ -692,8 +693,20 @@ impl Caller<'_> {
     async fn guarded(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<Box<ToolValue>> {
         let spec = meta.tool.spec();
         // Called inside the guard: a tool may panic before there is a future.
-        let work = async { self.finish(cx, meta.tool.call(cx, args).await).await };
+        let work = async {
+            let given = match self.given(cx, meta, &args)? {
+                Some(given) => given,
+                None => meta.tool.call(cx, args).await,
+            };
+            self.finish(cx, given).await
+        };
         self.within(&spec.name, spec.timeout, work).await.map_err(|error| error.asked_by(|| Asker::Itself))
+    }
+
+    /// What is given in the place of the tool, if someone stands in for it.
+    fn given(&self, cx: &ToolContext, meta: &ToolMeta, args: &Arc<Object>) -> Result<Option<ToolResult>> {
+        let team = Team::of(self.run)?;
+        Ok(team.extras.stand_in.as_ref().and_then(|stand_in| stand_in.call(cx, &meta.tool, args)))
     }
 
     /// The work of a tool within its time; a panic in it is an error.
@@ -778,7 +791,13 @@ impl ToolEnd for Centre<'_> {
                 Gate::Open(args) => args,
             };
             let spec = meta.tool.spec();
-            let work = async { meta.tool.call(call.cx, args).await.map_err(ToolError::into_error) };
+            let work = async {
+                let given = match self.caller.given(call.cx, meta, &args)? {
+                    Some(given) => given,
+                    None => meta.tool.call(call.cx, args).await,
+                };
+                given.map_err(ToolError::into_error)
+            };
             let made = self.caller.within(&spec.name, spec.timeout, work).await;
             Ok(made.map_err(|error| error.asked_by(|| Asker::Itself))?)
         })

@@ -18,6 +18,7 @@ use super::{After, Made, Turn, handlers, overflow};
 use crate::aggregator::Aggregator;
 use crate::detailed::detailed;
 use crate::onion::Onion;
+use crate::stand_in::StandIn;
 use crate::usage::book::metered;
 use crate::{spans, text};
 
@@ -57,7 +58,8 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
         return Ok(made);
     }
     overflow::check(turn, &draft.request)?;
-    let (asked, detailed) = (AskModel::default(), detailed(&onion.wrap_model));
+    let asked = AskModel { stand_in: team.extras.stand_in.clone(), span: Mutex::default() };
+    let detailed = detailed(&onion.wrap_model);
     let mut call = Call {
         tools: draft.request.tools.clone(),
         onion,
@@ -86,7 +88,7 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
         _ => {
             run.count_model_call()?;
             let span = spans::model_call(run, &draft.request);
-            let chunks = generate(run, &*draft.model, &draft.request)?;
+            let chunks = asked.generate(run, &*draft.model, &draft.request)?;
             let read = async {
                 call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code()))
             };
@@ -106,8 +108,9 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
 }
 
 /// The centre of the layers around a model call.
-#[derive(Default)]
 struct AskModel {
+    /// Who answers in the model's place.
+    stand_in: Option<Arc<dyn StandIn>>,
     /// The span of the last attempt.
     span: Mutex<Option<Span>>,
 }
@@ -119,7 +122,7 @@ impl ModelEnd for AskModel {
         }
         let span = spans::model_call(call.run(), &call.request);
         *self.span.lock().unwrap_or_else(PoisonError::into_inner) = Some(span.clone());
-        let mut chunks = match span.in_scope(|| generate(call.run(), &*call.model, &call.request)) {
+        let mut chunks = match span.in_scope(|| self.generate(call.run(), &*call.model, &call.request)) {
             Ok(chunks) => chunks,
             Err(error) => return Work::done(Err(error)),
         };
@@ -135,14 +138,18 @@ impl ModelEnd for AskModel {
     }
 }
 
-/// Asks a model. One that panics has failed, and not whoever stands around it.
-fn generate(run: &Run, model: &dyn Model, request: &ModelRequest) -> Result<ChunkStream<'static>> {
-    catch_unwind(AssertUnwindSafe(|| model.generate(request)))
-        .map(|chunks| metered(run, model, chunks))
-        .map_err(|panic| Error::from_panic(&format!("model `{}`", model.name()), panic.as_ref()))
-}
-
 impl AskModel {
+    /// Asks a model, or who stands in for it. One that panics has failed, and not whoever stands around it.
+    fn generate(&self, run: &Run, model: &dyn Model, request: &ModelRequest) -> Result<ChunkStream<'static>> {
+        let answers = || {
+            let given = self.stand_in.as_ref().and_then(|stand_in| stand_in.generate(run, request));
+            given.unwrap_or_else(|| model.generate(request))
+        };
+        catch_unwind(AssertUnwindSafe(answers))
+            .map(|chunks| metered(run, model, chunks))
+            .map_err(|panic| Error::from_panic(&format!("model `{}`", model.name()), panic.as_ref()))
+    }
+
     /// Notes something in the span of the last attempt, which is the current one if there are no layers.
     fn note(&self, record: impl FnOnce(&Span)) {
         match &*self.span.lock().unwrap_or_else(PoisonError::into_inner) {

@@ -40,6 +40,7 @@ use self::journal::Recorder;
 use crate::compaction::Compactor;
 use crate::onion;
 use crate::plugin::{Plugin, Plugins};
+use crate::stand_in::StandIn;
 use crate::team::{Extras, Team};
 
 /// How many idle sessions a runner keeps at hand unless told otherwise.
@@ -317,6 +318,12 @@ impl RunnerBuilder {
     /// Sums up old turns.
     pub fn compaction(mut self, compactor: Compactor) -> Self {
         self.extras.compaction = Some(Arc::new(compactor));
+        self
+    }
+
+    /// Who answers in the place of tools and models, so that nothing happens for real.
+    pub fn stand_in(mut self, stand_in: impl StandIn + 'static) -> Self {
+        self.extras.stand_in = Some(Arc::new(stand_in));
         self
     }
 

@@ -22,6 +22,7 @@ mod looks;
 mod middleware_bugs;
 mod odd_names;
 mod policies;
+mod replacing;
 mod seams;
 mod sessions;
 mod slow_readers;

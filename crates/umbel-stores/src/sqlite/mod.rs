@@ -26,6 +26,8 @@ use futures::channel::oneshot;
 use rusqlite::{Connection, OpenFlags};
 use umbel_core::{Error, ErrorKind, Result};
 
+pub use self::schema::SCHEMA_VERSION;
+
 use self::fault::{fault, read_only};
 use self::scrub::Scrubs;
 use self::threads::Threads;

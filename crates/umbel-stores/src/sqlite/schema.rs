@@ -18,8 +18,11 @@ const MIGRATIONS: [&str; 3] = [
 /// The version from which on a session's row tells what it waits for.
 const WAITS: usize = 3;
 
-/// The version of a database after all of them.
-const NEWEST: i64 = MIGRATIONS.len() as i64;
+/// The version that the tables of a database have once it was opened.
+pub const SCHEMA_VERSION: usize = MIGRATIONS.len();
+
+/// The same, as the database counts.
+const NEWEST: i64 = SCHEMA_VERSION as i64;
 
 /// "umbl": tells our databases from others.
 const APPLICATION_ID: i64 = 0x756d_626c;

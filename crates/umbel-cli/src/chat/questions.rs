@@ -1,0 +1,183 @@
+//! What a person is asked in the middle of an answer: approvals, what only they know, and results of tools that run
+//! elsewhere.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use umbel::core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
+use umbel::{
+    Answer, Content, DecisionKind, Event, FunctionCall, FunctionResponse, Interrupt, Object, Part, Question,
+    Role,
+};
+
+use super::Chat;
+use super::input::Line;
+use crate::screen::called;
+use crate::style::Ink;
+
+/// Calls by which people are asked: they come with a question of their own.
+const QUESTIONS: [&str; 3] = [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT];
+
+impl<W: Write> Chat<W> {
+    /// Asks the person each question. `None` if one of them gets no answer.
+    pub(super) async fn answers(&mut self, asked: &[Interrupt]) -> io::Result<Option<Content>> {
+        let mut answers = Vec::new();
+        for interrupt in asked {
+            let answer = match &interrupt.call {
+                Some(call) => self.decision(interrupt, call).await?,
+                None => self.word(interrupt).await?,
+            };
+            let Some(answer) = answer else { return Ok(None) };
+            answers.push(Part::response(interrupt.response(&answer)));
+        }
+        Ok(Some(Content::new(Role::User, answers)))
+    }
+
+    /// Asks about a call.
+    async fn decision(&mut self, interrupt: &Interrupt, call: &FunctionCall) -> io::Result<Option<Answer>> {
+        let text = format!("{} asks you to approve: {}", interrupt.address.agent, called(call));
+        self.screen.paint(Ink::Question, &text)?;
+        let usual = [umbel::text::confirm_hint(&call.name), umbel::text::approve_hint(&call.name)];
+        if let Some(hint) = interrupt.message.as_ref().filter(|hint| !usual.contains(hint)) {
+            self.screen.print(hint)?;
+        }
+        let may = |kind| interrupt.decisions.contains(&kind);
+        let (edit, respond) = (may(DecisionKind::Edit), may(DecisionKind::Respond));
+        let keys = ["y/n", if edit { "/e" } else { "" }, if respond { "/r" } else { "" }].concat();
+        let meaning = [
+            "y approves, n rejects",
+            if edit { ", e changes the arguments" } else { "" },
+            if respond { ", r answers in the tool's place" } else { "" },
+        ]
+        .concat();
+        self.screen.hint(&format!("The next line decides: {meaning}."))?;
+        self.screen.note(&format!("{meaning}."))?;
+        loop {
+            let line = match self.read(Ink::Question, &format!("Approve? [{keys}]"), "", false).await? {
+                Line::Interrupt | Line::End => return Ok(None),
+                Line::Typed(line) => line,
+            };
+            let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+            let made = match word.to_lowercase().as_str() {
+                "y" | "yes" => return Ok(Some(Answer::approve())),
+                "n" | "no" if rest.is_empty() => return Ok(Some(Answer::reject())),
+                "n" | "no" => return Ok(Some(Answer::reject_because(rest))),
+                "e" | "edit" if edit => self.edited(call, rest).await?,
+                "r" | "respond" if respond => self.value("Result>", rest).await?.map(Answer::respond),
+                _ => {
+                    self.screen.print(&format!("Please type one of {keys}: {meaning}."))?;
+                    None
+                }
+            };
+            if made.is_some() {
+                return Ok(made);
+            }
+        }
+    }
+
+    /// Lets the person change the arguments of a call. `None` if they think again.
+    async fn edited(&mut self, call: &FunctionCall, given: &str) -> io::Result<Option<Answer>> {
+        let now = call.args.as_ref().map_or_else(|| "{}".to_owned(), |args| json!(**args).to_string());
+        let text = if given.is_empty() {
+            self.screen.hint(&format!("The next line is the arguments as JSON. They are: {now}"))?;
+            match self.read(Ink::Question, "Arguments>", &now, false).await? {
+                Line::Interrupt | Line::End => return Ok(None),
+                Line::Typed(text) => text,
+            }
+        } else {
+            given.to_owned()
+        };
+        match serde_json::from_str::<Object>(&text) {
+            Ok(args) => Ok(Some(Answer::edit(args))),
+            Err(error) => {
+                self.screen.print(&format!("These are no arguments: a JSON object is needed ({error})."))?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Asks for what only the person knows, or for yes or no.
+    async fn word(&mut self, interrupt: &Interrupt) -> io::Result<Option<Answer>> {
+        let agent = &interrupt.address.agent;
+        if interrupt.reason == "credential" {
+            let text = format!("{agent} waits for a credential, which a chat cannot give.");
+            self.screen.paint(Ink::Question, &text)?;
+            return Ok(None);
+        }
+        let message = interrupt.message.as_deref().unwrap_or("It needs to know something from you.");
+        self.screen.paint(Ink::Question, &format!("{agent} asks: {message}"))?;
+        if interrupt.reason == Question::CONFIRMATION {
+            return Ok(self
+                .yes_or_no()
+                .await?
+                .map(|yes| if yes { Answer::approve() } else { Answer::reject() }));
+        }
+        if let Some(schema) = &interrupt.response_schema {
+            self.screen.print(&format!("An answer must fit: {schema}"))?;
+        }
+        Ok(self.value("Answer>", "").await?.map(Answer::input))
+    }
+
+    /// Asks for yes or no.
+    pub(super) async fn yes_or_no(&mut self) -> io::Result<Option<bool>> {
+        self.screen.hint("The next line says y or n.")?;
+        loop {
+            match self.read(Ink::Question, "[y/n]", "", false).await? {
+                Line::Interrupt | Line::End => return Ok(None),
+                Line::Typed(line) => match line.to_lowercase().as_str() {
+                    "y" | "yes" => return Ok(Some(true)),
+                    "n" | "no" => return Ok(Some(false)),
+                    _ => self.screen.print("Please type y or n.")?,
+                },
+            }
+        }
+    }
+
+    /// A value: JSON if it reads like that, else text. `None` if nothing was typed.
+    async fn value(&mut self, prompt: &str, given: &str) -> io::Result<Option<Value>> {
+        let text = if given.is_empty() {
+            match self.read(Ink::Question, prompt, "", false).await? {
+                Line::Interrupt | Line::End => return Ok(None),
+                Line::Typed(text) => text,
+            }
+        } else {
+            given.to_owned()
+        };
+        Ok((!text.is_empty()).then(|| serde_json::from_str(&text).unwrap_or(Value::String(text))))
+    }
+
+    /// Asks for the results of calls that are made elsewhere, such as in a front end. `None` if none is given.
+    pub(super) async fn results(&mut self, calls: &[FunctionCall]) -> io::Result<Option<Content>> {
+        let mut results = Vec::new();
+        for call in calls {
+            let text = format!("{} runs in a front end, not here.", called(call));
+            self.screen.paint(Ink::Question, &text)?;
+            self.screen.print("Type its result, or nothing to leave it open.")?;
+            if let Some(value) = self.value("Result>", "").await? {
+                let result = match value {
+                    Value::Object(object) => object,
+                    value => Object::from_iter([("result".to_owned(), value)]),
+                };
+                let response = FunctionResponse::new(call.id.clone(), call.name.clone(), result);
+                results.push(Part::response(response));
+            }
+        }
+        Ok((!results.is_empty()).then(|| Content::new(Role::User, results)))
+    }
+}
+
+/// The calls among these events that nobody has answered yet, of those whose answer comes from elsewhere.
+pub(super) fn awaited<'a>(events: impl Iterator<Item = &'a Arc<Event>>) -> Vec<FunctionCall> {
+    let mut awaited: Vec<FunctionCall> = Vec::new();
+    for event in events.filter(|event| !event.is_partial()) {
+        let later =
+            |call: &&FunctionCall| call.id.as_ref().is_some_and(|id| event.long_running().contains(id));
+        let asks = |call: &&FunctionCall| QUESTIONS.contains(&call.name.as_str());
+        awaited.extend(event.calls().filter(later).filter(|call| !asks(call)).cloned());
+        for response in event.responses() {
+            awaited.retain(|call| call.id != response.id);
+        }
+    }
+    awaited
+}

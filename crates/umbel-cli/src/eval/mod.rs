@@ -1,0 +1,235 @@
+//! `umbel eval`: measures agents by cases in files.
+//!
+//! The engine is [`umbel::eval`]; here are the files, the reports and the progress.
+
+mod adk;
+mod file;
+mod junit;
+mod progress;
+mod table;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use umbel::eval::{Change, Eval, Judge, Report, Suite};
+use umbel::{Prices, RecordingModel, ReplayModel};
+use umbel_stores::Stores;
+
+use self::progress::Progress;
+use crate::Cli;
+use crate::args::{Which, bad_usage, cannot};
+use crate::style::Style;
+
+/// What is to be measured, and how.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Files: TOML (see docs/eval.md), JSON lines with a case in each, or eval sets and test files of google-adk.
+Exit code: 0 if all gates hold, 1 if not, 2 if a file or the command line cannot be followed.
+
+Examples:
+  umbel eval examples/evals/guide.toml
+  umbel eval cases.toml --runs 5 --jobs 4 --min-pass 0.9 --junit report.xml
+  umbel eval cases.toml --json report.json
+  umbel eval cases.toml --baseline report.json")]
+pub struct Options {
+    /// Files with cases.
+    #[arg(required = true, value_name = "CASES")]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    which: Which,
+    /// How often each case is run, whatever the files say.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    runs: Option<u32>,
+    /// How many runs go on at once.
+    #[arg(short, long, value_name = "N", default_value_t = 4)]
+    jobs: usize,
+    /// Only cases whose name has this in it. May be given several times.
+    #[arg(long = "case", value_name = "TEXT")]
+    cases: Vec<String>,
+    /// The share of runs that must pass, from 0 to 1, whatever the files say.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    min_pass: Option<f64>,
+    /// A report of an earlier time. Cases that passed more often then are named, and fail the evaluation.
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Write the report as JSON; `-` for standard output, and nothing else there.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report as JUnit XML.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// The model that judges rubrics, whatever the files say.
+    #[arg(long, value_name = "NAME")]
+    judge: Option<String>,
+    /// How often it is asked about each rubric; the majority counts.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    samples: Option<u32>,
+    /// What the judge said. If the file is there it is all that is asked; if not, it is written.
+    #[arg(long, value_name = "FILE")]
+    judge_tape: Option<PathBuf>,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "a number from 0 to 1 belongs here".to_owned())?;
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("it must be from 0 to 1".to_owned()) }
+}
+
+/// What came of all files, as it is written.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Results {
+    passed: bool,
+    files: Vec<FileResult>,
+}
+
+/// What came of a file.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct FileResult {
+    file: String,
+    #[serde(flatten)]
+    report: Report,
+    /// What is different from the baseline.
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
+    changes: Vec<Change>,
+}
+
+/// Measures.
+pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(evaluate(cli, options))
+}
+
+async fn evaluate(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
+    let baseline = options.baseline.as_deref().map(read_results).transpose()?;
+    let mut suites = Vec::new();
+    for path in &options.files {
+        let suite = select(file::read(path)?, &options.cases);
+        suites.push((path, suite));
+    }
+    if suites.iter().all(|(_, suite)| suite.cases.is_empty()) {
+        let wanted = options.cases.join("`, `");
+        return Err(bad_usage(format!("no case has `{wanted}` in its name")));
+    }
+    suites.retain(|(_, suite)| !suite.cases.is_empty());
+    let progress = Arc::new(Progress::new(io::stderr().is_terminal()));
+    let mut results = Results::default();
+    for (path, mut suite) in suites {
+        if options.min_pass.is_some() {
+            suite.gates.min_pass = options.min_pass;
+        }
+        let judging = judge(options, &suite)?;
+        umbel::eval::validate(&suite, judging.is_some()).map_err(|error| file::bad(path, error.message()))?;
+        let eval = engine(cli, options, &suite, judging.as_ref(), &progress)?;
+        let runs: u32 = suite.cases.iter().map(|case| eval.runs_of(&suite, case)).sum();
+        progress.begin(&path.display().to_string(), runs);
+        let report = eval.run(&suite).await;
+        progress.end();
+        if let Some(judging) = &judging {
+            judging.keep()?;
+        }
+        let report = report.map_err(|error| bad_usage(format!("{}: {}", path.display(), error.message())))?;
+        let file = path.display().to_string();
+        let earlier = baseline.as_ref().and_then(|results| results.files.iter().find(|one| one.file == file));
+        let changes = earlier.map(|earlier| report.compare(&earlier.report)).unwrap_or_default();
+        results.files.push(FileResult { file, report, changes });
+    }
+    let holds = |one: &FileResult| one.report.passed() && !one.changes.iter().any(Change::is_regression);
+    results.passed = results.files.iter().all(holds);
+    write_out(options, &results)?;
+    Ok(if results.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn write_out(options: &Options, results: &Results) -> io::Result<()> {
+    let json = serde_json::to_string_pretty(results)?;
+    let to_stdout = options.json.as_deref() == Some(Path::new("-"));
+    match &options.json {
+        Some(_) if to_stdout => writeln!(io::stdout(), "{json}")?,
+        Some(path) => std::fs::write(path, json + "\n").map_err(|error| cannot(path, &error))?,
+        None => {}
+    }
+    if let Some(path) = &options.junit {
+        std::fs::write(path, junit::xml(results)).map_err(|error| cannot(path, &error))?;
+    }
+    if !to_stdout {
+        let style = Style::for_terminal(io::stdout().is_terminal());
+        io::stdout().write_all(table::text(results, style).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Those whose names have one of the texts in them; all without a text.
+fn select(mut suite: Suite, names: &[String]) -> Suite {
+    suite.cases.retain(|case| names.is_empty() || names.iter().any(|name| case.name.contains(name)));
+    suite
+}
+
+fn engine(
+    cli: &Cli,
+    options: &Options,
+    suite: &Suite,
+    judging: Option<&Judging>,
+    progress: &Arc<Progress>,
+) -> io::Result<Eval> {
+    let mut which = options.which.clone();
+    which.agent = which.agent.or_else(|| suite.agent.clone());
+    // Said now if there is no such agent, and not of each case.
+    cli.offer(&which, false)?;
+    let (cli, told) = (cli.clone(), progress.clone());
+    let make = move || {
+        let offer = cli.offer(&which, false);
+        let offer = offer.map_err(|error| umbel::Error::new(umbel::ErrorKind::Build, error.to_string()))?;
+        Ok(offer.builder(&Stores::in_memory()))
+    };
+    let prices = serde_json::from_value::<Prices>(umbel::models::prices().map_err(io::Error::other)?)?;
+    let eval = Eval::new(make).prices(prices).jobs(options.jobs);
+    let eval = eval.on_run(move |_, run| told.done(run.passed));
+    let eval = options.runs.into_iter().fold(eval, Eval::runs);
+    Ok(judging.map(|judging| judging.judge.clone()).into_iter().fold(eval, Eval::judge))
+}
+
+/// Who judges, and where that is kept.
+struct Judging {
+    judge: Judge,
+    tape: Option<(PathBuf, RecordingModel)>,
+}
+
+impl Judging {
+    /// Keeps what the judge said.
+    fn keep(&self) -> io::Result<()> {
+        let Some((path, recording)) = &self.tape else { return Ok(()) };
+        let lines = recording.to_json_lines().map_err(io::Error::other)?;
+        std::fs::write(path, lines).map_err(|error| cannot(path, &error))
+    }
+}
+
+fn judge(options: &Options, suite: &Suite) -> io::Result<Option<Judging>> {
+    let chosen = suite.judge.as_ref();
+    let name = options.judge.clone().or_else(|| chosen.map(|judge| judge.model.clone()));
+    let samples = options.samples.or_else(|| chosen.and_then(|judge| judge.samples)).unwrap_or(1);
+    let invalid = |error: umbel::Error| bad_usage(format!("the judge: {}", error.message()));
+    let (judge, tape) = match (&options.judge_tape, name) {
+        (Some(path), name) if path.exists() => {
+            let lines = std::fs::read_to_string(path).map_err(|error| cannot(path, &error))?;
+            let name = name.unwrap_or_else(|| "judge".to_owned());
+            let name = name.rsplit('/').next().unwrap_or(&name).to_owned();
+            (Judge::new(ReplayModel::from_json_lines(name, &lines).map_err(invalid)?), None)
+        }
+        (Some(path), Some(name)) => {
+            let recording = RecordingModel::new(umbel::models::model(&name).map_err(invalid)?);
+            (Judge::new(recording.clone()), Some((path.clone(), recording)))
+        }
+        (None, Some(name)) => (Judge::new(umbel::models::model(&name).map_err(invalid)?), None),
+        (_, None) => return Ok(None),
+    };
+    Ok(Some(Judging { judge: judge.samples(samples), tape }))
+}
+
+fn read_results(path: &Path) -> io::Result<Results> {
+    let text = std::fs::read_to_string(path).map_err(|error| cannot(path, &error))?;
+    serde_json::from_str(&text).map_err(|error| {
+        bad_usage(format!("{}: this is no report of `umbel eval --json`: {error}", path.display()))
+    })
+}

@@ -1,0 +1,102 @@
+//! What `umbel serve` says when it listens.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::{Options, PORT};
+use crate::Offer;
+use crate::args::{NOWHERE, shown};
+
+/// Where it listens, what is there, and what to try.
+pub(super) struct Greeting<'a> {
+    options: &'a Options,
+    agents: Vec<Agent>,
+    /// What all agents think with, if that is known.
+    models: Vec<String>,
+    root: String,
+    /// A port that is taken, and the one in its place.
+    instead: Option<(u16, u16)>,
+}
+
+struct Agent {
+    name: String,
+    about: String,
+    suggestion: Option<String>,
+}
+
+impl<'a> Greeting<'a> {
+    pub(super) fn new(options: &'a Options, offers: &[Offer]) -> Self {
+        let agents = offers.iter().map(|offer| Agent {
+            name: offer.name().to_owned(),
+            about: offer.describes().to_owned(),
+            suggestion: offer.suggestions().first().cloned(),
+        });
+        let mut models: Vec<String> = Vec::new();
+        for words in offers.iter().map(Offer::model_words).filter(|words| !words.is_empty()) {
+            if !models.iter().any(|known| known == words) {
+                models.push(words.to_owned());
+            }
+        }
+        Self { options, agents: agents.collect(), models, root: String::new(), instead: None }
+    }
+
+    /// It listens there.
+    pub(super) fn place(&mut self, address: SocketAddr) {
+        // Nobody can ask for "any address".
+        let here = match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        let base = self.options.base.trim_matches('/');
+        let slash = if base.is_empty() { "" } else { "/" };
+        self.root = format!("http://{}{slash}{base}", SocketAddr::new(here, address.port()));
+        let other = self.options.port.is_none() && address.port() != PORT;
+        self.instead = other.then_some((PORT, address.port()));
+    }
+
+    /// Where the studio is.
+    pub(super) fn studio(&self) -> String {
+        format!("{}/studio/", self.root)
+    }
+}
+
+impl fmt::Display for Greeting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { options, root, .. } = self;
+        writeln!(f, "Umbel {} is listening on {root}", env!("CARGO_PKG_VERSION"))?;
+        if let Some((taken, instead)) = self.instead {
+            writeln!(f, "(Another program has port {taken}, so this is port {instead}.)")?;
+        }
+        if !options.no_studio {
+            writeln!(f, "\nOpen the studio:\n  {}", self.studio())?;
+        }
+        writeln!(f, "\nAgents:")?;
+        let width = self.agents.iter().map(|agent| agent.name.len()).max().unwrap_or_default();
+        for Agent { name, about, .. } in &self.agents {
+            writeln!(f, "  {root}/{name:<width$}  {about}")?;
+        }
+        writeln!(f)?;
+        for words in &self.models {
+            writeln!(f, "Model: {words}.")?;
+        }
+        match options.store.as_str() {
+            NOWHERE => writeln!(f, "Conversations are gone when it stops; `--store` keeps them.")?,
+            store => writeln!(f, "Conversations are kept in {}.", shown(store))?,
+        }
+        if let Some(Agent { name, suggestion, .. }) = self.agents.first() {
+            let said = suggestion.as_deref().unwrap_or("Hello!").replace(['\'', '"', '\\'], "");
+            let token = match options.tokens {
+                Some(_) => " \\\n    -H \"Authorization: Bearer $TOKEN\"",
+                None => "",
+            };
+            writeln!(
+                f,
+                "\nWithout a browser:\n  curl -N {root}/{name} -H 'Content-Type: application/json'{token} \\\n    \
+                 -d '{{\"threadId\": \"t1\", \"runId\": \"r1\", \"messages\": [\n      \
+                 {{\"id\": \"m1\", \"role\": \"user\", \"content\": \"{said}\"}}]}}'"
+            )?;
+        }
+        writeln!(f, "\nCtrl-C stops it.")
+    }
+}

@@ -1,0 +1,158 @@
+//! `umbel chat` at a terminal, as a person would use it: keys in, a screen out.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// How long something may take to appear.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The key that stops, and the one that brings back the line before.
+const CTRL_C: &str = "\x03";
+const ARROW_UP: &str = "\x1b[A";
+
+/// A chat behind a pseudo-terminal, which util-linux's `script` makes.
+struct Terminal {
+    child: Child,
+    keys: ChildStdin,
+    bytes: Receiver<Vec<u8>>,
+    /// All that was shown.
+    shown: String,
+    /// How far it was looked at.
+    seen: usize,
+}
+
+impl Terminal {
+    fn start(folder: &Path, environment: &str, args: &str) -> Self {
+        let command =
+            format!("stty cols 100 rows 40; {environment}exec {} {args}", env!("CARGO_BIN_EXE_umbel"));
+        let mut child = Command::new("script")
+            .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+            .current_dir(folder)
+            .env("UMBEL_MODEL", "script")
+            .env("TERM", "xterm")
+            .env("SHELL", "/bin/sh")
+            .env_remove("NO_COLOR")
+            .env_remove("UMBEL_STORE")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (keys, mut out) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (send, bytes) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = out.read(&mut buffer) {
+                if send.send(buffer[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, keys, bytes, shown: String::new(), seen: 0 }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+        self.keys.flush().unwrap();
+    }
+
+    /// Waits until these words appear, in this order, after what was seen before.
+    fn see(&mut self, words: &[&str]) {
+        let end = Instant::now() + PATIENCE;
+        for word in words {
+            loop {
+                if let Some(place) = self.shown[self.seen..].find(word) {
+                    self.seen += place + word.len();
+                    break;
+                }
+                let left = end.saturating_duration_since(Instant::now());
+                match self.bytes.recv_timeout(left) {
+                    Ok(bytes) => self.shown.push_str(&String::from_utf8_lossy(&bytes)),
+                    Err(_) => panic!("`{word}` did not appear in:\n{}", self.shown),
+                }
+            }
+        }
+    }
+
+    /// Waits until it ends, and tells its exit code.
+    fn ended(mut self) -> Option<i32> {
+        while let Ok(bytes) = self.bytes.recv_timeout(PATIENCE) {
+            self.shown.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_person_sees_cards_approves_stops_and_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chat = Terminal::start(folder.path(), "", "chat --agent guide --session trip");
+    chat.see(&["guide: A travel guide", "Model: a script", "Try:  weather in Paris and Rome", "you>"]);
+    chat.press("weather in Paris and Rome\r");
+    chat.see(&["→ get_weather(city: \"Paris\")", "← ", " ms get_weather: city Paris", "Rome:", "you>"]);
+
+    chat.press("book 3 nights in Lisbon\r");
+    chat.see(&["guide asks you to approve: book_trip", "Approve? [y/n/e]"]);
+    chat.press("e\r");
+    chat.see(&["Arguments>", "\"nights\":3}"]);
+    // The arguments stand there to be changed: three becomes five.
+    chat.press("\x7f\x7f5}\r");
+    chat.see(&["Booked: 5 nights in Lisbon", "you>"]);
+
+    chat.press("where should I go?\r");
+    chat.see(&["Somewhere"]);
+    chat.press(CTRL_C);
+    chat.see(&["Stopped.", "you>"]);
+
+    // The line before the last one, not the answers that were given in between.
+    chat.press(&format!("{ARROW_UP}{ARROW_UP}{ARROW_UP}"));
+    chat.see(&["weather in Paris and Rome"]);
+    chat.press("\r");
+    chat.see(&["get_weather(city: \"Rome\")", "Rome:", "you>"]);
+    chat.press("/quit\r");
+    chat.see(&["Bye."]);
+    assert_eq!(chat.ended(), Some(0));
+
+    let mut again = Terminal::start(folder.path(), "", "chat --continue");
+    again.see(&["This is conversation trip", "you>"]);
+    again.press("/history\r");
+    again.see(&["you>", "weather in Paris and Rome", "Booked: 5 nights in Lisbon", "you>"]);
+    again.press(&format!("{ARROW_UP}{ARROW_UP}{ARROW_UP}"));
+    again.see(&["weather in Paris and Rome"]);
+    again.press(CTRL_C);
+    again.see(&["Press Ctrl-C again to leave"]);
+    again.press(CTRL_C);
+    again.see(&["Bye."]);
+    assert_eq!(again.ended(), Some(0));
+    let history = folder.path().join(".umbel/history");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(history.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    let typed = std::fs::read_to_string(history).unwrap();
+    assert!(typed.contains("book 3 nights in Lisbon") && !typed.contains("\ne\n"), "{typed}");
+}
+
+#[test]
+fn colours_are_left_out_where_nobody_wants_them() {
+    let folder = tempfile::tempdir().unwrap();
+    for (wish, coloured) in [("", true), ("NO_COLOR=1 ", false)] {
+        let mut chat = Terminal::start(folder.path(), wish, "chat --store memory:");
+        chat.see(&["Model: a script", "you>"]);
+        assert_eq!(chat.shown.contains("\x1b[2mguide:"), coloured, "{}", chat.shown);
+        // Ctrl-D leaves.
+        chat.press("\x04");
+        assert_eq!(chat.ended(), Some(0));
+    }
+}

@@ -1,0 +1,130 @@
+//! Logs and requests in lines that people can read and compare.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use umbel_core::{Content, Event, LogEntry, Object, Outcome, Payload, RunId, RunStep, StateScope};
+
+/// A log in lines, without what is different each time: ids and times.
+pub(super) fn log(entries: &[LogEntry]) -> Vec<String> {
+    let (mut lines, mut side_by_side): (Vec<String>, Vec<Arc<Event>>) = Default::default();
+    let (mut last, mut runs) = (RunId::default(), 0);
+    for entry in entries {
+        match entry {
+            LogEntry::Event(event) => {
+                if event.branch().is_some() && event.run == last {
+                    side_by_side.push(event.clone());
+                    continue;
+                }
+                flush(&mut side_by_side, &mut lines);
+                if event.run != last && event.content.is_some() {
+                    (last, runs) = (event.run.clone(), runs + 1);
+                    lines.push(format!("run {runs}"));
+                }
+                lines.extend(self::event(event));
+            }
+            LogEntry::Record(step) => {
+                if let RunStep::Ended { outcome } = &**step {
+                    flush(&mut side_by_side, &mut lines);
+                    lines.push(format!("  {}", ended(outcome)));
+                }
+            }
+        }
+    }
+    flush(&mut side_by_side, &mut lines);
+    lines
+}
+
+/// Branches stand in a log as they arrive, which is another order each time.
+fn flush(events: &mut Vec<Arc<Event>>, lines: &mut Vec<String>) {
+    events.sort_by(|one, other| one.branch().cmp(&other.branch()));
+    events.drain(..).for_each(|event| lines.extend(self::event(&event)));
+}
+
+fn ended(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Finished => "ends: finished".to_owned(),
+        Outcome::Interrupted { interrupts } => format!("ends: waits for {} answer(s)", interrupts.len()),
+        Outcome::Cancelled => "ends: cancelled".to_owned(),
+        Outcome::Failed { failure } => format!("ends: failed ({}) {}", failure.code, failure.message),
+        _ => "ends".to_owned(),
+    }
+}
+
+fn event(event: &Event) -> Vec<String> {
+    let branch = event.branch().map(|branch| format!(" on {branch}")).unwrap_or_default();
+    let who = format!("  {}{branch}", event.author());
+    let mut lines = Vec::new();
+    if let Some(content) = &event.content {
+        lines.extend(self::content(&who, content));
+    }
+    let state = event.state_delta().into_iter().flatten();
+    for (key, value) in state.filter(|(key, _)| !StateScope::is_internal(key)) {
+        lines.push(format!("{who} sets {key} = {value}"));
+    }
+    if let Some(agent) = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.as_ref()) {
+        lines.push(format!("{who} hands over to {agent}"));
+    }
+    if let Some(code) = event.error_code() {
+        lines.push(format!("{who} fails ({code}) {}", event.error_message().unwrap_or_default()));
+    }
+    lines
+}
+
+/// Messages in lines.
+pub(super) fn messages(contents: &[Arc<Content>]) -> Vec<String> {
+    let who = |content: &Content| content.role.as_ref().map(|role| role.as_str().to_owned());
+    let lines = contents.iter().map(|content| self::content(&who(content).unwrap_or_default(), content));
+    lines.flatten().collect()
+}
+
+fn content(who: &str, content: &Content) -> Vec<String> {
+    let mut lines = Vec::new();
+    for part in &content.parts {
+        let verb = if part.is_thought() { "thinks" } else { "says" };
+        match &part.payload {
+            Payload::Text(text) => {
+                lines.extend(text.lines().map(|line| format!("{who} {verb}: {line}")));
+            }
+            Payload::Call(call) => {
+                let args = call.args.as_deref().cloned().unwrap_or_default();
+                lines.push(format!("{who} calls {} {}", call.name, sorted(args)));
+            }
+            Payload::Response(response) => {
+                let value = sorted(response.response.clone().unwrap_or_default());
+                lines.push(format!("{who} gets from {} {value}", response.name));
+            }
+            other => lines.push(format!("{who} gives {}", kind(other))),
+        }
+    }
+    lines
+}
+
+fn kind(payload: &Payload) -> String {
+    match payload {
+        Payload::InlineData(blob) => {
+            format!("{} bytes of {}", blob.data.len(), blob.mime_type.as_deref().unwrap_or("something"))
+        }
+        Payload::FileData(file) => format!("the file {}", file.file_uri.as_deref().unwrap_or_default()),
+        Payload::Code(code) => format!("code: {}", code.code.as_deref().unwrap_or_default()),
+        Payload::CodeResult(result) => format!("output: {}", result.output.as_deref().unwrap_or_default()),
+        _ => "something of an unknown kind".to_owned(),
+    }
+}
+
+/// An object in a line, its keys in order. The digest of what was shown differs where that differs, so it is no news.
+fn sorted(mut object: Object) -> Value {
+    object.remove("digest");
+    let mut value = Value::Object(object);
+    value.sort_all_objects();
+    value
+}
+
+/// A value over several lines; text as it is.
+pub(super) fn pretty(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        value => serde_json::to_string_pretty(value).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,425 @@
+//! Programs as tools. There is no shell: what a model says is an argument or a part of one, and nothing else.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::Child;
+use umbel_core::{
+    BoxFuture, Confirm, Error, ErrorKind, Object, Result, Tool, ToolContext, ToolError, ToolOutput, ToolSpec,
+    ToolValue,
+};
+
+/// How long what a program left behind may keep its output open.
+const LINGER: Duration = Duration::from_millis(500);
+/// Programs that take a text as commands.
+const SHELLS: [&str; 12] =
+    ["ash", "bash", "cmd", "csh", "dash", "fish", "ksh", "powershell", "pwsh", "sh", "tcsh", "zsh"];
+
+/// A program as a tool, in the making.
+///
+/// Arguments are templates: `{name}` stands for the argument of that name, as one whole argument or as part of one. `{{`
+/// and `}}` are braces. An argument of the program whose value is left out is left out too.
+///
+/// A value that would begin an argument must not begin with `-`, so that it can never be taken for an option. Put `--`
+/// before it, if the program knows that; then it may.
+///
+/// ```
+/// use serde_json::json;
+/// use umbel_core::Tool;
+/// use umbel_tools::Command;
+///
+/// let schema = json!({"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]});
+/// let count = Command::new("count", "Counts a word in the notes.", "grep")
+///     .args(["--count", "--fixed-strings", "--", "{word}", "notes.txt"])
+///     .schema(schema)
+///     .build()
+///     .unwrap();
+/// assert_eq!(count.spec().name, "count");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Command {
+    name: SmolStr,
+    description: String,
+    program: PathBuf,
+    args: Vec<String>,
+    schema: Value,
+    folder: Option<PathBuf>,
+    keep: Vec<String>,
+    set: Vec<(String, String)>,
+    stdin: bool,
+    time: Duration,
+    bytes: usize,
+    read_only: bool,
+    confirm: Confirm,
+}
+
+impl Command {
+    /// A program by its name or path.
+    pub fn new(
+        name: impl Into<SmolStr>,
+        description: impl Into<String>,
+        program: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            program: program.into(),
+            args: Vec::new(),
+            schema: json!({"type": "object", "properties": {}}),
+            folder: None,
+            keep: ["PATH", "LANG"].map(str::to_owned).to_vec(),
+            set: Vec::new(),
+            stdin: false,
+            time: Duration::from_secs(30),
+            bytes: 64 << 10,
+            read_only: false,
+            confirm: Confirm::Never,
+        }
+    }
+
+    /// Its arguments, as templates.
+    pub fn args<T: Into<String>>(mut self, args: impl IntoIterator<Item = T>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// The JSON schema of what the model may say. It is held against every call.
+    pub fn schema(mut self, schema: Value) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// The folder it runs in; that of this process if left out.
+    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = Some(folder.into());
+        self
+    }
+
+    /// Lets it see a variable of the environment. `PATH` and `LANG` are all it sees otherwise.
+    pub fn keep_env(mut self, name: impl Into<String>) -> Self {
+        self.keep.push(name.into());
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.set.push((name.into(), value.into()));
+        self
+    }
+
+    /// Gives it the model's arguments on its standard input, as JSON. Otherwise there is nothing to read.
+    pub fn stdin_json(mut self) -> Self {
+        self.stdin = true;
+        self
+    }
+
+    /// How long it may take; 30 s. Then it is killed, with all that it started.
+    pub fn timeout(mut self, time: Duration) -> Self {
+        self.time = time;
+        self
+    }
+
+    /// How many bytes of its output the model gets, and of its errors; 64 KiB each. The rest is left out, and the model is
+    /// told.
+    pub fn output_bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// It changes nothing.
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// Whether a person must agree first.
+    pub fn confirm(mut self, confirm: Confirm) -> Self {
+        self.confirm = confirm;
+        self
+    }
+
+    /// Checks it and makes the tool.
+    pub fn build(self) -> Result<CommandTool> {
+        let name = &self.name;
+        let refuse = |why: String| Error::new(ErrorKind::Build, format!("the command `{name}`: {why}"));
+        if self.program.as_os_str().is_empty() {
+            return Err(refuse("it has no program".to_owned()));
+        }
+        if self.program.to_string_lossy().contains('{') {
+            return Err(refuse("which program it is cannot be left to the model: name it".to_owned()));
+        }
+        let args = self.args.iter().map(|arg| template(arg)).collect::<std::result::Result<Vec<_>, _>>();
+        let args = args.map_err(refuse)?;
+        let mut named = args.iter().flatten().filter_map(|piece| match piece {
+            Piece::Argument(name) => Some(name),
+            Piece::Text(_) => None,
+        });
+        let known = self.schema.get("properties").and_then(Value::as_object);
+        if let Some(missing) = named.clone().find(|name| known.is_none_or(|known| !known.contains_key(*name)))
+        {
+            let why = format!("`{{{missing}}}` is not in its schema: describe it there, under `properties`");
+            return Err(refuse(why));
+        }
+        let stem = self.program.file_stem().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        if SHELLS.contains(&stem.as_str()) && named.next().is_some() {
+            let why = "a shell would take what a model says for commands: name the program itself";
+            return Err(refuse(why.to_owned()));
+        }
+        let validator = jsonschema::validator_for(&self.schema)
+            .map_err(|error| refuse(format!("its schema cannot be used: {error}")))?;
+        let mut spec = ToolSpec::new(self.name.clone(), self.description.clone(), self.schema.clone());
+        (spec.read_only, spec.confirm) = (self.read_only, self.confirm.clone());
+        // The limit here comes first, and says more.
+        spec.timeout = Some(self.time + Duration::from_secs(5));
+        Ok(CommandTool { spec, args, validator: Arc::new(validator), command: self })
+    }
+}
+
+/// A part of an argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Argument(String),
+}
+
+/// Reads a template.
+fn template(text: &str) -> std::result::Result<Vec<Piece>, String> {
+    let (mut pieces, mut plain) = (Vec::new(), String::new());
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '{' | '}' if rest.peek() == Some(&c) => {
+                rest.next();
+                plain.push(c);
+            }
+            '{' => {
+                let name: String = rest.by_ref().take_while(|c| *c != '}').collect();
+                let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+                if name.is_empty() || !name.chars().all(is_name) {
+                    return Err(format!("`{text}` has a brace that holds no name: write `{{{{` for a brace"));
+                }
+                if !plain.is_empty() {
+                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                }
+                pieces.push(Piece::Argument(name));
+            }
+            '}' => return Err(format!("`{text}` has a `}}` too many: write `}}}}` for a brace")),
+            c => plain.push(c),
+        }
+    }
+    if !plain.is_empty() || pieces.is_empty() {
+        pieces.push(Piece::Text(plain));
+    }
+    Ok(pieces)
+}
+
+/// A program as a tool.
+#[derive(Clone)]
+pub struct CommandTool {
+    spec: ToolSpec,
+    args: Vec<Vec<Piece>>,
+    validator: Arc<Validator>,
+    command: Command,
+}
+
+impl CommandTool {
+    /// The arguments for a call.
+    fn argv(&self, args: &Object) -> Result<Vec<String>, ToolError> {
+        let value = Value::Object(args.clone());
+        if let Err(error) = self.validator.validate(&value) {
+            let place = error.instance_path().to_string();
+            let place = if place.is_empty() { String::new() } else { format!(" (at {place})") };
+            return Err(ToolError::invalid_arguments(format!("the arguments do not fit{place}: {error}")));
+        }
+        let (mut argv, mut is_past_options) = (Vec::new(), false);
+        for pieces in &self.args {
+            if let Some(arg) = fill(pieces, args, is_past_options)? {
+                is_past_options |= arg == "--" && matches!(pieces.as_slice(), [Piece::Text(_)]);
+                argv.push(arg);
+            }
+        }
+        Ok(argv)
+    }
+
+    async fn run(&self, args: &Object) -> Result<ToolValue, ToolError> {
+        let argv = self.argv(args)?;
+        let mut child = self.spawn(&argv)?;
+        // Dropped, whatever the reason, it ends all that was started.
+        let group = Group::of(&child);
+        let input = child.stdin.take().filter(|_| self.command.stdin);
+        let feed = async {
+            if let Some(mut input) = input {
+                // A program that does not read is none of our business.
+                let _ = input.write_all(Value::Object(args.clone()).to_string().as_bytes()).await;
+            }
+        };
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let (mut said, mut complained) = (Output::default(), Output::default());
+        let bytes = self.command.bytes;
+        let work = async {
+            let read = async { tokio::join!(said.read(out, bytes), complained.read(err, bytes), feed) };
+            tokio::pin!(read);
+            let status = tokio::select! {
+                status = child.wait() => status,
+                // It closed its output and goes on.
+                _ = &mut read => return child.wait().await,
+            };
+            // What it left behind has nothing more to say.
+            drop(group);
+            let _ = tokio::time::timeout(LINGER, read).await;
+            status
+        };
+        let Ok(status) = tokio::time::timeout(self.command.time, work).await else {
+            let seconds = self.command.time.as_secs_f64();
+            return Err(ToolError::new(format!(
+                "`{}` took longer than {seconds} s and was stopped",
+                self.spec.name
+            )));
+        };
+        Ok(result(status?, &said, &complained))
+    }
+
+    fn spawn(&self, argv: &[String]) -> Result<Child, ToolError> {
+        let Command { program, folder, keep, set, stdin, .. } = &self.command;
+        let mut command = tokio::process::Command::new(program);
+        command.args(argv).env_clear().kill_on_drop(true);
+        command.envs(keep.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        command.envs(set.iter().map(|(name, value)| (name, value)));
+        if let Some(folder) = folder {
+            command.current_dir(folder);
+        }
+        command.stdin(if *stdin { Stdio::piped() } else { Stdio::null() });
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        #[cfg(unix)]
+        command.process_group(0);
+        command.spawn().map_err(|error| {
+            let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+            ToolError::new(format!("`{name}` could not be started: {error}"))
+        })
+    }
+}
+
+/// An argument with its values. `None` if one of them was left out.
+fn fill(pieces: &[Piece], args: &Object, is_past_options: bool) -> Result<Option<String>, ToolError> {
+    let mut whole = String::new();
+    for piece in pieces {
+        let name = match piece {
+            Piece::Text(text) => {
+                whole.push_str(text);
+                continue;
+            }
+            Piece::Argument(name) => name,
+        };
+        let value = match args.get(name) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::String(text)) => text.clone(),
+            Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string(),
+            Some(Value::Array(_) | Value::Object(_)) => {
+                let message = format!("`{name}` must be one text or number: a list or an object is none");
+                return Err(ToolError::invalid_arguments(message));
+            }
+        };
+        if value.contains('\0') {
+            return Err(ToolError::invalid_arguments(format!(
+                "`{name}` has a zero byte, which cannot be passed on"
+            )));
+        }
+        if whole.is_empty() && value.starts_with('-') && !is_past_options {
+            let message = format!("`{name}` must not begin with `-`, since it would be taken for an option");
+            return Err(ToolError::invalid_arguments(message));
+        }
+        whole.push_str(&value);
+    }
+    Ok(Some(whole))
+}
+
+/// What came of it.
+fn result(status: ExitStatus, said: &Output, complained: &Output) -> ToolValue {
+    let mut value = json!({"exit_code": status.code(), "stdout": said.text(), "stderr": complained.text()});
+    if let Some(object) = value.as_object_mut().filter(|_| said.is_cut || complained.is_cut) {
+        object.insert("truncated".to_owned(), Value::Bool(true));
+    }
+    ToolValue { is_error: !status.success(), ..ToolValue::from(value) }
+}
+
+/// What a program wrote, as far as it is kept.
+#[derive(Default)]
+struct Output {
+    bytes: Vec<u8>,
+    is_cut: bool,
+}
+
+impl Output {
+    /// Reads to the end. What is too much is read too, so that the program can go on, and forgotten.
+    async fn read(&mut self, from: Option<impl AsyncRead + Unpin>, limit: usize) {
+        let Some(mut from) = from else { return };
+        let mut buffer = vec![0; 8 << 10];
+        // What cannot be read is at its end.
+        while let Ok(count @ 1..) = from.read(&mut buffer).await {
+            let read = buffer.get(..count).unwrap_or_default();
+            let room = limit.saturating_sub(self.bytes.len());
+            self.bytes.extend_from_slice(read.get(..room).unwrap_or(read));
+            self.is_cut |= count > room;
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+/// A program and all that it started. Dropped, they end.
+struct Group {
+    #[cfg(unix)]
+    leader: Option<rustix::process::Pid>,
+}
+
+impl Group {
+    #[cfg(unix)]
+    fn of(child: &Child) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self { leader: id.and_then(rustix::process::Pid::from_raw) }
+    }
+
+    #[cfg(not(unix))]
+    fn of(_: &Child) -> Self {
+        Self {}
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        if let Some(leader) = self.leader {
+            // Nobody may be left of it.
+            let _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+impl Tool for CommandTool {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn call<'a>(
+        &'a self,
+        _: &'a ToolContext,
+        args: Arc<Object>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async move { Ok(self.run(&args).await?.into()) })
+    }
+}
+
+impl fmt::Debug for CommandTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CommandTool({:?})", self.command)
+    }
+}

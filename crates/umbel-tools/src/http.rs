@@ -1,0 +1,254 @@
+//! Asking HTTP services, behind a [`Guard`].
+
+use std::error::Error as StdError;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue, LOCATION,
+};
+use reqwest::{Client, Method, Response, Url};
+use rustls::ClientConfig;
+use rustls::crypto::ring;
+use rustls_platform_verifier::Verifier;
+use serde_json::{Value, json};
+use umbel_core::{Error, ErrorKind, Result, ToolError, ToolValue};
+
+use crate::guard::Guard;
+use crate::secret::{Secret, hide};
+
+/// How much a request may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// For all of it, redirects included; 30 s.
+    pub time: Duration,
+    /// Bytes of the answer that are read; 256 KiB. The rest is left out, and the model is told.
+    pub bytes: usize,
+    /// Redirects that are followed; 5. Each is looked at like the first address.
+    pub redirects: usize,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self { time: Duration::from_secs(30), bytes: 256 << 10, redirects: 5 }
+    }
+}
+
+/// Asks HTTP services, as far as a guard lets it.
+#[derive(Clone, Debug)]
+pub(crate) struct Http {
+    client: Client,
+    guard: Guard,
+    limits: HttpLimits,
+}
+
+/// What is to be sent.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) method: Method,
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    /// Headers that are for the host they were given for, and for no other.
+    pub(crate) own: HeaderMap,
+    pub(crate) body: Option<Vec<u8>>,
+    /// Whatever of these comes back is taken out.
+    pub(crate) secrets: Vec<Secret>,
+}
+
+impl Request {
+    pub(crate) fn new(method: Method, url: Url) -> Self {
+        let (headers, own) = (HeaderMap::new(), HeaderMap::new());
+        Self { method, url, headers, own, body: None, secrets: Vec::new() }
+    }
+}
+
+impl Http {
+    pub(crate) fn new(guard: Guard, limits: HttpLimits) -> Result<Self> {
+        let failed = |error: &dyn StdError| {
+            Error::new(ErrorKind::Build, format!("no connections can be made: {error}"))
+        };
+        let tls = TLS.clone().map_err(|message| Error::new(ErrorKind::Build, message))?;
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .dns_resolver(Arc::new(guard.clone()))
+            // Redirects are followed here, where each can be looked at.
+            .redirect(reqwest::redirect::Policy::none())
+            // A proxy would look names up by itself, and go where nobody looked.
+            .no_proxy()
+            .connect_timeout(limits.time)
+            .user_agent(concat!("umbel/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| failed(&error))?;
+        Ok(Self { client, guard, limits })
+    }
+
+    /// Sends a request and gives what came back: `{"status": …, "body": …}`.
+    pub(crate) async fn send(&self, request: Request) -> Result<ToolValue, ToolError> {
+        match tokio::time::timeout(self.limits.time, self.follow(request)).await {
+            Ok(answered) => answered,
+            Err(_) => {
+                let seconds = self.limits.time.as_secs_f64();
+                Err(ToolError::new(format!("no answer within {seconds} s: try again later, or ask for less")))
+            }
+        }
+    }
+
+    async fn follow(&self, mut request: Request) -> Result<ToolValue, ToolError> {
+        for _ in 0..=self.limits.redirects {
+            let response = self.send_once(&request).await?;
+            let is_read = matches!(request.method, Method::GET | Method::HEAD);
+            let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+            let next = response.headers().get(LOCATION).and_then(|next| next.to_str().ok());
+            let Some(next) = next.filter(|_| is_read && is_redirect) else {
+                return self.read(response, &request.secrets).await;
+            };
+            let next = request.url.join(next).map_err(|_| ToolError::new("a redirect leads nowhere"))?;
+            if request.url.scheme() == "https" && next.scheme() != "https" {
+                let message = "a redirect leads from https to http, and such are not followed";
+                return Err(ToolError::new(message));
+            }
+            if next.origin() != request.url.origin() {
+                request.own.clear();
+            }
+            request.url = next;
+        }
+        let times = self.limits.redirects;
+        Err(ToolError::new(format!("it was redirected more than {times} times")))
+    }
+
+    async fn send_once(&self, request: &Request) -> Result<Response, ToolError> {
+        self.guard.check_url(&request.url)?;
+        let mut headers = request.headers.clone();
+        // What is the host's own counts more than what a model says.
+        for (name, value) in &request.own {
+            headers.insert(name, value.clone());
+        }
+        let mut sent = self.client.request(request.method.clone(), request.url.clone()).headers(headers);
+        if let Some(body) = &request.body {
+            sent = sent.body(body.clone());
+        }
+        sent.send().await.map_err(|error| ToolError::new(words(&error)))
+    }
+
+    /// Reads an answer, as far as it may go.
+    async fn read(&self, mut response: Response, secrets: &[Secret]) -> Result<ToolValue, ToolError> {
+        let status = response.status();
+        let header = |name: HeaderName| {
+            response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+        };
+        let (kind, encoding) = (header(CONTENT_TYPE), header(CONTENT_ENCODING));
+        if !matches!(encoding.as_str(), "" | "identity") {
+            return Err(ToolError::new(format!(
+                "the answer is packed (`{encoding}`), which nobody asked for"
+            )));
+        }
+        let (mut body, mut is_cut) = (Vec::new(), false);
+        while let Some(bytes) = response.chunk().await.map_err(|error| ToolError::new(words(&error)))? {
+            let room = self.limits.bytes - body.len();
+            body.extend_from_slice(bytes.get(..room).unwrap_or(&bytes));
+            if bytes.len() > room {
+                is_cut = true;
+                break;
+            }
+        }
+        let mut value = json!({"status": status.as_u16(), "body": body_value(&body, &kind, is_cut, secrets)});
+        if let Some(object) = value.as_object_mut().filter(|_| is_cut) {
+            object.insert("truncated".to_owned(), Value::Bool(true));
+        }
+        let is_error = status.is_client_error() || status.is_server_error();
+        Ok(ToolValue { is_error, ..ToolValue::from(value) })
+    }
+}
+
+/// A body as the model gets it: JSON as it is, text as text, and of anything else what it is.
+fn body_value(body: &[u8], kind: &str, is_cut: bool, secrets: &[Secret]) -> Value {
+    if body.is_empty() {
+        return Value::Null;
+    }
+    let text = match std::str::from_utf8(body) {
+        Ok(text) => text,
+        // A character may have been cut in two.
+        Err(error) if is_cut && error.error_len().is_none() => body
+            .get(..error.valid_up_to())
+            .and_then(|whole| std::str::from_utf8(whole).ok())
+            .unwrap_or_default(),
+        Err(_) => {
+            let kind = if kind.is_empty() { "unknown type" } else { kind };
+            return Value::String(format!("({} bytes of {kind}, which is not text)", body.len()));
+        }
+    };
+    let text = hide(text.to_owned(), secrets);
+    match serde_json::from_str(&text) {
+        Ok(json) if !is_cut => json,
+        _ => Value::String(text),
+    }
+}
+
+/// A header that is shown nowhere.
+pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue)> {
+    let refuse = |message: String| Error::new(ErrorKind::Build, message);
+    let wrong = |_| refuse(format!("`{name}` is no name of a header"));
+    let header: HeaderName = name.parse().map_err(wrong)?;
+    let mut value = HeaderValue::from_str(value)
+        .map_err(|_| refuse(format!("the header `{name}` has characters that headers cannot have")))?;
+    value.set_sensitive(true);
+    Ok((header, value))
+}
+
+/// Whether a model may say what a header of this name has.
+pub(crate) fn is_open(name: &HeaderName) -> bool {
+    const OWN: [&str; 12] = [
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+    ];
+    let name_text = name.as_str();
+    !(OWN.contains(&name_text)
+        || name_text.starts_with("proxy-")
+        || name_text.starts_with("x-forwarded")
+        || name_text == "forwarded"
+        || *name == AUTHORIZATION
+        || *name == COOKIE)
+}
+
+/// What went wrong, down to the cause. Addresses may have keys in them, so they are left out.
+fn words(error: &reqwest::Error) -> String {
+    let mut cause: &dyn StdError = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    if let Some(refused) = cause.downcast_ref::<Error>() {
+        return refused.message().to_owned();
+    }
+    if error.is_timeout() {
+        "it took too long: try again later".to_owned()
+    } else if std::ptr::eq(cause, error as &dyn StdError) {
+        "the connection failed".to_owned()
+    } else {
+        format!("the connection failed: {cause}")
+    }
+}
+
+/// Whom connections trust: all that the operating system trusts. Read once.
+static TLS: LazyLock<Result<ClientConfig, String>> = LazyLock::new(|| {
+    let make = || -> Result<ClientConfig, Box<dyn StdError>> {
+        let provider = Arc::new(ring::default_provider());
+        let verifier = Arc::new(Verifier::new(provider.clone())?);
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        Ok(config)
+    };
+    make().map_err(|error| format!("no connections can be made: {error}"))
+});

@@ -1,0 +1,29 @@
+//! Tools that reach outside: HTTP services and commands.
+//!
+//! | Tool | What it does | What keeps it in bounds |
+//! |---|---|---|
+//! | [`OpenApi`] | One tool for each operation of an HTTP service | [`Guard`]; time, size; secrets stay here |
+//! | [`HttpGet`] | Reads a page | [`Guard`]; time, size |
+//! | [`Command`] | Runs a program | No shell; a schema; a cleared environment; time, size |
+//!
+//! # Layout
+//! - `guard.rs`: which addresses may be asked; `http.rs`: asking them
+//! - `openapi/`: from a document to tools; `http_get.rs`
+//! - `command.rs`: programs
+//! - `secret.rs`: what nobody must see
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+mod command;
+mod guard;
+mod http;
+mod http_get;
+mod openapi;
+mod secret;
+
+pub use self::command::{Command, CommandTool};
+pub use self::guard::{Guard, Lookup, is_public};
+pub use self::http::HttpLimits;
+pub use self::http_get::HttpGet;
+pub use self::openapi::{OpenApi, OpenApiTools};
+pub use self::secret::Secret;

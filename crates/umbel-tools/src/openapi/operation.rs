@@ -1,0 +1,195 @@
+//! One operation as a tool.
+
+use std::sync::Arc;
+
+use reqwest::header::{COOKIE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Url};
+use serde_json::Value;
+use umbel_core::{BoxFuture, Confirm, Object, Result, Tool, ToolContext, ToolError, ToolOutput, ToolSpec};
+
+use super::document::{Arguments, Found, Parameter, Place};
+use crate::http::{Http, Request};
+use crate::secret::Secret;
+
+/// What all operations of a service share.
+#[derive(Debug)]
+pub(super) struct Access {
+    pub(super) http: Http,
+    pub(super) own: HeaderMap,
+    pub(super) query: Vec<(String, Secret)>,
+    pub(super) secrets: Vec<Secret>,
+}
+
+/// One operation as a tool.
+pub(super) struct Operation {
+    spec: ToolSpec,
+    method: Method,
+    base: Url,
+    path: String,
+    parameters: Vec<Parameter>,
+    body: Option<String>,
+    access: Arc<Access>,
+}
+
+impl Operation {
+    pub(super) fn new(
+        found: Found<'_>,
+        arguments: Arguments,
+        base: Url,
+        confirm: Confirm,
+        access: Arc<Access>,
+    ) -> Self {
+        let Arguments { parameters, body, schema } = arguments;
+        let mut spec = ToolSpec::new(found.name.clone(), found.words(), schema);
+        spec.read_only = found.is_read();
+        spec.idempotent = found.is_read() || matches!(found.method, Method::PUT | Method::DELETE);
+        spec.confirm = confirm;
+        let Found { method, path, .. } = found;
+        Self { spec, method, base, path: path.to_owned(), parameters, body, access }
+    }
+
+    /// The request for a call.
+    fn request(&self, args: &Object) -> Result<Request, ToolError> {
+        let required = self.spec.parameters.get("required").and_then(Value::as_array).into_iter().flatten();
+        for name in required.filter_map(Value::as_str) {
+            if args.get(name).is_none_or(Value::is_null) {
+                return Err(ToolError::invalid_arguments(format!(
+                    "the mandatory argument `{name}` is missing"
+                )));
+            }
+        }
+        let mut request = Request::new(self.method.clone(), self.url(args)?);
+        let mut cookies = Vec::new();
+        for (parameter, value) in self.given(args) {
+            match parameter.place {
+                Place::Path | Place::Query => {}
+                Place::Header => {
+                    let (name, value) = open_header(parameter, value)?;
+                    request.headers.insert(name, value);
+                }
+                Place::Cookie => {
+                    cookies.push(format!("{}={}", parameter.name, encode(&joined(value))));
+                }
+            }
+        }
+        if !cookies.is_empty() {
+            let cookies = HeaderValue::from_str(&cookies.join("; "));
+            let wrong = |_| ToolError::invalid_arguments("a cookie has characters that cookies cannot have");
+            request.headers.insert(COOKIE, cookies.map_err(wrong)?);
+        }
+        request
+            .headers
+            .insert("accept", HeaderValue::from_static("application/json, text/*;q=0.8, */*;q=0.5"));
+        if let Some(body) = self.body.as_ref().and_then(|name| args.get(name)).filter(|body| !body.is_null())
+        {
+            request.headers.insert("content-type", HeaderValue::from_static("application/json"));
+            request.body = Some(serde_json::to_vec(body)?);
+        }
+        request.own = self.access.own.clone();
+        request.secrets = self.access.secrets.clone();
+        Ok(request)
+    }
+
+    /// The parameters that have a value.
+    fn given<'a>(&'a self, args: &'a Object) -> impl Iterator<Item = (&'a Parameter, &'a Value)> {
+        self.parameters.iter().filter_map(|parameter| {
+            let value = args.get(&parameter.argument).filter(|value| !value.is_null())?;
+            Some((parameter, value))
+        })
+    }
+
+    fn url(&self, args: &Object) -> Result<Url, ToolError> {
+        let mut path = self.path.clone();
+        for (parameter, value) in self.given(args).filter(|(parameter, _)| parameter.place == Place::Path) {
+            path = path.replace(&format!("{{{}}}", parameter.name), &encode(&joined(value)));
+        }
+        // `..` would leave the place that the document names, and an empty part may mean another one.
+        let is_step = |part: &str| matches!(part, "." | "..");
+        let empty = |path: &str| path.split('/').filter(|part| part.is_empty()).count();
+        if path.split('/').any(is_step) || empty(&path) > empty(&self.path) {
+            let message = "a part of the path is empty, `.` or `..`: give the real value";
+            return Err(ToolError::invalid_arguments(message));
+        }
+        let mut url = self.base.clone();
+        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
+        {
+            let mut query = url.query_pairs_mut();
+            for (parameter, value) in
+                self.given(args).filter(|(parameter, _)| parameter.place == Place::Query)
+            {
+                for (name, value) in pairs(parameter, value) {
+                    query.append_pair(&name, &value);
+                }
+            }
+            for (name, key) in &self.access.query {
+                query.append_pair(name, key.reveal());
+            }
+        }
+        if url.query() == Some("") {
+            url.set_query(None);
+        }
+        Ok(url)
+    }
+}
+
+impl Tool for Operation {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn call<'a>(
+        &'a self,
+        _: &'a ToolContext,
+        args: Arc<Object>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async move { Ok(self.access.http.send(self.request(&args)?).await?.into()) })
+    }
+}
+
+/// A header that a model may say.
+fn open_header(parameter: &Parameter, value: &Value) -> Result<(HeaderName, HeaderValue), ToolError> {
+    let argument = &parameter.argument;
+    let wrong =
+        || ToolError::invalid_arguments(format!("`{argument}` has characters that headers cannot have"));
+    let name: HeaderName = parameter.name.parse().map_err(|_| wrong())?;
+    Ok((name, HeaderValue::from_str(&joined(value)).map_err(|_| wrong())?))
+}
+
+/// A value as one text: elements of lists with commas between them.
+fn joined(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(joined).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}
+
+/// A parameter of the query, as pairs.
+fn pairs(parameter: &Parameter, value: &Value) -> Vec<(String, String)> {
+    let name = &parameter.name;
+    match value {
+        Value::Array(values) if parameter.explode => {
+            values.iter().map(|value| (name.clone(), joined(value))).collect()
+        }
+        Value::Object(fields) if parameter.deep => {
+            fields.iter().map(|(key, value)| (format!("{name}[{key}]"), joined(value))).collect()
+        }
+        Value::Object(fields) if parameter.explode => {
+            fields.iter().map(|(key, value)| (key.clone(), joined(value))).collect()
+        }
+        value => vec![(name.clone(), joined(value))],
+    }
+}
+
+/// A text as part of a path: all but what means nothing anywhere is written as `%` forms.
+fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}

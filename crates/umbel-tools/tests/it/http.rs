@@ -1,0 +1,241 @@
+//! A server to be asked, and what happens on the way there.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use umbel_core::BoxFuture;
+use umbel_tools::{Guard, HttpGet, HttpLimits, Lookup};
+
+use crate::{call, error, fails};
+
+/// A server that answers by a function and keeps what it was asked.
+#[derive(Clone)]
+pub(crate) struct Server {
+    pub(crate) port: u16,
+    pub(crate) asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    /// The function gets the whole request and gives the whole answer. An empty answer never comes.
+    pub(crate) async fn start(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Self { port: listener.local_addr().unwrap().port(), asked: Arc::default() };
+        let (asked, answer) = (server.asked.clone(), Arc::new(answer));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (asked, answer) = (asked.clone(), answer.clone());
+                tokio::spawn(async move {
+                    let request = read_request(&mut stream).await;
+                    asked.lock().unwrap().push(request.clone());
+                    let answer = answer(&request);
+                    if answer.is_empty() {
+                        std::future::pending::<()>().await;
+                    }
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                });
+            }
+        });
+        server
+    }
+
+    pub(crate) fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn last(&self) -> String {
+        self.asked.lock().unwrap().last().unwrap().clone()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.asked.lock().unwrap().len()
+    }
+}
+
+async fn read_request(stream: &mut tokio::net::TcpStream) -> String {
+    let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        let text = String::from_utf8_lossy(&request).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.to_ascii_lowercase();
+            let length = length.lines().find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.map_or(0, |length| length.trim().parse().unwrap()) {
+                return text;
+            }
+        }
+        match stream.read(&mut buffer).await {
+            Ok(count @ 1..) => request.extend_from_slice(&buffer[..count]),
+            _ => return text,
+        }
+    }
+}
+
+pub(crate) fn answer(status: u16, kind: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    )
+}
+
+fn redirect(to: &str) -> String {
+    format!("HTTP/1.1 302 X\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+}
+
+fn get(guard: Guard) -> HttpGet {
+    HttpGet::new(guard).unwrap()
+}
+
+#[tokio::test]
+async fn a_page_is_read_as_json_or_text_with_its_status() {
+    let server = Server::start(|request| match request.split(' ').nth(1).unwrap() {
+        "/json" => answer(200, "application/json", "{\"a\": [1, 2]}"),
+        "/text" => answer(404, "text/plain", "grüß dich"),
+        "/empty" => answer(204, "text/plain", ""),
+        _ => answer(200, "image/png", "\u{1}\u{2}"),
+    })
+    .await;
+    let tool = get(Guard::new([""; 0]).allow_private(&server.host()));
+    let read = async |path: &str| {
+        call(tool.clone(), json!({"url": format!("http://{}{path}", server.host())})).await
+    };
+    assert_eq!(read("/json").await, json!({"status": 200, "body": {"a": [1, 2]}}));
+    assert_eq!(read("/text").await, json!({"status": 404, "body": "grüß dich"}));
+    assert_eq!(read("/empty").await, json!({"status": 204, "body": null}));
+    assert!(fails(tool.clone(), json!({"url": format!("http://{}/text", server.host())})).await);
+    assert!(!fails(tool.clone(), json!({"url": format!("http://{}/json", server.host())})).await);
+}
+
+#[tokio::test]
+async fn what_is_not_text_is_named_and_not_shown() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        read_request(&mut stream).await;
+        let head = b"HTTP/1.1 200 X\r\ncontent-type: image/png\r\ncontent-length: 3\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        stream.write_all(&[0xff, 0xfe, 0xfd]).await.unwrap();
+    });
+    let read =
+        call(get(Guard::new([""; 0]).allow_private(&host)), json!({"url": format!("http://{host}/")})).await;
+    assert_eq!(read["body"], "(3 bytes of image/png, which is not text)");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_long_is_cut_at_a_character_and_says_so() {
+    let server = Server::start(|_| answer(200, "text/plain", &"ü".repeat(100))).await;
+    let limits = HttpLimits { bytes: 11, ..HttpLimits::default() };
+    let tool = HttpGet::with_limits(Guard::new([""; 0]).allow_private(&server.host()), limits).unwrap();
+    let read = call(tool, json!({"url": format!("http://{}/", server.host())})).await;
+    assert_eq!(read, json!({"status": 200, "body": "üüüüü", "truncated": true}));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_not_waited_for() {
+    let server = Server::start(|_| String::new()).await;
+    let limits = HttpLimits { time: Duration::from_millis(100), ..HttpLimits::default() };
+    let tool = HttpGet::with_limits(Guard::new([""; 0]).allow_private(&server.host()), limits).unwrap();
+    let read = call(tool, json!({"url": format!("http://{}/", server.host())})).await;
+    assert!(error(&read).starts_with("no answer within 0.1 s"), "{read}");
+}
+
+#[tokio::test]
+async fn packed_answers_are_refused_so_that_their_size_is_known() {
+    let packed = "HTTP/1.1 200 X\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nxx";
+    let server = Server::start(move |_| packed.to_owned()).await;
+    let read = call(
+        get(Guard::new([""; 0]).allow_private(&server.host())),
+        json!({"url": format!("http://{}/", server.host())}),
+    )
+    .await;
+    assert!(error(&read).contains("packed (`gzip`)"), "{read}");
+}
+
+#[tokio::test]
+async fn private_addresses_are_not_asked_even_if_their_host_is_allowed() {
+    let server = Server::start(|_| answer(200, "text/plain", "inside")).await;
+    let tool = get(Guard::new(["*"]));
+    for host in ["127.0.0.1", "localhost", "127.1", "2130706433", "[::ffff:127.0.0.1]", "0.0.0.0"] {
+        let read = call(tool.clone(), json!({"url": format!("http://{host}:{}/", server.port)})).await;
+        assert!(error(&read).contains("not public"), "{host}: {read}");
+    }
+    assert_eq!(server.count(), 0);
+}
+
+/// A name that is public when it is asked for first, and this machine from then on.
+struct Rebinding(Arc<AtomicUsize>);
+
+impl Lookup for Rebinding {
+    fn lookup(&self, _: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        let times = self.0.fetch_add(1, Ordering::SeqCst);
+        // Of documentation: nobody is there, and nobody is asked.
+        let address = if times == 0 { Ipv4Addr::new(192, 0, 2, 1) } else { Ipv4Addr::LOCALHOST };
+        Box::pin(async move { Ok(vec![IpAddr::V4(address)]) })
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_leads_elsewhere_a_moment_later_gains_nothing() {
+    let server = Server::start(|_| answer(200, "text/plain", "inside")).await;
+    let times = Arc::new(AtomicUsize::new(0));
+    let tool = get(Guard::new(["*"]).lookup(Rebinding(times.clone())));
+    for _ in 0..3 {
+        let url = format!("http://rebinding.example:{}/", server.port);
+        let read = call(tool.clone(), json!({"url": url})).await;
+        assert!(error(&read).contains("not public"), "{read}");
+    }
+    // Each connection goes to what was looked at for it: there is no second look that could differ.
+    assert_eq!(times.load(Ordering::SeqCst), 3);
+    assert_eq!(server.count(), 0);
+}
+
+#[tokio::test]
+async fn redirects_are_looked_at_like_the_first_address() {
+    let inside = Server::start(|_| answer(200, "text/plain", "inside")).await;
+    let targets = [
+        (format!("http://127.0.0.1:{}/", inside.port), "not among the hosts"),
+        ("http://169.254.169.254/latest/meta-data/".to_owned(), "not among the hosts"),
+        ("file:///etc/passwd".to_owned(), "`file:` is not allowed"),
+        ("http://user@127.0.0.1/".to_owned(), "user's name"),
+        ("http://[".to_owned(), "leads nowhere"),
+    ];
+    for (target, why) in targets {
+        let to = target.clone();
+        let server = Server::start(move |_| redirect(&to)).await;
+        let tool = get(Guard::new([""; 0]).allow_private(&server.host()));
+        let read = call(tool, json!({"url": format!("http://{}/", server.host())})).await;
+        assert!(error(&read).contains(why), "{target}: {read}");
+    }
+    assert_eq!(inside.count(), 0);
+}
+
+#[tokio::test]
+async fn redirects_are_followed_a_few_times() {
+    let server = Server::start(|request| match request.split(' ').nth(1).unwrap() {
+        "/a" => redirect("/b"),
+        "/b" => answer(200, "text/plain", "there"),
+        _ => redirect("/round"),
+    })
+    .await;
+    let tool = get(Guard::new([""; 0]).allow_private(&server.host()));
+    let read = async |path: &str| {
+        call(tool.clone(), json!({"url": format!("http://{}{path}", server.host())})).await
+    };
+    assert_eq!(read("/a").await["body"], "there");
+    assert_eq!(error(&read("/round").await), "it was redirected more than 5 times");
+    assert_eq!(server.count(), 2 + 6);
+}
+
+#[tokio::test]
+async fn what_is_no_address_is_said_to_be_none() {
+    let tool = get(Guard::new(["*"]));
+    for args in [json!({}), json!({"url": 1}), json!({"url": "here"})] {
+        let read: Value = call(tool.clone(), args).await;
+        assert!(error(&read).starts_with("`url` is"), "{read}");
+    }
+}
