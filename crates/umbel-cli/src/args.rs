@@ -1,7 +1,7 @@
 //! What stands on the command line: the commands, and what several of them share.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use std::ffi::OsString;
 
@@ -86,6 +86,12 @@ pub enum Command {
 /// Which agents a command works on.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Which {
+    /// Agents from a file, in place of those that are built in.
+    #[arg(long, value_name = "FILE", env = "UMBEL_AGENTS")]
+    pub agents: Option<PathBuf>,
+    /// Lets agents of a file run the programs that it names. Only for files that you trust.
+    #[arg(long)]
+    pub allow_commands: bool,
     /// Which agent; the first one if left out.
     #[arg(short, long, value_name = "NAME")]
     pub agent: Option<String>,

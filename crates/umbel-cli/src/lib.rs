@@ -18,6 +18,7 @@
 //! # Layout
 //! - [`args`]: the command line; what several commands share
 //! - [`agents`]: the agents that the commands work on
+//! - `file`: agents that a TOML file describes
 //! - [`models`]: which model they work with, and what it costs
 //! - one module for each command: [`serve`], [`chat`], [`run`], [`explain`], [`eval`], [`replay`], [`record`], [`new`],
 //!   [`doctor`], [`sessions`], [`completions`]
@@ -34,6 +35,7 @@ pub mod demo;
 pub mod doctor;
 pub mod eval;
 pub mod explain;
+mod file;
 pub mod models;
 pub mod new;
 pub mod record;
@@ -47,6 +49,7 @@ pub mod style;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -129,8 +132,19 @@ impl Cli {
 
     /// All agents.
     pub(crate) fn offers(&self, which: &Which, watched: bool) -> io::Result<Vec<Offer>> {
+        self.load(which, watched).0
+    }
+
+    /// All agents, and the files that they come from.
+    pub(crate) fn load(&self, which: &Which, watched: bool) -> (io::Result<Vec<Offer>>, Vec<PathBuf>) {
         let setup = Setup { watched, model: which.model.clone() };
-        (self.source)(&setup).map_err(|error| bad_usage(error.message().to_owned()))
+        match &which.agents {
+            Some(path) => {
+                let loaded = file::load(path, &setup, which.allow_commands);
+                (loaded.offers.map_err(bad_usage), loaded.files)
+            }
+            None => ((self.source)(&setup).map_err(|error| bad_usage(error.message())), Vec::new()),
+        }
     }
 
     /// The agent that is meant: the one that is named, or the first.

@@ -1,7 +1,7 @@
 //! `umbel run`: one prompt and its answer, for scripts.
 
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
 }
 
 async fn run(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
-    let schema = options.schema.as_ref().map(|file| read_schema(file)).transpose()?;
+    let schema = options.schema.as_deref().map(read_schema).transpose()?;
     let message = message(&options.message)?;
     let stores = args::open(&options.kept.store).await?;
     let runner = cli.offer(&options.which, false)?.runner(&stores).map_err(io::Error::other)?;
@@ -108,7 +108,7 @@ fn message(words: &[String]) -> io::Result<String> {
     if text.trim().is_empty() { Err(bad_usage("the message is empty")) } else { Ok(text) }
 }
 
-fn read_schema(file: &PathBuf) -> io::Result<OutputSchema> {
+fn read_schema(file: &Path) -> io::Result<OutputSchema> {
     let text = std::fs::read_to_string(file).map_err(|error| cannot(file, &error))?;
     let schema = serde_json::from_str(&text)
         .map_err(|error| bad_usage(format!("{} is not JSON: {error}", file.display())))?;

@@ -2,6 +2,7 @@
 
 mod greeting;
 mod options;
+mod reload;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -9,16 +10,16 @@ use std::process::{Command, ExitCode, Stdio};
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt;
-use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use umbel_server::{BearerTokens, Server, Service, Traces};
+use umbel_server::{BearerTokens, Server, Traces};
+use umbel_stores::Stores;
 
 use self::greeting::Greeting;
 pub use self::options::Options;
-use crate::args;
-use crate::{Cli, Offer, STOPPED};
+use crate::{Cli, Offer, STOPPED, args, models};
 
 /// The port unless one is named.
 pub(crate) const PORT: u16 = 8123;
@@ -28,21 +29,27 @@ const MORE_PORTS: u16 = 20;
 
 /// Serves until it is told to stop.
 pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
-    // What clients get as a reference is found here.
-    let log = fmt::layer().with_writer(io::stderr).with_target(false).with_filter(LevelFilter::WARN);
     let traces = Traces::new();
+    // What clients get as a reference is found here.
+    let log = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
+    let log = log.with_filter(LevelFilter::WARN);
     tracing_subscriber::registry().with(log).with(traces.layer()).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(cli, options, traces));
+    let result = runtime.block_on(serve(cli, options, &traces));
     // Told twice, it does not wait for what is still going on.
     runtime.shutdown_background();
     result
 }
 
-async fn serve(cli: &Cli, options: &Options, traces: Traces) -> io::Result<ExitCode> {
-    let offers = cli.offers(&options.which, true)?;
+async fn serve(cli: &Cli, options: &Options, traces: &Traces) -> io::Result<ExitCode> {
+    let mut options = options.clone();
+    options.which.agents = options.file.take().or(options.which.agents);
+    let options = &options;
+    let (offers, files) = cli.load(&options.which, true);
+    let offers = offers?;
     let mut greeting = Greeting::new(options, &offers);
-    let service = service(offers, options, traces).await?;
+    let stores = args::open(&options.store).await?;
+    let service = server(offers, options, &stores, traces)?.build().map_err(io::Error::other)?;
     let listener = listen(options).await?;
     greeting.place(listener.local_addr()?);
     io::stdout().write_all(greeting.to_string().as_bytes())?;
@@ -58,22 +65,27 @@ async fn serve(cli: &Cli, options: &Options, traces: Traces) -> io::Result<ExitC
         let _ =
             io::stdout().write_all(b"Stopping when the runs under way are over. Once more stops at once.\n");
     };
+    let reload = reload::on_change(cli, options, &service, (&stores, traces), files);
     tokio::select! {
-        served = service.serve(listener, stop) => served.map(|()| ExitCode::SUCCESS),
+        served = service.clone().serve(listener, stop) => served.map(|()| ExitCode::SUCCESS),
         _ = twice.wait_for(|times| *times >= 2) => Ok(ExitCode::from(STOPPED)),
+        () = reload => Ok(ExitCode::SUCCESS),
     }
 }
 
 /// The agents at their paths.
-async fn service(offers: Vec<Offer>, options: &Options, traces: Traces) -> io::Result<Service> {
-    let stores = args::open(&options.store).await?;
-    let mut server = Server::new().base_path(&options.base).studio(!options.no_studio).traces(traces);
+fn server(offers: Vec<Offer>, options: &Options, stores: &Stores, traces: &Traces) -> io::Result<Server> {
+    let mut server = Server::new()
+        .base_path(&options.base)
+        .studio(!options.no_studio)
+        .traces(traces.clone())
+        .prices(models::prices().as_ref().clone());
     if options.inspect {
         server = server.inspect(true);
     }
     for offer in offers {
         let path = format!("/{}", offer.name());
-        server = server.agent(path, offer.serve(&stores).map_err(io::Error::other)?);
+        server = server.agent(path, offer.serve(stores).map_err(io::Error::other)?);
     }
     for origin in &options.origins {
         server = server.allow_origin(origin);
@@ -84,7 +96,7 @@ async fn service(offers: Vec<Offer>, options: &Options, traces: Traces) -> io::R
     if let Some(path) = &options.tokens {
         server = server.auth(BearerTokens::from_file(path).map_err(io::Error::other)?);
     }
-    server.build().map_err(io::Error::other)
+    Ok(server)
 }
 
 /// Listens, unless anybody could come and nobody would be asked who they are.

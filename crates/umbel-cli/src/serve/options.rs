@@ -9,6 +9,9 @@ use crate::args::{STORE, Which};
 /// How the agents are offered.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
+    /// Agents from a file, such as agents.toml. When it changes, it is read again.
+    #[arg(value_name = "FILE", conflicts_with = "agents")]
+    pub(super) file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) which: Which,
     /// Where to listen. Any place but this machine needs --tokens.

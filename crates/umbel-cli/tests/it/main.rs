@@ -6,6 +6,7 @@ mod binary;
 mod commands;
 mod conversation;
 mod evals;
+mod file;
 mod replays;
 mod serve;
 #[cfg(target_os = "linux")]

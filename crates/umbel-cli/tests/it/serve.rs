@@ -7,15 +7,15 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 /// A server in a process of its own.
-struct Served {
-    child: Child,
+pub(crate) struct Served {
+    pub(crate) child: Child,
     out: BufReader<ChildStdout>,
     /// What it said when it began.
-    greeting: String,
+    pub(crate) greeting: String,
 }
 
 impl Served {
-    fn start(args: &[&str]) -> Self {
+    pub(crate) fn start(args: &[&str]) -> Self {
         let mut child = command(args).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut greeting = String::new();
@@ -32,7 +32,7 @@ impl Served {
     }
 
     /// Sends a request as it stands, and gives all that comes back.
-    fn ask(&self, line: &str, headers: &[&str], body: &str) -> String {
+    pub(crate) fn ask(&self, line: &str, headers: &[&str], body: &str) -> String {
         let mut stream = self.send(line, headers, body);
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();

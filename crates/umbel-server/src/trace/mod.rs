@@ -96,30 +96,30 @@ impl Span {
     fn form(&self, index: usize, since: f64, prices: &Prices) -> Value {
         let millis = |time: f64| ((time - since) * 1e6).round() / 1e3;
         let id = |index: usize| (index + 1).to_string();
-        let mut form = json!({
-            "id": id(index),
-            "parent": self.parent.map(id),
-            "kind": self.kind.name(),
-            "name": self.name,
-            "start": millis(self.start),
-            "end": self.end.map(millis),
-        });
-        if let Some(usage) = &self.usage {
-            form["usage"] = json!({
+        let usage = self.usage.as_ref().map(|usage| {
+            json!({
                 "input": usage.prompt_token_count.unwrap_or_default(),
                 "output": usage.candidates_token_count.unwrap_or_default(),
                 "cached": usage.cached_content_token_count.unwrap_or_default(),
                 "thoughts": usage.thoughts_token_count.unwrap_or_default(),
-            });
-        }
-        if let Some(cost) = self.cost(prices) {
-            form["cost"] = cost;
-        }
-        if let Some(error) = &self.error {
-            form["error"] = json!(error);
-        }
-        form["attributes"] = json!(self.attributes);
-        form
+            })
+        });
+        let always = [
+            ("id", json!(id(index))),
+            ("parent", json!(self.parent.map(id))),
+            ("kind", json!(self.kind.name())),
+            ("name", json!(self.name)),
+            ("start", json!(millis(self.start))),
+            ("end", json!(self.end.map(millis))),
+            ("attributes", json!(self.attributes)),
+        ];
+        let seldom = [
+            ("usage", usage),
+            ("cost", self.cost(prices)),
+            ("error", self.error.as_ref().map(|code| json!(code))),
+        ];
+        let seldom = seldom.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        always.into_iter().chain(seldom).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 }
 

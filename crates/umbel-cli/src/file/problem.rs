@@ -1,0 +1,121 @@
+//! What is wrong with a file, with the place where it is.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::path::Path;
+
+/// How many are told at once.
+const MOST: usize = 20;
+
+/// Something that is wrong at a place of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub(super) at: Range<usize>,
+    pub(super) message: String,
+    pub(super) hint: Option<String>,
+}
+
+/// All problems of a file in the order of their places, each with its line.
+pub(super) fn report(path: &Path, source: &str, mut problems: Vec<Problem>) -> String {
+    problems.sort_by_key(|problem| problem.at.start);
+    problems.dedup();
+    let mut text = String::new();
+    for problem in problems.iter().take(MOST) {
+        let (line, column, words, width) = place(source, &problem.at);
+        let gap = " ".repeat(line.to_string().len());
+        // A caret stands under a character only if what comes before it is as wide.
+        let before: String =
+            words.chars().take(column - 1).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+        let carets = "^".repeat(width);
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "{}:{line}:{column}: {}\n {line} | {words}\n {gap} | {before}{carets}\n",
+            path.display(),
+            problem.message
+        );
+        if let Some(hint) = &problem.hint {
+            let _ = writeln!(text, " {gap} = {hint}");
+        }
+        text.push('\n');
+    }
+    if let Some(more) = problems.len().checked_sub(MOST).filter(|more| *more > 0) {
+        let _ = writeln!(text, "and {more} more");
+    }
+    text.trim_end().to_owned()
+}
+
+/// Line and column of a place, counted from 1, the line's text, and how many characters of it are meant.
+fn place(source: &str, at: &Range<usize>) -> (usize, usize, String, usize) {
+    let start = floor(source, at.start);
+    let before = source.get(..start).unwrap_or_default();
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let line = before.matches('\n').count() + 1;
+    let words = source.get(line_start..).unwrap_or_default();
+    let words = words.split('\n').next().unwrap_or_default().trim_end_matches('\r');
+    let column = source.get(line_start..start).unwrap_or_default().chars().count() + 1;
+    let meant = source.get(start..floor(source, at.end)).unwrap_or_default();
+    let meant = meant.split('\n').next().unwrap_or_default().trim_end().chars().count();
+    (line, column, words.to_owned(), meant.max(1))
+}
+
+/// The nearest place before that does not cut a character in two.
+fn floor(source: &str, at: usize) -> usize {
+    let at = at.min(source.len());
+    (0..=at).rev().find(|at| source.is_char_boundary(*at)).unwrap_or(0)
+}
+
+/// The known word that was most likely meant.
+pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let close = |other: &&str| distance(word, other);
+    let best = known.into_iter().min_by_key(close)?;
+    let most = (word.chars().count() / 3).clamp(1, 3);
+    (distance(word, best) <= most).then_some(best)
+}
+
+/// How many letters differ between two words: each changed, left out, put in, or swapped with its neighbour by two.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut next = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let at = |row: &[usize], place: usize| row.get(place).copied().unwrap_or(usize::MAX - 1);
+            let changed = at(&row, j) + usize::from(x != *y);
+            next.push(changed.min(at(&row, j + 1) + 1).min(at(&next, j) + 1));
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_shown_under_its_line() {
+        let source = "a = 1\r\nüber = \"x\"\n";
+        let at = source.find("\"x\"").unwrap();
+        let problem = Problem { at: at..at + 3, message: "no".to_owned(), hint: Some("say yes".to_owned()) };
+        let told = report(Path::new("a.toml"), source, vec![problem.clone(), problem]);
+        assert_eq!(told, "a.toml:2:8: no\n 2 | über = \"x\"\n   |        ^^^\n   = say yes");
+    }
+
+    #[test]
+    fn places_that_are_nowhere_are_the_nearest_there_are() {
+        for at in [0..0, 3..1, 99..200, 1..2] {
+            let problem = Problem { at, message: "no".to_owned(), hint: None };
+            assert!(report(Path::new("a"), "ü\n", vec![problem]).contains("no"));
+        }
+    }
+
+    #[test]
+    fn the_nearest_word_is_near() {
+        let known = ["instruction", "model", "tools"];
+        assert_eq!(nearest("instrction", known), Some("instruction"));
+        assert_eq!(nearest("tool", known), Some("tools"));
+        assert_eq!(nearest("temperature", known), None);
+        assert_eq!(nearest("", known), None);
+    }
+}

@@ -1,0 +1,337 @@
+//! Tools of a file: built-in ones, HTTP services, pages and programs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use toml::de::DeValue;
+use umbel::{
+    BoxFuture, Clock, Confirm, ExitLoop, FunctionTool, LoadArtifacts, LoadMemory, ModelRequest, Object,
+    PreloadMemory, RequestInput, Result, Run, SystemClock, Tool, ToolContext, ToolError, ToolOutput,
+    ToolSpec,
+};
+use umbel_tools::{Command, Guard, HttpGet, HttpLimits, OpenApi, Secret};
+
+use super::Reading;
+use super::table::{At, Table, json as to_json};
+
+/// The tools that need no words but their name.
+pub(super) const BUILT_IN: [&str; 6] =
+    ["current_time", "exit_loop", "load_artifacts", "load_memory", "preload_memory", "request_input"];
+
+/// Tools by the name that agents have them by; a service has several.
+pub(super) type Toolbox = BTreeMap<String, Vec<Arc<dyn Tool>>>;
+
+/// A built-in tool.
+pub(super) fn built_in(name: &str) -> Option<Arc<dyn Tool>> {
+    Some(match name {
+        "current_time" => Arc::new(current_time()),
+        "exit_loop" => Arc::new(ExitLoop),
+        "load_artifacts" => Arc::new(LoadArtifacts),
+        "load_memory" => Arc::new(LoadMemory),
+        "preload_memory" => Arc::new(PreloadMemory),
+        "request_input" => Arc::new(RequestInput),
+        _ => return None,
+    })
+}
+
+fn current_time() -> FunctionTool {
+    let parameters = json!({"type": "object", "properties": {}});
+    let spec = ToolSpec::new("current_time", "Tells the date and the time, in UTC.", parameters);
+    FunctionTool::raw(spec, |_, _| Box::pin(async { Ok(json!({"utc": written(SystemClock.now())}).into()) }))
+        .read_only()
+}
+
+/// A time as people and machines write it: `2026-11-16T01:02:03Z`.
+fn written(seconds: f64) -> String {
+    let seconds = seconds.max(0.0) as u64;
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years are counted from March, so that the odd day comes last.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{date:02}T{:02}:{:02}:{:02}Z", rest / 3_600, rest / 60 % 60, rest % 60)
+}
+
+/// A tool that a person must agree to.
+pub(super) struct Confirmed {
+    tool: Arc<dyn Tool>,
+    spec: ToolSpec,
+}
+
+impl Confirmed {
+    pub(super) fn new(tool: Arc<dyn Tool>) -> Self {
+        let spec = ToolSpec { confirm: Confirm::Always, ..tool.spec().clone() };
+        Self { tool, spec }
+    }
+}
+
+impl Tool for Confirmed {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn call<'a>(
+        &'a self,
+        cx: &'a ToolContext,
+        args: Arc<Object>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        self.tool.call(cx, args)
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        run: &'a Run,
+        request: &'a mut ModelRequest,
+    ) -> Option<BoxFuture<'a, Result<()>>> {
+        self.tool.prepare(run, request)
+    }
+
+    fn agent(&self) -> Option<&Arc<dyn umbel::Agent>> {
+        self.tool.agent()
+    }
+}
+
+/// What a tool of a file is.
+#[derive(Clone, Copy)]
+enum Kind {
+    Command,
+    HttpGet,
+    OpenApi,
+}
+
+impl<'a> Reading<'a> {
+    /// The tools that the file describes.
+    pub(super) fn toolbox(&self, tools: &Table<'a>) -> Toolbox {
+        let mut toolbox = Toolbox::new();
+        for (name, value) in tools.all() {
+            let Some(mut table) = Table::of(self.problems, value) else { continue };
+            table.at = name.at.clone();
+            if BUILT_IN.contains(&name.value) {
+                let message = format!("`{}` is the name of a built-in tool", name.value);
+                self.problems.hint(&name.at, message, "choose another name");
+            }
+            let before = self.problems.count();
+            let made = self.tool(&name, &table);
+            match made {
+                Err(error) if self.problems.count() == before => {
+                    self.problems.note(&name.at, error.message())
+                }
+                Err(_) => {}
+                Ok(made) => {
+                    toolbox.insert(name.value.to_owned(), made);
+                }
+            }
+            table.finish();
+        }
+        toolbox
+    }
+
+    fn tool(&self, name: &At<&str>, table: &Table<'a>) -> Result<Vec<Arc<dyn Tool>>> {
+        let kinds = [("openapi", Kind::OpenApi), ("command", Kind::Command), ("http_get", Kind::HttpGet)];
+        if table.get("kind").is_none() {
+            let hint = "such as kind = \"openapi\", \"command\" or \"http_get\"";
+            self.problems.hint(&name.at, format!("the tool `{}` has no `kind`", name.value), hint);
+        }
+        match table.choice("kind", &kinds) {
+            Some(Kind::OpenApi) => self.openapi(name, table),
+            Some(Kind::Command) => Ok(vec![self.command(name, table)?]),
+            Some(Kind::HttpGet) => Ok(vec![self.http_get(name, table)?]),
+            // Nobody can tell which keys such a tool has.
+            None => {
+                table.all().into_iter().for_each(|(key, _)| table.know(key.value));
+                Err(umbel::Error::new(umbel::ErrorKind::Build, "the tool has no kind"))
+            }
+        }
+    }
+
+    fn openapi(&self, name: &At<&str>, table: &Table<'a>) -> Result<Vec<Arc<dyn Tool>>> {
+        let missing = || umbel::Error::new(umbel::ErrorKind::Build, "say which document, with `file`");
+        let file = table.text("file");
+        let mut service = match &file {
+            Some(file) => match self.read_file(file) {
+                Some(document) => OpenApi::read(&document).unwrap_or_else(|error| {
+                    self.problems.note(&file.at, error.message());
+                    OpenApi::new(Value::Null)
+                }),
+                None => OpenApi::new(Value::Null),
+            },
+            None => OpenApi::new(Value::Null),
+        };
+        service = service.name(name.value).limits(limits(table));
+        if let Some(prefix) = table.text("prefix") {
+            service = service.prefix(prefix.value);
+        }
+        if let Some(server) = table.text("server") {
+            service = service.server(server.value);
+        }
+        for id in table.texts("operations") {
+            service = service.operation(id.value);
+        }
+        for tag in table.texts("tags") {
+            service = service.tag(tag.value);
+        }
+        for host in table.texts("allow_hosts") {
+            service = service.allow_host(host.value);
+        }
+        for host in table.texts("allow_private") {
+            service = service.allow_private(host.value);
+        }
+        if let Some(token) = table.text("bearer").and_then(|token| self.secret(&token)) {
+            service = service.bearer(&token);
+        }
+        for (header, value) in self.secrets(table, "headers") {
+            service = service.header(header, value);
+        }
+        for (key, value) in self.secrets(table, "query") {
+            service = service.query_key(key, value);
+        }
+        service = match table.get("confirm").map(|value| (value, value.get_ref())) {
+            None | Some((_, DeValue::Boolean(false))) => service,
+            Some((_, DeValue::Boolean(true))) => service.confirm(),
+            Some((_, DeValue::String(word))) if word == "changes" => service.confirm_changes(),
+            Some((value, _)) => {
+                let message = "`confirm` must be true, false or \"changes\"";
+                self.problems.note(&value.span(), message);
+                service
+            }
+        };
+        file.ok_or_else(missing)?;
+        Ok(service.build()?.tools().to_vec())
+    }
+
+    fn http_get(&self, name: &At<&str>, table: &Table<'a>) -> Result<Arc<dyn Tool>> {
+        let hosts: Vec<&str> = table.texts("hosts").iter().map(|host| host.value).collect();
+        let mut guard = Guard::new(&hosts);
+        let private = table.texts("allow_private");
+        for host in &private {
+            guard = guard.allow_private(host.value);
+        }
+        if hosts.is_empty() && private.is_empty() {
+            let what = "say which hosts may be read, with `hosts = [\"docs.example.org\"]`";
+            return Err(umbel::Error::new(umbel::ErrorKind::Build, what));
+        }
+        let mut tool = HttpGet::with_limits(guard, limits(table))?.named(name.value);
+        if let Some(description) = table.text("description") {
+            tool = tool.description(description.value);
+        }
+        let tool: Arc<dyn Tool> = Arc::new(tool);
+        Ok(if table.flag("confirm") { Arc::new(Confirmed::new(tool)) } else { tool })
+    }
+
+    fn command(&self, name: &At<&str>, table: &Table<'a>) -> Result<Arc<dyn Tool>> {
+        let text = |key| table.text(key).map(|text| text.value);
+        let program = text("program").unwrap_or_default();
+        let description = text("description").unwrap_or_default();
+        let args: Vec<&str> = table.texts("args").iter().map(|arg| arg.value).collect();
+        // A path is meant from where the file is; a bare name is looked for as always.
+        let program = if program.contains('/') { self.folder.join(program) } else { PathBuf::from(program) };
+        let folder = text("folder").map_or_else(|| self.folder.to_owned(), |folder| self.folder.join(folder));
+        // A command without a folder to run in fails when it is called; an empty one is here.
+        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
+        let mut command = Command::new(name.value, description, program).args(args).folder(folder);
+        command = command.schema(arguments(table));
+        for name in table.texts("keep_env") {
+            command = command.keep_env(name.value);
+        }
+        for (name, value) in table.table("env").map(|env| env.all()).unwrap_or_default() {
+            match value.get_ref().as_str() {
+                Some(value) => command = command.env(name.value, value),
+                None => self.problems.note(&value.span(), "a variable must be a text"),
+            }
+        }
+        if let Some(time) = table.seconds("timeout") {
+            command = command.timeout(time);
+        }
+        if let Some(bytes) = table.whole("max_bytes") {
+            command = command.output_bytes(bytes);
+        }
+        if table.flag("stdin") {
+            command = command.stdin_json();
+        }
+        if table.flag("read_only") {
+            command = command.read_only();
+        }
+        if table.flag("confirm") {
+            command = command.confirm(Confirm::Always);
+        }
+        if !self.allow_commands {
+            let message = format!("the tool `{}` runs a program, and programs are off", name.value);
+            let hint = "if you trust this file, start with --allow-commands";
+            self.problems.hint(&name.at, message, hint);
+        }
+        Ok(Arc::new(command.build()?))
+    }
+
+    /// A value with `${NAME}` from the environment.
+    fn secret(&self, text: &At<&str>) -> Option<Secret> {
+        let made = Secret::expand(text.value, |name| std::env::var(name).ok());
+        made.map_err(|error| self.problems.note(&text.at, error.message())).ok()
+    }
+
+    fn secrets(&self, table: &Table<'a>, key: &'static str) -> Vec<(&'a str, Secret)> {
+        let mut secrets = Vec::new();
+        for (name, value) in table.table(key).map(|table| table.all()).unwrap_or_default() {
+            match value.get_ref().as_str() {
+                Some(text) => {
+                    let secret = self.secret(&At { value: text, at: value.span() });
+                    secrets.extend(secret.map(|secret| (name.value, secret)));
+                }
+                None => self.problems.note(&value.span(), "this must be a text"),
+            }
+        }
+        secrets
+    }
+}
+
+fn limits(table: &Table<'_>) -> HttpLimits {
+    let usual = HttpLimits::default();
+    HttpLimits {
+        time: table.seconds("timeout").unwrap_or(usual.time),
+        bytes: table.whole("max_bytes").unwrap_or(usual.bytes),
+        redirects: table.whole("redirects").unwrap_or(usual.redirects),
+    }
+}
+
+/// The schema of a command's arguments: a schema for each, all of them mandatory unless they are optional.
+fn arguments(table: &Table<'_>) -> Value {
+    let properties: Object = table
+        .table("arguments")
+        .map(|arguments| arguments.all())
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(name, schema)| (name.value.to_owned(), to_json(schema.get_ref())))
+        .collect();
+    let optional: Vec<&str> = table.texts("optional").iter().map(|name| name.value).collect();
+    let required: Vec<&String> =
+        properties.keys().filter(|name| !optional.contains(&name.as_str())).collect();
+    json!({"type": "object", "required": required, "properties": properties, "additionalProperties": false})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_usual() {
+        assert_eq!(written(0.0), "1970-01-01T00:00:00Z");
+        assert_eq!(written(951_782_400.0), "2000-02-29T00:00:00Z");
+        assert_eq!(written(1_709_251_199.9), "2024-02-29T23:59:59Z");
+        assert_eq!(written(4_107_542_400.0), "2100-03-01T00:00:00Z");
+        assert_eq!(written(-5.0), "1970-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn every_built_in_tool_is_there() {
+        for name in BUILT_IN {
+            assert!(built_in(name).is_some(), "{name}");
+        }
+        assert!(built_in("nothing").is_none());
+    }
+}

@@ -1,0 +1,55 @@
+//! Agents of a file are read again when it changes.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use umbel_server::{Service, Traces};
+use umbel_stores::Stores;
+
+use super::{Options, server};
+use crate::file::Watch;
+use crate::{Cli, Offer};
+
+/// How often files are looked at.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Looks at the files for as long as it is polled. A good new version takes the place of the old one: runs under way end
+/// with the agents they began with, and conversations go on. Of a bad one it is said what is wrong, and the old one stays.
+pub(super) async fn on_change(
+    cli: &Cli,
+    options: &Options,
+    service: &Service,
+    (stores, traces): (&Stores, &Traces),
+    mut files: Vec<PathBuf>,
+) {
+    if files.is_empty() {
+        return std::future::pending().await;
+    }
+    let mut watch = Watch::new(files.clone());
+    loop {
+        tokio::time::sleep(EVERY).await;
+        if !watch.has_changed() {
+            continue;
+        }
+        let (offers, now) = cli.load(&options.which, true);
+        if now != files {
+            watch = Watch::new(now.clone());
+            files = now;
+        }
+        let names = |offers: &[Offer]| offers.iter().map(Offer::name).collect::<Vec<_>>().join(", ");
+        let replaced = offers.and_then(|offers| {
+            let names = names(&offers);
+            let server = server(offers, options, stores, traces)?;
+            service.replace(server).map_err(io::Error::other)?;
+            Ok(names)
+        });
+        // If nobody can be told, it happens all the same.
+        let _ = match replaced {
+            Ok(names) => writeln!(io::stderr(), "The file has changed and was read again. Agents: {names}."),
+            Err(error) => {
+                writeln!(io::stderr(), "error: {error}\nThe file has changed; the agents stay as they were.")
+            }
+        };
+    }
+}
