@@ -156,7 +156,16 @@ export const talking = {
     await page.getByTestId("session").getByRole("link").first().click();
     await page.waitForURL((url) => url.hash.includes("/long"));
     await page.getByTestId("session-search").fill("nobody ever said this");
-    await page.waitForFunction(() => document.querySelectorAll("[data-testid=session]").length === 0);
+    await page.getByText("No session has these words.").waitFor();
+    assert.equal(await page.getByTestId("session").count(), 0);
+  },
+
+  async "the first session of an agent is listed at once"(studio) {
+    const page = await studio.open("thinker");
+    await say(page, "where should I go?");
+    await page.getByTestId("session").filter({ hasText: "where should I go?" }).waitFor();
+    assert.equal(await page.getByText("No sessions yet.").count(), 0);
+    await rests(page);
   },
 
   async "a run is stopped, and the session goes on"(studio) {

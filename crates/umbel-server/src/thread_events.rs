@@ -15,7 +15,7 @@ use umbel_core::{Event, List, Object, RunId, State, StateScope, Versions};
 use crate::problem::Problem;
 use crate::state::visible;
 use crate::thread_list::number;
-use crate::threads::{Thread, events_of};
+use crate::threads::{ThreadName, events_of};
 
 /// So many events are on a page at most.
 const PAGE: usize = 10_000;
@@ -44,28 +44,33 @@ struct Entry {
 }
 
 /// `GET {agent}/threads/{thread}/events`: the events as viewers may see them.
-pub(crate) async fn events(thread: Thread, uri: Uri) -> Result<Response, Problem> {
-    let Thread { offered, key, view } = thread;
+pub(crate) async fn events(thread: ThreadName, uri: Uri) -> Result<Response, Problem> {
+    let ThreadName { offered, key } = thread;
     offered.app.check_inspect()?;
     let endpoint = &offered.endpoint;
     let after = number(&uri, "after")?;
     let limit = number(&uri, "limit")?.unwrap_or(PAGE).clamp(1, PAGE);
-    let initial_state = match after {
-        Some(_) => None,
+    let missing = || Problem::not_found("thread");
+    let (all, initial_state) = match after {
+        // What is at hand need not be read again.
+        Some(_) => (endpoint.runner.session(&key).await?.ok_or_else(missing)?.events, None),
         None => {
             let news = endpoint.runner.sessions().news(&key, Versions::default()).await?;
-            Some(first_state(&endpoint.cast, news.ok_or_else(|| Problem::not_found("thread"))?))
+            let mut news = news.ok_or_else(missing)?;
+            let events: List<Arc<Event>> = events_of(std::mem::take(&mut news.entries)).into_iter().collect();
+            let first = first_state(&endpoint.cast, news, &events);
+            (events, Some(first))
         }
     };
     let from = after.map_or(0, |after| after.saturating_add(1));
-    let page: List<Arc<Event>> = view.events.iter_from(from).take(limit).cloned().collect();
-    let names = names(view.events.iter());
+    let page: List<Arc<Event>> = all.iter_from(from).take(limit).cloned().collect();
+    let names = names(all.iter());
     let seen = endpoint.runner.each_as_seen(&key, &page).await?;
     let events = (from..).zip(page.iter().zip(seen)).filter_map(|(index, (event, seen))| {
         let run_id = names.get(&event.run).cloned().unwrap_or_else(|| event.run.as_str().into());
         Some(Entry { index, run_id, event: shown(&endpoint.cast, seen?) })
     });
-    let (total, end) = (view.events.len(), from.saturating_add(page.len()));
+    let (total, end) = (all.len(), from.saturating_add(page.len()));
     let page = Page {
         thread_id: key.id(),
         total,
@@ -100,11 +105,11 @@ fn shown(cast: &Cast, event: Arc<Event>) -> Arc<Event> {
 
 /// The state that a thread began with, as viewers may see it. What its user and its app had then is not known any more: what
 /// the thread did not set itself is taken to be as it is now.
-fn first_state(cast: &Cast, news: News) -> Object {
+fn first_state(cast: &Cast, news: News, events: &List<Arc<Event>>) -> Object {
     let state = |keys: Option<Arc<Object>>| keys.unwrap_or_else(empty_object);
     let state = State::new(state(news.session_state), state(news.user_state), state(news.app_state));
     let mut first = visible(cast, &state);
-    for event in events_of(news.entries) {
+    for event in events.iter() {
         for key in event.state_delta().into_iter().flat_map(Object::keys) {
             if StateScope::split(key).0 != StateScope::Session {
                 first.shift_remove(key);

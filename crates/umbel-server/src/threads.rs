@@ -22,14 +22,13 @@ use crate::resolve::Asking;
 use crate::routes::{Named, answer, query};
 use crate::state::visible;
 
-/// A thread that is the caller's, named by the address, and the agent that has it.
-pub(crate) struct Thread {
+/// The name of a thread that would be the caller's, and the agent that has it. Whether there is one was not looked at.
+pub(crate) struct ThreadName {
     pub(crate) offered: Offered,
     pub(crate) key: SessionKey,
-    pub(crate) view: SessionView,
 }
 
-impl FromRequestParts<Offered> for Thread {
+impl FromRequestParts<Offered> for ThreadName {
     type Rejection = Problem;
 
     async fn from_request_parts(head: &mut Parts, offered: &Offered) -> Result<Self, Problem> {
@@ -39,6 +38,22 @@ impl FromRequestParts<Offered> for Thread {
         let chosen = offered.choose(&asking, Some(&thread)).await?;
         let offered = chosen.unwrap_or_else(|| offered.clone());
         let key = offered.endpoint.key(head, &principal, &thread)?;
+        Ok(Self { offered, key })
+    }
+}
+
+/// A thread that is the caller's, named by the address, and the agent that has it.
+pub(crate) struct Thread {
+    offered: Offered,
+    key: SessionKey,
+    view: SessionView,
+}
+
+impl FromRequestParts<Offered> for Thread {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, offered: &Offered) -> Result<Self, Problem> {
+        let ThreadName { offered, key } = ThreadName::from_request_parts(head, offered).await?;
         let view =
             offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("thread"))?;
         Ok(Self { offered, key, view })

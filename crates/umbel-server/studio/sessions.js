@@ -19,6 +19,8 @@ export class Sessions {
 		this.next = null;
 		this.current = "";
 		this.asked = 0;
+		/** Why the list could not be read. */
+		this.failure = "";
 		/** @type {ReturnType<typeof setTimeout> | undefined} */
 		this.timer = undefined;
 		this.picker = h("select.field.agent-picker", { label: "Agent", testid: "agent-picker", onchange: () => this.pick() });
@@ -86,9 +88,9 @@ export class Sessions {
 			this.threads = isMore ? [...this.threads, ...page.threads] : page.threads;
 			this.next = page.next ?? null;
 			for (const thread of page.threads) if (thread.running) this.actions.onRunning(thread.threadId);
-			this.note.textContent = this.threads.length === 0 ? (this.search.value ? "No session has these words." : "No sessions yet.") : "";
+			this.failure = "";
 		} catch (error) {
-			if (asked === this.asked) this.note.textContent = `The sessions could not be read: ${words(error)}`;
+			if (asked === this.asked) this.failure = `The sessions could not be read: ${words(error)}`;
 		}
 		this.draw();
 	}
@@ -107,6 +109,8 @@ export class Sessions {
 		const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.closest?.("[data-thread]");
 		const thread = focused instanceof HTMLElement && this.list.contains(focused) ? focused.dataset.thread : undefined;
 		replace(this.list, rows);
+		const note = this.failure || (rows.length > 0 ? "" : this.search.value ? "No session has these words." : "No sessions yet.");
+		if (this.note.textContent !== note) this.note.textContent = note;
 		// Who stands on a row stays on it.
 		if (thread) /** @type {HTMLElement | null} */ (this.list.querySelector(`[data-thread="${CSS.escape(thread)}"] a`))?.focus();
 		this.more.hidden = this.next === null;

@@ -7,19 +7,19 @@
 //! | [`Command`] | Runs a program | No shell; a schema; a cleared environment; time, size |
 //!
 //! # Layout
-//! - [`guard`]: which addresses may be asked; [`http`]: asking them
+//! - `guard.rs`: which addresses may be asked; `http.rs`: asking them
 //! - `openapi/`: from a document to tools; `http_get.rs`
-//! - [`command`]: programs
-//! - [`secret`]: what nobody must see
+//! - `command.rs`: programs
+//! - `secret.rs`: what nobody must see
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
-pub mod command;
-pub mod guard;
-pub mod http;
+mod command;
+mod guard;
+mod http;
 mod http_get;
 mod openapi;
-pub mod secret;
+mod secret;
 
 pub use self::command::{Command, CommandTool};
 pub use self::guard::{Guard, Lookup, is_public};

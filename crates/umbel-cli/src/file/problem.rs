@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn places_that_are_nowhere_are_the_nearest_there_are() {
-        for at in [0..0, 3..1, 99..200, 1..2] {
+        for at in [0..0, 2..9, 99..200, 1..2] {
             let problem = Problem { at, message: "no".to_owned(), hint: None };
             assert!(report(Path::new("a"), "ü\n", vec![problem]).contains("no"));
         }

@@ -121,7 +121,7 @@ impl<'a> Reading<'a> {
             let made = self.tool(&name, &table);
             match made {
                 Err(error) if self.problems.count() == before => {
-                    self.problems.note(&name.at, error.message())
+                    self.problems.note(&name.at, error.message());
                 }
                 Err(_) => {}
                 Ok(made) => {

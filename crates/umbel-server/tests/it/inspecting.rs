@@ -155,7 +155,7 @@ async fn what_handlers_hide_and_what_is_internal_is_not_in_the_log_that_is_told(
     let agent = agent_fn("own", |run| {
         Box::pin(async move {
             for (text, key) in [("shown", "open"), ("hidden", "secret"), ("kept", "_umbel:own")] {
-                let mut event = run.event().with_content(umbel::Content::model(&*text));
+                let mut event = run.event().with_content(umbel::Content::model(text));
                 let delta = Object::from_iter([(key.to_owned(), json!(1)), ("user:u".to_owned(), json!(2))]);
                 event.actions_mut().state_delta = Some(delta);
                 run.emit(event).await?;

@@ -320,8 +320,9 @@ impl<'a> Document<'a> {
         let Some(url) = server.get("url").and_then(Value::as_str) else {
             return Err(wrong(&pointer, "the server has no `url`"));
         };
-        let mut url = url.to_owned();
-        for name in names_in(&url.clone()) {
+        let template = url;
+        let mut url = template.to_owned();
+        for name in names_in(template) {
             let default = format!("/variables/{}/default", escape(name));
             let Some(default) = server.pointer(&default).and_then(Value::as_str) else {
                 return Err(wrong(&pointer, &format!("the variable `{{{name}}}` has no `default`")));

@@ -14,7 +14,7 @@ use umbel::{
 /// A model that calls a tool, and then says what it gave.
 pub(crate) fn calls_once(tool: &'static str, args: Value) -> ScriptedModel {
     ScriptedModel::from_fn("demo", move |request| {
-        let last = request.contents.iter().last().unwrap();
+        let last = request.contents.last().unwrap();
         let answer = match last.responses().next() {
             None => {
                 let args = args.as_object().cloned().unwrap_or_default();
@@ -47,7 +47,8 @@ fn says(text: &'static str) -> Eval {
 }
 
 fn suite(case: Value) -> Suite {
-    serde_json::from_value(json!({"case": [case]})).unwrap()
+    let suite = [("case".to_owned(), Value::Array(vec![case]))];
+    serde_json::from_value(Value::Object(suite.into_iter().collect())).unwrap()
 }
 
 async fn run(eval: &Eval, case: Value) -> Report {
@@ -349,7 +350,7 @@ async fn rubrics_are_judged_by_the_majority() {
         assert_eq!(report.passed(), passes, "{verdicts:?}: {}", report.failures());
         let asked = model.requests();
         assert_eq!(asked.len(), samples as usize);
-        let words = asked[0].contents.iter().last().unwrap().text();
+        let words = asked[0].contents.last().unwrap().text();
         assert!(
             words.contains(rubric) && words.contains("user: hi") && words.contains("talker: Hello!"),
             "{words}"
@@ -369,7 +370,7 @@ async fn rubrics_are_judged_by_the_majority() {
 async fn what_goes_wrong_fails_its_case_alone() {
     let eval = Eval::new(|| {
         let model = ScriptedModel::from_fn("demo", |request| {
-            let said = request.contents.iter().last().unwrap().text();
+            let said = request.contents.last().unwrap().text();
             match said.as_str() {
                 "fail" => vec![Err(umbel::Error::new(umbel::ErrorKind::Other, "out of order"))],
                 _ => vec![Ok(Chunk::Text("fine".to_owned()))],
