@@ -248,10 +248,10 @@ impl Asked<'_> {
                 made.result = response.response.clone();
             }
         }
+        self.report.agent = event.author().to_owned();
         let text = event.text();
         if !text.is_empty() {
             self.report.text = text;
-            self.report.agent = event.author().to_owned();
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use http::request::Parts;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::InputMark;
+use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL};
 use umbel_core::{Event, List, ModelRequest, RunConfig, RunId, SessionKey};
 
 use crate::app::Offered;
@@ -42,8 +43,13 @@ impl Steps {
         if runs.is_empty() {
             return Err(Problem::not_found("run"));
         }
+        // A question of the framework's has the form of a call, and no model made it.
+        let asks = |event: &Event| {
+            event.calls().any(|call| [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&call.name.as_str()))
+        };
         let is_answer = |event: &&Arc<Event>| {
             !event.is_user()
+                && !asks(event)
                 && event.content.is_some()
                 && event.responses().next().is_none()
                 && runs.contains(&event.run)

@@ -76,6 +76,7 @@ fn approvals_are_given_on_the_command_line_or_awaited() {
     let (code, out, err) = book(&["--session", "b", "--json"]);
     assert_eq!(code, Some(3));
     assert_eq!(json(&out)["questions"][0]["call"]["name"], "book_trip");
+    assert_eq!(json(&out)["agent"], "booking");
     assert!(err.contains("It waits for you: book_trip(city: \"Lisbon\", nights: 3)"), "{err}");
     assert!(err.contains("umbel chat --session b"), "{err}");
     let (code, out, _) = book(&["--yes"]);

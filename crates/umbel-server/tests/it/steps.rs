@@ -162,3 +162,19 @@ async fn what_was_brought_along_is_found_behind_what_nobody_said() {
     assert_eq!(asked["tools"].as_array().unwrap().len(), 2, "{asked}");
     assert_same(&rebuilt(&host, "r1", 1).await, &asked);
 }
+
+#[tokio::test]
+async fn a_question_to_people_is_no_step_of_a_model() {
+    let model = answers(|request| match results(request).is_empty() {
+        true => call([("send", json!({}))]),
+        false => say("Sent."),
+    });
+    let send =
+        FunctionTool::new("send", "Sends", |_: Value| async { Ok("sent") }).confirm(umbel::Confirm::Always);
+    let host = desk(LlmAgent::new("careful").model(model).tool(send)).await;
+    host.run(&with(ask("t", "r1", &[user("m1", "Go")]), "protocolVersion", json!("1.0"))).await;
+    let told: Value = host.get("/agent/runs/r1/steps?thread=t").await.json().await;
+    let steps = told["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 1, "{told}");
+    assert_eq!(steps[0]["toolCalls"], json!(["send"]));
+}
