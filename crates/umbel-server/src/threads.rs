@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::{InputLimits, InputMark, event_of, interrupt_on_the_wire, messages};
 use umbel_core::store::Entries;
-use umbel_core::{Event, List, LogEntry, NewSession, Outcome, RunStep, SessionKey, Versions};
+use umbel_core::{Event, List, LogEntry, NewSession, Outcome, RunStep, SessionKey, StateScope, Versions};
 use umbel_runtime::SessionView;
 
 use crate::app::Offered;
@@ -170,6 +170,19 @@ fn invalid(message: &str) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "INVALID_INPUT", message)
 }
 
+/// The event without what it set for the user and the app: that is past, and what they have by now stays.
+fn of_the_session(event: Arc<Event>) -> Arc<Event> {
+    let is_own = |key: &String| StateScope::split(key).0 == StateScope::Session;
+    if event.state_delta().is_none_or(|delta| delta.keys().all(is_own)) {
+        return event;
+    }
+    let mut event = Arc::unwrap_or_clone(event);
+    if let Some(delta) = event.actions.as_mut().and_then(|actions| actions.state_delta.as_mut()) {
+        delta.retain(|key, _| is_own(key));
+    }
+    Arc::new(event)
+}
+
 /// `POST {agent}/threads/{thread}/fork`: a thread of its own that begins like this one, up to a message or an event.
 pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, Problem> {
     let Thread { offered, key, .. } = thread;
@@ -202,7 +215,8 @@ pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, 
         }
         made => made?,
     };
-    let entries: Entries = events.into_iter().take(until).map(LogEntry::Event).collect();
+    let entries: Entries =
+        events.into_iter().take(until).map(|event| LogEntry::Event(of_the_session(event))).collect();
     if !entries.is_empty() {
         runner.sessions().commit(&forked, None, entries).await?;
     }
