@@ -97,7 +97,7 @@ impl Runner {
             let node = team.tree.find(event.author()).unwrap_or(team.tree.root());
             let run = Run::new(RunParts { id: event.run.clone(), ..parts.clone() }, node)?;
             let onion = &team.place(node)?.onion;
-            seen.push(onion::on_output(&onion.on_output, &run, event.clone()).await?);
+            seen.push(onion::on_output_again(&onion.on_output, &run, event.clone()).await?);
         }
         Ok(seen)
     }
