@@ -64,12 +64,12 @@ export const panes = {
     await page.route(/\/trace\?/, async (route) => {
       const trace = await (await route.fetch()).json();
       for (const span of trace.spans.filter((one) => one.kind === "model")) {
-        span.usage = { input: 1_234_567, output: 7_654 };
+        span.usage = { input: 1_234_567_890, output: 7_654_321 };
       }
       await route.fulfill({ json: trace });
     });
     await page.goto(`${studio.proxy.address}/studio/#/guide/tour/trace`);
-    await page.locator("[data-testid=trace] .span-time").filter({ hasText: "1242221 tok" }).first().waitFor();
+    await page.locator("[data-testid=trace] .span-time").filter({ hasText: "1242222211 tok" }).first().waitFor();
     const lanes = await page.locator("[data-testid=trace] .span-lane").evaluateAll((all) => all.map((one) => one.getBoundingClientRect()).map(({ left, width }) => `${left} ${width}`));
     assert.equal(new Set(lanes).size, 1, lanes.join(", "));
   },
