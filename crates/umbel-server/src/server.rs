@@ -29,9 +29,10 @@ use crate::auth::Auth;
 use crate::endpoint::AgentEndpoint;
 use crate::gate::{self, Gate};
 use crate::live::Stop;
-use crate::metrics::{Counted, Metrics};
+use crate::metrics::Metrics;
 use crate::patience::Patience;
 use crate::problem::Problem;
+use crate::recover::recover_on;
 use crate::resolve::{Asking, Choice};
 use crate::runs::{Runs, ServerLimits};
 use crate::sweep::{Sweep, sweep_on};
@@ -345,28 +346,6 @@ impl Service {
     /// Sees to runs that nobody looks at, to those of processes that died, to idle sessions, and to what is kept; as long
     /// as it is polled.
     pub async fn tend(&self) {
-        let recover = async {
-            let mut served = self.served.subscribe();
-            loop {
-                let now = served.borrow_and_update().app.clone();
-                for endpoint in &now.agents {
-                    for app in endpoint.apps() {
-                        match endpoint.runner.recover_app(&app).await {
-                            Ok(recovered) => {
-                                recovered.iter().for_each(|_| now.metrics.count(Counted::Recovered));
-                            }
-                            Err(error) => tracing::warn!("runs could not be gone on with: {error}"),
-                        }
-                    }
-                }
-                let lease = now.agents.iter().map(|agent| agent.runner.config().limits.lease).min();
-                let pause = tokio::time::sleep(lease.unwrap_or(Duration::from_secs(30)));
-                tokio::select! {
-                    () = pause => {}
-                    _ = served.changed() => {}
-                }
-            }
-        };
         let runs = self.app().runs.clone();
         let tidy = async {
             loop {
@@ -374,7 +353,7 @@ impl Service {
                 runs.tidy();
             }
         };
-        futures::join!(recover, tidy, sweep_on(self.served.subscribe()));
+        futures::join!(recover_on(self.served.subscribe()), tidy, sweep_on(self.served.subscribe()));
     }
 
     /// Serves until `stop` is done. Then no run begins any more; those under way may go on for a while, and each stream
