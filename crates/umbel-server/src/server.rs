@@ -326,6 +326,10 @@ impl Service {
     /// from now on are its own. Runs under way go on as they began, and are found by who looks for them; a thread still has
     /// one run at a time. How much the server takes on stays as it was, so the limits of the new one do not count.
     ///
+    /// What the new one does not have any more is out of reach: a run at a path that is gone goes on to its end, for those
+    /// who read its stream already; whoever asks for it, to read, to cancel or to answer, gets 404. Runs of an app that is
+    /// gone are not gone on with after a crash, and its idle sessions are not deleted, until a server has that app again.
+    ///
     /// If it does not fit together, or asks nobody who they are while the old one does, all stays as it was.
     pub fn replace(&self, server: Server) -> Result<()> {
         let old = self.app();

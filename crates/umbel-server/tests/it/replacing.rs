@@ -195,3 +195,16 @@ async fn a_run_that_takes_long_when_it_is_gone_on_with_keeps_those_of_other_agen
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_run_at_a_path_that_is_gone_goes_on_and_cannot_be_reached() {
+    let slowly = Slowly::new("said to the end");
+    let store = Arc::new(InMemorySessions::new());
+    let host = serve(on(&store, LlmAgent::new("old").model(slowly.clone()))).await;
+    let under_way = host.post("/agent", &ask("t", "r", &[user("m", "hi")])).await;
+    host.service.replace(Server::new().agent("/other", offered(talker("two")))).unwrap();
+    let cancel = host.post("/agent/runs/r/cancel", &Value::Null).await;
+    assert_eq!(cancel.status(), 404);
+    slowly.go_on();
+    assert_eq!(read_to_end(under_way).await, "said to the end");
+}
