@@ -35,6 +35,7 @@ mod place;
 mod plan;
 mod post;
 mod problem;
+mod recover;
 mod refrain;
 mod replay;
 mod resolve;

@@ -29,9 +29,10 @@ use crate::auth::Auth;
 use crate::endpoint::AgentEndpoint;
 use crate::gate::{self, Gate};
 use crate::live::Stop;
-use crate::metrics::{Counted, Metrics};
+use crate::metrics::Metrics;
 use crate::patience::Patience;
 use crate::problem::Problem;
+use crate::recover::recover_on;
 use crate::resolve::{Asking, Choice};
 use crate::runs::{Runs, ServerLimits};
 use crate::sweep::{Sweep, sweep_on};
@@ -325,6 +326,10 @@ impl Service {
     /// from now on are its own. Runs under way go on as they began, and are found by who looks for them; a thread still has
     /// one run at a time. How much the server takes on stays as it was, so the limits of the new one do not count.
     ///
+    /// What the new one does not have any more is out of reach: a run at a path that is gone goes on to its end, for those
+    /// who read its stream already; whoever asks for it, to read, to cancel or to answer, gets 404. Runs of an app that is
+    /// gone are not gone on with after a crash, and its idle sessions are not deleted, until a server has that app again.
+    ///
     /// If it does not fit together, or asks nobody who they are while the old one does, all stays as it was.
     pub fn replace(&self, server: Server) -> Result<()> {
         let old = self.app();
@@ -345,28 +350,6 @@ impl Service {
     /// Sees to runs that nobody looks at, to those of processes that died, to idle sessions, and to what is kept; as long
     /// as it is polled.
     pub async fn tend(&self) {
-        let recover = async {
-            let mut served = self.served.subscribe();
-            loop {
-                let now = served.borrow_and_update().app.clone();
-                for endpoint in &now.agents {
-                    for app in endpoint.apps() {
-                        match endpoint.runner.recover_app(&app).await {
-                            Ok(recovered) => {
-                                recovered.iter().for_each(|_| now.metrics.count(Counted::Recovered));
-                            }
-                            Err(error) => tracing::warn!("runs could not be gone on with: {error}"),
-                        }
-                    }
-                }
-                let lease = now.agents.iter().map(|agent| agent.runner.config().limits.lease).min();
-                let pause = tokio::time::sleep(lease.unwrap_or(Duration::from_secs(30)));
-                tokio::select! {
-                    () = pause => {}
-                    _ = served.changed() => {}
-                }
-            }
-        };
         let runs = self.app().runs.clone();
         let tidy = async {
             loop {
@@ -374,7 +357,7 @@ impl Service {
                 runs.tidy();
             }
         };
-        futures::join!(recover, tidy, sweep_on(self.served.subscribe()));
+        futures::join!(recover_on(self.served.subscribe()), tidy, sweep_on(self.served.subscribe()));
     }
 
     /// Serves until `stop` is done. Then no run begins any more; those under way may go on for a while, and each stream

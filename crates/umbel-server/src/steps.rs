@@ -89,7 +89,11 @@ pub(crate) async fn request(
     let event = step.checked_sub(1).and_then(|index| answers.get(index));
     let event = event.ok_or_else(|| Problem::not_found("step"))?;
     let endpoint = &offered.endpoint;
-    let mut leaves_out = vec!["what `wrap_model` made of it", "`temp:` state, such as the client's context"];
+    let mut leaves_out = vec![
+        "what `wrap_model` made of it",
+        "what `before_model` changed besides the conversation",
+        "`temp:` state, such as the client's context",
+    ];
     let mut config = RunConfig::clone(endpoint.runner.config());
     match Brought::of(&events, event) {
         Some(brought) => brought.give(&endpoint.runner, &mut config),

@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::{InputLimits, InputMark, event_of, interrupt_on_the_wire, messages};
 use umbel_core::store::Entries;
-use umbel_core::{Event, List, LogEntry, NewSession, Outcome, RunStep, SessionKey, StateScope, Versions};
+use umbel_core::{
+    Event, IdKind, List, LogEntry, NewSession, Outcome, RunStep, Services, SessionKey, Source, StateScope,
+    Versions,
+};
 use umbel_runtime::SessionView;
 
 use crate::app::Offered;
@@ -229,7 +232,7 @@ pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, 
             InputLimits::default().check_id(|| "threadId".to_owned(), id)?;
             SmolStr::new(id)
         }
-        None => runner.services().ids.mint(umbel_core::IdKind::Session),
+        None => runner.services().ids.mint(IdKind::Session),
     };
     let forked = SessionKey::new(key.app(), key.user(), &new)?;
     let state = news.session_state.map(Arc::unwrap_or_clone).unwrap_or_default();
@@ -243,8 +246,13 @@ pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, 
         }
         made => made?,
     };
-    let entries = beginning(news.entries, until);
+    let mut entries = beginning(news.entries, until);
     if !entries.is_empty() {
+        // A session changed last when its last event happened; this one does now, and would else be taken for idle.
+        let Services { ids, clock, .. } = &**runner.services();
+        let mut now = Event::new(ids.mint(IdKind::Run).into(), Source::user());
+        (now.id, now.timestamp) = (ids.event(), clock.now());
+        entries.push(LogEntry::Event(Arc::new(now)));
         runner.sessions().commit(&forked, None, entries).await?;
     }
     Ok(answer(StatusCode::CREATED, &json!({"threadId": new})))

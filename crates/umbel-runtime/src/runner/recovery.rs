@@ -192,7 +192,8 @@ pub(super) async fn start_again(task: Task) -> Result<Run> {
     recorder.begin_again(acquired.lease, versions, &step);
     parts.input = recorder.session(|hot| {
         let mut said = hot.events.iter_from(trail.from).rev().filter(|event| event.is_user());
-        said.next().and_then(|event| event.content.clone())
+        // What is said to nobody is not the message.
+        said.find_map(|event| event.content.clone())
     });
     Run::new(parts, shared.team.tree.root())
 }

@@ -99,3 +99,18 @@ async fn a_question_can_be_answered_in_a_fork_too() {
         assert_eq!(text(&answered), "It is paid", "{thread}");
     }
 }
+
+#[tokio::test]
+async fn a_fork_changed_when_it_was_made() {
+    let host = desk(talker("hi")).await;
+    for run in ["r1", "r2"] {
+        host.run(&input("t", run, "Go")).await;
+    }
+    fork(&host, json!({"messageId": "m-r1"})).await;
+    let listed = get(&host, "/agent/threads").await["threads"].clone();
+    let names: Vec<&str> =
+        listed.as_array().unwrap().iter().map(|thread| thread["threadId"].as_str().unwrap()).collect();
+    assert_eq!(names, ["f", "t"], "what changed last comes first");
+    let messages = get(&host, "/agent/threads/f").await["messages"].clone();
+    assert_eq!(messages.as_array().unwrap().len(), 1, "{messages}");
+}

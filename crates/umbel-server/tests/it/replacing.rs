@@ -8,7 +8,9 @@ use http::{Method, Request};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower_service::Service as _;
-use umbel::{InMemorySessions, LlmAgent, RunConfig, RunLimits, Runner};
+use umbel::{
+    InMemorySessions, LlmAgent, LogEntry, RunConfig, RunLimits, RunStep, Runner, SessionStore, Versions,
+};
 use umbel_server::{AgentEndpoint, Server, Sweep};
 
 use crate::desk::{ByName, Slowly, ask, end, offered, serve, talker, text, user};
@@ -152,4 +154,57 @@ async fn runs_that_were_cut_short_are_gone_on_with_by_the_new_agents() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_run_that_takes_long_when_it_is_gone_on_with_keeps_those_of_other_agents_not_waiting() {
+    let limits = RunLimits { lease: Duration::from_millis(50), ..RunLimits::default() };
+    let config = || RunConfig { limits, streaming: true, ..RunConfig::default() };
+    let store = Arc::new(InMemorySessions::new());
+    let cut_short = async |app: &'static str| {
+        let lost = Runner::builder(app, LlmAgent::new("talker").model(Slowly::new("never said")));
+        let lost = lost.sessions(store.clone()).config(config()).build().unwrap();
+        let session = lost.create_session("ann").await.unwrap();
+        let mut run = lost.run(&session.key, "hi");
+        run.next().await.unwrap().unwrap();
+        // Nobody polls it any more, as in a process that died.
+        std::mem::forget(run);
+        session.key
+    };
+    let endpoint = |app: &'static str, agent: LlmAgent| {
+        let runner = Runner::builder(app, agent).sessions(store.clone()).config(config());
+        AgentEndpoint::new(runner.build().unwrap())
+    };
+    let long = cut_short("long").await;
+    let slow = LlmAgent::new("talker").model(Slowly::new("not soon"));
+    let server = Server::new().agent("/long", endpoint("long", slow));
+    let host = serve(server.agent("/short", endpoint("short", talker("soon")))).await;
+    let is_gone_on_with = async || {
+        let entries = store.news(&long, Versions::default()).await.unwrap().unwrap().entries;
+        let is_it = |step: &RunStep| matches!(step, RunStep::Recovered);
+        entries.iter().any(|entry| matches!(entry, LogEntry::Record(step) if is_it(step)))
+    };
+    within(async {
+        while !is_gone_on_with().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        cut_short("short").await;
+        while host.figure("umbel_runs_recovered_total").await < 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_run_at_a_path_that_is_gone_goes_on_and_cannot_be_reached() {
+    let slowly = Slowly::new("said to the end");
+    let store = Arc::new(InMemorySessions::new());
+    let host = serve(on(&store, LlmAgent::new("old").model(slowly.clone()))).await;
+    let under_way = host.post("/agent", &ask("t", "r", &[user("m", "hi")])).await;
+    host.service.replace(Server::new().agent("/other", offered(talker("two")))).unwrap();
+    let cancel = host.post("/agent/runs/r/cancel", &Value::Null).await;
+    assert_eq!(cancel.status(), 404);
+    slowly.go_on();
+    assert_eq!(read_to_end(under_way).await, "said to the end");
 }
