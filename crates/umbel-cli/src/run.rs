@@ -113,7 +113,7 @@ fn message(words: &[String]) -> io::Result<String> {
 }
 
 fn read_schema(file: &Path) -> io::Result<OutputSchema> {
-    let text = std::fs::read_to_string(file).map_err(|error| cannot(file, &error))?;
+    let text = std::fs::read_to_string(file).map_err(|error| bad_usage(cannot(file, &error).to_string()))?;
     let schema = serde_json::from_str(&text)
         .map_err(|error| bad_usage(format!("{} is not JSON: {error}", file.display())))?;
     OutputSchema::new(schema).map_err(|error| bad_usage(format!("{}: {error}", file.display())))

@@ -24,13 +24,14 @@ use crate::agents::Ready;
 use crate::args::{self, Kept, NOWHERE, Which};
 use crate::screen::Screen;
 use crate::style::{Ink, Style};
-use crate::{Cli, until_stopped, until_terminated};
+use crate::{Cli, STOPPED, UNANSWERED, until_stopped, until_terminated};
 
 /// With whom to talk, and in which conversation.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 In a pipe each line is a message, and a question is answered by the line that follows it.
 NO_COLOR=1 turns colours off.
+Exit code in a pipe: 0 if the last answer is there, 1 if it failed, 3 if it waits for an answer that nobody gave.
 
 Examples:
   umbel chat
@@ -103,7 +104,8 @@ async fn converse(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
         chat.go_on().await?;
     }
     chat.talk().await?;
-    Ok(ExitCode::SUCCESS)
+    // A person has seen how it went, and a script has not.
+    Ok(if terminal { ExitCode::SUCCESS } else { chat.last.code() })
 }
 
 /// Where lines that were typed are kept: beside the conversations, if these are in a file.
@@ -136,6 +138,8 @@ pub struct Chat<W> {
     input: Input,
     screen: Screen<W>,
     interrupts: Interrupts,
+    /// How the last answer ended.
+    last: Reply,
 }
 
 /// How an answer ended.
@@ -149,6 +153,18 @@ pub enum Reply {
     Failed,
     /// It needs an answer that nobody gave.
     Unanswered,
+}
+
+impl Reply {
+    /// The exit code of a conversation that ends with it.
+    fn code(self) -> ExitCode {
+        match self {
+            Self::Done => ExitCode::SUCCESS,
+            Self::Stopped => ExitCode::from(STOPPED),
+            Self::Failed => ExitCode::FAILURE,
+            Self::Unanswered => ExitCode::from(UNANSWERED),
+        }
+    }
 }
 
 /// How one run ended.
@@ -171,7 +187,7 @@ impl<W: Write> Chat<W> {
     ) -> umbel::Result<Self> {
         let session = session(&agent.runner, user, begin).await?;
         let agents = vec![agent.clone()];
-        Ok(Self { agent, agents, session, input, screen, interrupts })
+        Ok(Self { agent, agents, session, input, screen, interrupts, last: Reply::Done })
     }
 
     /// All that one can talk with.
@@ -225,12 +241,18 @@ impl<W: Write> Chat<W> {
             self.answers(&view.open).await?
         } else {
             let calls = awaited(view.events.iter());
-            if calls.is_empty() { None } else { self.results(&calls).await? }
+            if calls.is_empty() {
+                return Ok(());
+            }
+            self.results(&calls).await?
         };
-        if let Some(message) = message {
-            self.answer(message).await?;
+        match message {
+            Some(message) => self.answer(message).await.map(|_| ()),
+            None => {
+                self.last = Reply::Unanswered;
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// Talks until the person leaves.
@@ -259,7 +281,11 @@ impl<W: Write> Chat<W> {
 
     /// Answers a message, and asks the person whatever the agents need to know for it.
     pub async fn answer(&mut self, message: impl Into<Content>) -> io::Result<Reply> {
-        let mut message = message.into();
+        self.last = self.ask_until_done(message.into()).await?;
+        Ok(self.last)
+    }
+
+    async fn ask_until_done(&mut self, mut message: Content) -> io::Result<Reply> {
         loop {
             let answers = match self.run(message).await? {
                 Ended::Asks(asked) => self.answers(&asked).await?,

@@ -60,11 +60,7 @@ impl Criteria {
                 "tool_trajectory_avg_score" => {
                     read.tools = true;
                     read.thresholds.insert(Metric::Tools, threshold);
-                    read.tools_match = match field(value, "match_type").and_then(Value::as_str) {
-                        Some("IN_ORDER") => ToolsMatch::InOrder,
-                        Some("ANY_ORDER") => ToolsMatch::AnyOrder,
-                        _ => ToolsMatch::Exact,
-                    };
+                    read.tools_match = match_type(field(value, "match_type"))?;
                 }
                 "response_match_score" => {
                     read.response = true;
@@ -91,6 +87,17 @@ impl Criteria {
             response: Expected { like, ..Expected::default() },
             ..Turn::default()
         })
+    }
+}
+
+/// How calls are compared: by name, or by the number that stands for it.
+fn match_type(value: Option<&Value>) -> Result<ToolsMatch, String> {
+    let Some(value) = value else { return Ok(ToolsMatch::Exact) };
+    match (value.as_str(), value.as_u64()) {
+        (Some("EXACT"), _) | (_, Some(0)) => Ok(ToolsMatch::Exact),
+        (Some("IN_ORDER"), _) | (_, Some(1)) => Ok(ToolsMatch::InOrder),
+        (Some("ANY_ORDER"), _) | (_, Some(2)) => Ok(ToolsMatch::AnyOrder),
+        _ => Err(format!("match_type {value} is not known here: use EXACT, IN_ORDER or ANY_ORDER")),
     }
 }
 

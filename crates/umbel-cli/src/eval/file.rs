@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use serde::Deserialize;
 use serde_json::Value;
 use umbel::eval::{Case, Suite};
 
@@ -23,7 +24,8 @@ pub(super) fn read(path: &Path) -> io::Result<Suite> {
     };
     let suite = suite.map_err(|error| bad(path, error.trim_end()))?;
     umbel::eval::validate(&suite, true).map_err(|error| {
-        let place = place_of(&text, error.message()).map(|line| format!("line {line}: ")).unwrap_or_default();
+        let place =
+            place_of(path, &text, error.message()).map(|line| format!("line {line}: ")).unwrap_or_default();
         bad(path, &format!("{place}{}", error.message()))
     })?;
     Ok(suite)
@@ -60,11 +62,38 @@ fn read_json(path: &Path, text: &str) -> Result<Suite, String> {
 }
 
 /// The line on which the case stands that a message names.
-fn place_of(text: &str, message: &str) -> Option<usize> {
+fn place_of(path: &Path, text: &str, message: &str) -> Option<usize> {
     let (_, rest) = message.split_once("case")?;
     let name = rest.split('`').nth(1)?;
-    let names_it = |line: &str| line.contains("name") && line.contains(&format!("\"{name}\""));
-    let mut lines = text.lines().enumerate().filter(|(_, line)| names_it(line));
-    let found = if message.starts_with("two cases") { lines.nth(1) } else { lines.next() };
-    found.map(|(index, _)| index + 1)
+    let names = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("toml") => names_in_toml(text),
+        Some("jsonl") => names_in_lines(text),
+        // There it takes more than a look at the text.
+        _ => Vec::new(),
+    };
+    let mut found = names.into_iter().filter(|(other, _)| other == name).map(|(_, line)| line);
+    if message.starts_with("two cases") { found.nth(1) } else { found.next() }
+}
+
+/// The names of cases, and the lines that they stand on.
+fn names_in_toml(text: &str) -> Vec<(String, usize)> {
+    #[derive(Deserialize)]
+    struct Cases {
+        #[serde(default)]
+        case: Vec<Named>,
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        name: Option<toml::Spanned<String>>,
+    }
+    let cases = toml::from_str::<Cases>(text).map(|cases| cases.case).unwrap_or_default();
+    let line = |at: usize| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
+    let names = cases.into_iter().filter_map(|case| case.name);
+    names.map(|name| (name.get_ref().clone(), line(name.span().start))).collect()
+}
+
+/// The same where each case has a line of its own.
+fn names_in_lines(text: &str) -> Vec<(String, usize)> {
+    let name = |line: &str| Some(serde_json::from_str::<Value>(line).ok()?.get("name")?.as_str()?.to_owned());
+    text.lines().enumerate().filter_map(|(index, line)| Some((name(line)?, index + 1))).collect()
 }

@@ -4,6 +4,7 @@
 
 mod adk;
 mod file;
+mod judges;
 mod junit;
 mod progress;
 mod table;
@@ -15,10 +16,11 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use umbel::Prices;
 use umbel::eval::{Change, Eval, Judge, Report, Suite};
-use umbel::{Prices, RecordingModel, ReplayModel};
 use umbel_stores::Stores;
 
+use self::judges::Judges;
 use self::progress::Progress;
 use crate::Cli;
 use crate::args::{self, Which, bad_usage, cannot};
@@ -103,7 +105,10 @@ pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
 }
 
 async fn evaluate(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
-    let baseline = options.baseline.as_deref().map(read_results).transpose()?;
+    let baseline = match options.baseline.as_deref() {
+        Some(from) => Some((read_results(from)?, from)),
+        None => None,
+    };
     let mut suites = Vec::new();
     for path in &options.files {
         let suite = select(file::read(path)?, &options.cases);
@@ -115,29 +120,32 @@ async fn evaluate(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     }
     suites.retain(|(_, suite)| !suite.cases.is_empty());
     let progress = Arc::new(Progress::new(io::stderr().is_terminal()));
+    if let Some((results, from)) = &baseline {
+        // Said now, and not when all before it is measured.
+        suites.iter().try_for_each(|(path, _)| earlier(results, from, path).map(|_| ()))?;
+    }
+    let mut judges = Judges::new(options)?;
     let mut results = Results::default();
     for (path, mut suite) in suites {
         if options.min_pass.is_some() {
             suite.gates.min_pass = options.min_pass;
         }
-        let judging = judge(options, &suite)?;
-        umbel::eval::validate(&suite, judging.is_some()).map_err(|error| file::bad(path, error.message()))?;
-        let eval = engine(cli, options, &suite, judging.as_ref(), &progress)?;
-        let runs: u32 = suite.cases.iter().map(|case| eval.runs_of(&suite, case)).sum();
+        let judge = judges.of(&suite)?;
+        umbel::eval::validate(&suite, judge.is_some()).map_err(|error| file::bad(path, error.message()))?;
+        let eval = engine(cli, options, &suite, judge, &progress)?;
+        let runs: u64 = suite.cases.iter().map(|case| u64::from(eval.runs_of(&suite, case))).sum();
         progress.begin(&path.display().to_string(), runs);
         let report = eval.run(&suite).await;
         progress.end();
-        if let Some(judging) = &judging {
-            judging.keep()?;
-        }
         let report = report.map_err(|error| bad_usage(format!("{}: {}", path.display(), error.message())))?;
         let file = path.display().to_string();
-        let earlier = baseline.as_ref().and_then(|results| results.files.iter().find(|one| one.file == file));
+        let earlier = baseline.as_ref().map(|(results, from)| earlier(results, from, path)).transpose()?;
         let changes = earlier.map(|earlier| report.compare(&earlier.report)).unwrap_or_default();
         results.files.push(FileResult { file, report, changes });
     }
     let holds = |one: &FileResult| one.report.passed() && !one.changes.iter().any(Change::is_regression);
     results.passed = results.files.iter().all(holds);
+    judges.keep()?;
     write_out(options, &results)?;
     Ok(if results.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -170,7 +178,7 @@ fn engine(
     cli: &Cli,
     options: &Options,
     suite: &Suite,
-    judging: Option<&Judging>,
+    judge: Option<Judge>,
     progress: &Arc<Progress>,
 ) -> io::Result<Eval> {
     let mut which = options.which.clone();
@@ -187,48 +195,22 @@ fn engine(
     let eval = Eval::new(make).prices(prices).jobs(options.jobs);
     let eval = eval.on_run(move |_, run| told.done(run.passed));
     let eval = options.runs.into_iter().fold(eval, Eval::runs);
-    Ok(judging.map(|judging| judging.judge.clone()).into_iter().fold(eval, Eval::judge))
+    Ok(judge.into_iter().fold(eval, Eval::judge))
 }
 
-/// Who judges, and where that is kept.
-struct Judging {
-    judge: Judge,
-    tape: Option<(PathBuf, RecordingModel)>,
-}
-
-impl Judging {
-    /// Keeps what the judge said.
-    fn keep(&self) -> io::Result<()> {
-        let Some((path, recording)) = &self.tape else { return Ok(()) };
-        let lines = recording.to_json_lines().map_err(io::Error::other)?;
-        args::write_private(path, lines)
-    }
-}
-
-fn judge(options: &Options, suite: &Suite) -> io::Result<Option<Judging>> {
-    let chosen = suite.judge.as_ref();
-    let name = options.judge.clone().or_else(|| chosen.map(|judge| judge.model.clone()));
-    let samples = options.samples.or_else(|| chosen.and_then(|judge| judge.samples)).unwrap_or(1);
-    let invalid = |error: umbel::Error| bad_usage(format!("the judge: {}", error.message()));
-    let (judge, tape) = match (&options.judge_tape, name) {
-        (Some(path), name) if path.exists() => {
-            let lines = std::fs::read_to_string(path).map_err(|error| cannot(path, &error))?;
-            let name = name.unwrap_or_else(|| "judge".to_owned());
-            let name = name.rsplit('/').next().unwrap_or(&name).to_owned();
-            (Judge::new(ReplayModel::from_json_lines(name, &lines).map_err(invalid)?), None)
-        }
-        (Some(path), Some(name)) => {
-            let recording = RecordingModel::new(umbel::models::model(&name).map_err(invalid)?);
-            (Judge::new(recording.clone()), Some((path.clone(), recording)))
-        }
-        (None, Some(name)) => (Judge::new(umbel::models::model(&name).map_err(invalid)?), None),
-        (_, None) => return Ok(None),
-    };
-    Ok(Some(Judging { judge: judge.samples(samples), tape }))
+/// What the baseline says of a file, however its path is written. A file that is not in it would pass unseen.
+fn earlier<'a>(baseline: &'a Results, from: &Path, path: &Path) -> io::Result<&'a FileResult> {
+    let whole = |path: &Path| std::fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok();
+    let wanted = whole(path);
+    let found = baseline.files.iter().find(|one| whole(Path::new(&one.file)) == wanted);
+    found.ok_or_else(|| {
+        let (path, from) = (path.display(), from.display());
+        bad_usage(format!("{path} is not in the baseline {from}: write it anew by --json, with all files"))
+    })
 }
 
 fn read_results(path: &Path) -> io::Result<Results> {
-    let text = std::fs::read_to_string(path).map_err(|error| cannot(path, &error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| bad_usage(cannot(path, &error).to_string()))?;
     serde_json::from_str(&text).map_err(|error| {
         bad_usage(format!("{}: this is no report of `umbel eval --json`: {error}", path.display()))
     })

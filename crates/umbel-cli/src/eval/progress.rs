@@ -18,9 +18,9 @@ pub(super) struct Progress {
 #[derive(Clone, Debug, Default)]
 struct Count {
     file: String,
-    all: u32,
-    done: u32,
-    failed: u32,
+    all: u64,
+    done: u64,
+    failed: u64,
 }
 
 impl Progress {
@@ -29,7 +29,7 @@ impl Progress {
     }
 
     /// So many runs of that file come.
-    pub(super) fn begin(&self, file: &str, all: u32) {
+    pub(super) fn begin(&self, file: &str, all: u64) {
         self.change(|count| *count = Count { file: file.to_owned(), all, ..Count::default() });
     }
 
@@ -37,7 +37,7 @@ impl Progress {
     pub(super) fn done(&self, passed: bool) {
         self.change(|count| {
             count.done += 1;
-            count.failed += u32::from(!passed);
+            count.failed += u64::from(!passed);
         });
     }
 
@@ -60,7 +60,7 @@ impl Progress {
 
 fn bar(count: &Count, style: Style) -> String {
     let Count { file, all, done, failed } = count;
-    let full = WIDTH * (*done as usize) / (*all as usize).max(1);
+    let full = usize::try_from(WIDTH as u64 * done / (*all).max(1)).unwrap_or(WIDTH);
     let (full, rest) = ("█".repeat(full.min(WIDTH)), "·".repeat(WIDTH.saturating_sub(full)));
     let failed = match failed {
         0 => String::new(),

@@ -1,5 +1,6 @@
 //! Recordings in a file: JSON lines, as sessions are exported.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
@@ -9,12 +10,21 @@ use umbel::{Event, LogEntry, Object, RunStep, SessionKey};
 
 use crate::args::{bad_usage, cannot};
 
+/// How deep sessions may work for one another: no agents do by this much, and each takes a piece of the stack.
+const DEEPEST: usize = 100;
+
+/// A recording, and whether the file tells the state of users and apps.
+pub(super) struct Read {
+    pub(super) recording: Recording,
+    pub(super) has_shared_state: bool,
+}
+
 /// The session of that id, or the only one that works for no other.
-pub(super) fn read(path: &Path, session: Option<&str>) -> io::Result<Recording> {
+pub(super) fn read(path: &Path, session: Option<&str>) -> io::Result<Read> {
     let text = std::fs::read_to_string(path).map_err(|error| bad_usage(cannot(path, &error).to_string()))?;
     let bad = |what: &str| bad_usage(format!("{}: {what}", path.display()));
-    let sessions = sessions(&text).map_err(|error| bad(&error))?;
-    let tops = || sessions.iter().filter(|one| one.parent.is_none());
+    let file = Lines::read(&text).map_err(|error| bad(&error))?;
+    let tops = || file.sessions.iter().filter(|one| one.parent.is_none());
     let wanted = match session {
         Some(id) => tops().find(|one| one.recording.key.id() == id),
         None if tops().count() == 1 => tops().next(),
@@ -26,57 +36,88 @@ pub(super) fn read(path: &Path, session: Option<&str>) -> io::Result<Recording> 
     };
     let wanted =
         wanted.ok_or_else(|| bad(&format!("there is no session `{}`", session.unwrap_or_default())))?;
-    Ok(with_children(wanted, &sessions))
+    let recording = file.whole(wanted, 0).map_err(|error| bad(&error))?;
+    Ok(Read { recording, has_shared_state: !file.states.is_empty() })
 }
 
 /// A session of a file.
 struct Found {
     recording: Recording,
-    parent: Option<String>,
+    parent: Option<SessionKey>,
 }
 
-fn with_children(found: &Found, all: &[Found]) -> Recording {
-    let id = found.recording.key.id();
-    let own = all.iter().filter(|other| other.parent.as_deref() == Some(id));
-    Recording { children: own.map(|child| with_children(child, all)).collect(), ..found.recording.clone() }
+/// What stands in a file.
+#[derive(Default)]
+struct Lines {
+    /// Each of them once, so that none works for itself.
+    sessions: Vec<Found>,
+    /// The state of a user, or of the whole app where there is no user.
+    states: BTreeMap<(String, Option<String>), Object>,
 }
 
-fn sessions(text: &str) -> Result<Vec<Found>, String> {
-    let mut sessions: Vec<Found> = Vec::new();
-    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = |what: String| format!("line {}: {what}", index + 1);
-        let mut value: Value = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
-        let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let entry: Option<LogEntry> = match text("line").as_str() {
+impl Lines {
+    /// A session with those that worked for it, and with the state that it shared with others.
+    fn whole(&self, found: &Found, depth: usize) -> Result<Recording, String> {
+        let key = &found.recording.key;
+        if depth > DEEPEST {
+            return Err(format!("sessions work for one another more than {DEEPEST} deep"));
+        }
+        let own = self.sessions.iter().filter(|other| other.parent.as_ref() == Some(key));
+        let children = own.map(|child| self.whole(child, depth + 1)).collect::<Result<_, _>>()?;
+        let state = |user: Option<&str>| {
+            self.states.get(&(key.app().to_owned(), user.map(str::to_owned))).cloned().unwrap_or_default()
+        };
+        let recording = Recording { children, ..found.recording.clone() };
+        Ok(recording.shared_state(&state(Some(key.user())), &state(None)))
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let mut lines = Self::default();
+        let mut known = BTreeSet::new();
+        for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let wrong = |what: String| format!("line {}: {what}", index + 1);
+            let value: Value = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
+            lines.add(value, &mut known).map_err(wrong)?;
+        }
+        Ok(lines)
+    }
+
+    fn add(&mut self, mut value: Value, known: &mut BTreeSet<SessionKey>) -> Result<(), String> {
+        let text = |key: &str| value.pointer(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let object = |key: &str| value.get(key).and_then(Value::as_object).cloned().unwrap_or_default();
+        let key_of = |user: &str, id: &str| {
+            SessionKey::new(text("/app"), text(user), text(id)).map_err(|error| error.message().to_owned())
+        };
+        let entry: LogEntry = match text("/line").as_str() {
             "session" => {
-                let key = SessionKey::new(text("app"), text("user"), text("id"));
-                let key = key.map_err(|error| wrong(error.message().to_owned()))?;
-                let state = value.get("state").and_then(Value::as_object).cloned().unwrap_or_default();
-                let parent = value.pointer("/parent/id").and_then(Value::as_str).map(str::to_owned);
-                let recording = Recording { key, state, entries: Vec::new(), children: Vec::new() };
-                sessions.push(Found { recording, parent });
-                None
+                let key = key_of("/user", "/id")?;
+                if !known.insert(key.clone()) {
+                    return Err(format!("session `{}` stands here for the second time", key.id()));
+                }
+                let has_parent = value.get("parent").is_some_and(|parent| !parent.is_null());
+                let parent = has_parent.then(|| key_of("/parent/user", "/parent/id")).transpose()?;
+                let (entries, children) = (Vec::new(), Vec::new());
+                let recording = Recording { key, state: object("state"), entries, children };
+                self.sessions.push(Found { recording, parent });
+                return Ok(());
             }
-            "event" => {
-                let event: Event = take(&mut value, "event").map_err(wrong)?;
-                Some(LogEntry::Event(event.into()))
+            "state" => {
+                let user = value.get("user").and_then(Value::as_str).map(str::to_owned);
+                self.states.insert((text("/app"), user), object("state"));
+                return Ok(());
             }
-            "record" => Some(take::<RunStep>(&mut value, "record").map_err(wrong)?.into()),
+            "event" => LogEntry::Event(take::<Event>(&mut value, "event")?.into()),
+            "record" => take::<RunStep>(&mut value, "record")?.into(),
             "" => {
-                return Err(wrong(
-                    "this is no line of an export: `umbel sessions export` writes them".to_owned(),
-                ));
+                return Err("this is no line of an export: `umbel sessions export` writes them".to_owned());
             }
             // What else a store holds has no part in a conversation.
-            _ => None,
+            _ => return Ok(()),
         };
-        if let Some(entry) = entry {
-            let session =
-                sessions.last_mut().ok_or_else(|| wrong("an entry stands under no session".to_owned()))?;
-            session.recording.entries.push(entry);
-        }
+        let session = self.sessions.last_mut().ok_or("an entry stands under no session")?;
+        session.recording.entries.push(entry);
+        Ok(())
     }
-    Ok(sessions)
 }
 
 fn take<T: serde::de::DeserializeOwned>(value: &mut Value, key: &str) -> Result<T, String> {

@@ -14,6 +14,7 @@ use umbel::SessionKey;
 use umbel::replay::{Difference, Part, Recording, Replay, Replayed, Sent, compare_requests};
 use umbel_stores::Stores;
 
+use self::lines::Read;
 use crate::Cli;
 use crate::args::{self, Kept, Which, bad_usage, cannot};
 use crate::style::{Ink, Style};
@@ -64,11 +65,16 @@ struct Saved {
 /// Runs it again.
 pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(replay(cli, options))
+    let replayed = runtime.block_on(replay(cli, options));
+    // 1 says that something is different: whatever is in the way of that is another matter.
+    replayed.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => error,
+        _ => bad_usage(error.to_string()),
+    })
 }
 
 async fn replay(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
-    let recording = recording(cli, options).await?;
+    let Read { recording, has_shared_state } = recording(cli, options).await?;
     let before = options.against.as_deref().map(read_saved).transpose()?;
     if let Some(before) = before.as_ref().filter(|before| before.session != recording.key.id()) {
         let (saved, id) = (&before.session, recording.key.id());
@@ -86,8 +92,14 @@ async fn replay(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     if let Some(before) = &before {
         // Both are known exactly, so messages need not be made from the logs.
         replayed.differences.retain(|difference| difference.part != Part::Messages);
-        replayed.unknown.clear();
+        replayed.unknown_requests.clear();
         replayed.differences.extend(compare_requests(&before.requests, &replayed.requests));
+    }
+    replayed.unknown.append(&mut replayed.unknown_requests);
+    if !has_shared_state {
+        let what = "the state of the user and of the app: the file has none, and `umbel sessions export` without an id \
+                    writes it";
+        replayed.unknown.push(what.to_owned());
     }
     if let Some(path) = &options.save {
         let saved = Saved { session: recording.key.id().to_owned(), requests: replayed.requests.clone() };
@@ -107,7 +119,7 @@ async fn replay(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     Ok(if replayed.is_same() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn recording(cli: &Cli, options: &Options) -> io::Result<Recording> {
+async fn recording(cli: &Cli, options: &Options) -> io::Result<Read> {
     let session = options.session.as_deref();
     if let Some(path) = &options.file {
         return lines::read(path, session);
@@ -119,13 +131,14 @@ async fn recording(cli: &Cli, options: &Options) -> io::Result<Recording> {
     let key = key.map_err(|error| bad_usage(error.message().to_owned()))?;
     let stores = args::open(&options.kept.store).await?;
     let found = Recording::read(&stores.sessions, &key).await.map_err(io::Error::other)?;
-    found.ok_or_else(|| {
+    let recording = found.ok_or_else(|| {
         let (agent, store) = (runner.app(), args::shown(&options.kept.store));
         bad_usage(format!(
             "there is no session `{id}` of {} in {store} for the app {agent}. Name another --agent, --user or --store.",
             options.kept.user
         ))
-    })
+    })?;
+    Ok(Read { recording, has_shared_state: true })
 }
 
 fn read_saved(path: &Path) -> io::Result<Saved> {

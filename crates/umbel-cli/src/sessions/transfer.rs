@@ -1,5 +1,6 @@
 //! Conversations as JSON lines, out of a store and into one.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -9,7 +10,7 @@ use umbel::SessionKey;
 
 use crate::args::{bad_usage, cannot};
 
-/// Writes all that a store holds, or what belongs to one session. Tells how many pieces there were.
+/// Writes all that a store holds, or what belongs to one session and to those that worked for it. Tells how many pieces there were.
 pub(super) async fn export(store: &str, only: Option<SessionKey>, file: Option<&Path>) -> io::Result<u64> {
     let out: Box<dyn Write + Send> = match file {
         Some(path) => Box::new(private(path)?),
@@ -18,9 +19,13 @@ pub(super) async fn export(store: &str, only: Option<SessionKey>, file: Option<&
     let out = io::BufWriter::new(out);
     let exported = match only {
         None => umbel_stores::export(store, out).await,
-        Some(key) => umbel_stores::export(store, Only { out, key, rest: Vec::new(), keeps: false }).await,
+        Some(key) => umbel_stores::export(store, Only::new(out, key)).await,
     };
-    exported.map_err(io::Error::other)
+    exported.map_err(|error| {
+        // That nobody reads any more is no failure, so it must be seen below what the store says of it.
+        let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<io::Error>());
+        io::Error::new(source.map_or(io::ErrorKind::Other, io::Error::kind), error)
+    })
 }
 
 /// Takes in what was exported.
@@ -42,13 +47,15 @@ fn private(path: &Path) -> io::Result<File> {
     options.open(path).map_err(|error| cannot(path, &error))
 }
 
-/// Lets through the lines that belong to one session, and those that say what the lines are.
+/// Lets through the lines that belong to one session and to those that worked for it, and those that say what the lines are.
 struct Only<W> {
     out: W,
     key: SessionKey,
+    /// The sessions that belong to it so far, itself among them, by user and id. A parent comes before its children.
+    own: BTreeSet<(String, String)>,
     /// What came of a line that has no end yet.
     rest: Vec<u8>,
-    /// Whether the session at hand is the one.
+    /// Whether the session at hand is one of them.
     keeps: bool,
 }
 
@@ -64,21 +71,40 @@ struct Head {
     id: String,
     #[serde(default)]
     session: String,
+    #[serde(default)]
+    parent: Option<Parent>,
+}
+
+/// The session that another one worked for.
+#[derive(Deserialize)]
+struct Parent {
+    user: String,
+    id: String,
 }
 
 impl<W: Write> Only<W> {
+    fn new(out: W, key: SessionKey) -> Self {
+        let own = BTreeSet::from([(key.user().to_owned(), key.id().to_owned())]);
+        Self { out, key, own, rest: Vec::new(), keeps: false }
+    }
+
     fn line(&mut self, line: &[u8]) -> io::Result<()> {
         let head: Head = serde_json::from_slice(line)?;
-        let here =
-            |id: &str| head.app == self.key.app() && head.user == self.key.user() && id == self.key.id();
+        let here = |user: &str, id: &str| {
+            head.app == self.key.app() && self.own.contains(&(user.to_owned(), id.to_owned()))
+        };
         let keeps = match head.line.as_str() {
             "umbel" => true,
             "session" => {
-                self.keeps = here(&head.id);
+                let works_for = head.parent.as_ref().is_some_and(|parent| here(&parent.user, &parent.id));
+                self.keeps = here(&head.user, &head.id) || works_for;
+                if self.keeps {
+                    self.own.insert((head.user, head.id));
+                }
                 self.keeps
             }
             "event" | "record" => self.keeps,
-            "artifact" | "memory" => here(&head.session),
+            "artifact" | "memory" => here(&head.user, &head.session),
             // State and credentials are the user's, not the session's.
             _ => false,
         };

@@ -24,7 +24,7 @@ pub struct Judge {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Verdict {
     pub(super) holds: bool,
-    /// Why, in the words of one that is of the majority.
+    /// Why, in the words of one that is of the majority; or why the others could not be read.
     pub(super) reason: String,
     pub(super) yes: u32,
     pub(super) no: u32,
@@ -43,7 +43,7 @@ impl Judge {
         Self { model: Arc::new(model), samples: 1 }
     }
 
-    /// The same, asked so many times. The majority counts; a tie is a no.
+    /// The same, asked so many times. More than half of them must say yes; an answer that cannot be read does not.
     pub fn samples(mut self, samples: u32) -> Self {
         self.samples = samples.max(1);
         self
@@ -64,15 +64,17 @@ impl Judge {
                 Err(error) => trouble = Some(error),
             }
         }
-        // Some that cannot be read do no harm, but all of them do.
-        if let (true, Some(error)) = (votes.is_empty(), trouble) {
-            return Err(error);
-        }
+        let reason_of = |holds: bool| votes.iter().find(|vote| vote.holds == holds);
         let count = |holds: bool| votes.iter().filter(|vote| vote.holds == holds).count() as u32;
         let (yes, no) = (count(true), count(false));
-        let holds = yes > no;
-        let reason = votes.iter().find(|vote| vote.holds == holds).map(|vote| vote.reason.clone());
-        Ok(Verdict { holds, reason: reason.unwrap_or_default(), yes, no })
+        // An answer that cannot be read is no yes: the majority is one of all that were asked for.
+        let holds = u64::from(yes) * 2 > u64::from(self.samples);
+        let reason = match (reason_of(holds), trouble) {
+            (Some(vote), _) => vote.reason.clone(),
+            (None, Some(error)) if votes.is_empty() => return Err(error),
+            (None, trouble) => trouble.map(|error| error.message().to_owned()).unwrap_or_default(),
+        };
+        Ok(Verdict { holds, reason, yes, no })
     }
 
     async fn ask(&self, request: &ModelRequest, schema: &OutputSchema) -> Result<Vote> {

@@ -53,6 +53,9 @@ use self::mock::Mocks;
 use crate::runner::RunnerBuilder;
 use crate::usage::Prices;
 
+/// How often a case may be run, at most: beyond it, somebody typed one digit too many.
+pub const MOST_RUNS: u32 = 10_000;
+
 type Make = Arc<dyn Fn() -> Result<RunnerBuilder> + Send + Sync>;
 type Tell = Arc<dyn Fn(&str, &RunReport) + Send + Sync>;
 
@@ -88,7 +91,7 @@ impl Eval {
         self
     }
 
-    /// How often each case is run, whatever the cases say.
+    /// How often each case is run, whatever the cases say: at most [`MOST_RUNS`] times.
     pub fn runs(mut self, runs: u32) -> Self {
         self.runs = Some(runs.max(1));
         self
@@ -115,6 +118,7 @@ impl Eval {
     /// judge, agents that cannot be built.
     pub async fn run(&self, suite: &Suite) -> Result<Report> {
         validate(suite, self.judge.is_some())?;
+        suite.cases.iter().try_for_each(|case| few_enough(case, self.runs_of(suite, case)))?;
         let runs = suite
             .cases
             .iter()
@@ -188,6 +192,14 @@ pub fn validate(suite: &Suite, has_judge: bool) -> Result<()> {
         Some(share) if !(0.0..=1.0).contains(&share) => bad(out_of_range("min_pass")),
         _ => Ok(()),
     }
+}
+
+fn few_enough(case: &Case, runs: u32) -> Result<()> {
+    if runs <= MOST_RUNS {
+        return Ok(());
+    }
+    let message = format!("case `{}` is to be run {runs} times: {MOST_RUNS} are the most", case.name);
+    Err(Error::new(ErrorKind::InvalidInput, message))
 }
 
 fn in_range(thresholds: &Thresholds) -> std::result::Result<(), &'static str> {

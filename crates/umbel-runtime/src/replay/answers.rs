@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_core::{
-    Actions, AgentTree, Chunk, ChunkStream, Error, ErrorKind, Event, Interrupt, ModelErrorKind, ModelRequest,
-    Object, Outcome, Question, Response, Run, Tool, ToolContext, ToolResult, ToolValue,
+    Actions, AgentTree, Chunk, ChunkStream, Error, ErrorKind, Event, FunctionCall, Interrupt, ModelErrorKind,
+    ModelRequest, Object, Outcome, Question, Response, Run, Tool, ToolContext, ToolResult, ToolValue,
 };
 
 use super::recording::{Done, Lane, Recording, calls, is_answer, response, runs, under};
@@ -145,10 +145,10 @@ impl Answers {
         self.lanes.keys().any(is_its)
     }
 
-    /// The result of a call: by its id, or by what it is.
+    /// The result of a call: by its id if it is the call of then, or by what it is.
     fn find(&self, under: &str, cx: &ToolContext, args: &Object) -> Option<Done> {
         let id = cx.call_id().map(|id| (under.to_owned(), id.to_string()));
-        let named = id.and_then(|id| self.calls.get(&id)).filter(|done| done.call.name == *cx.tool_name());
+        let named = id.and_then(|id| self.calls.get(&id)).filter(|done| is_the_call(&done.call, cx));
         if let Some(done) = named {
             return Some(done.clone());
         }
@@ -160,6 +160,15 @@ impl Answers {
         let (then, note) = (String::new(), "the recording has no answer".to_owned());
         self.lock().missing.push(Difference { part, place, note, then, now });
     }
+}
+
+/// Whether the model called the same as then. People and handlers may have changed the arguments since, then as now.
+fn is_the_call(then: &FunctionCall, cx: &ToolContext) -> bool {
+    let events = cx.run().events();
+    let mut calls = events.iter().rev().flat_map(|event| event.calls());
+    let now = calls.find(|call| call.id.as_ref() == cx.call_id());
+    then.name == *cx.tool_name()
+        && now.is_none_or(|now| canonical(now.args.as_deref()) == canonical(then.args.as_deref()))
 }
 
 fn canonical(args: Option<&Object>) -> String {

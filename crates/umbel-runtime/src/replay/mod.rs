@@ -77,6 +77,8 @@ pub struct Replayed {
     pub differences: Vec<Difference>,
     /// What cannot be known from the log.
     pub unknown: Vec<String>,
+    /// What cannot be known from it of the requests of then. Who kept those knows it: see [`compare_requests`].
+    pub unknown_requests: Vec<String>,
     /// What models were asked, exactly.
     pub requests: Vec<Sent>,
 }
@@ -236,7 +238,7 @@ impl Replay {
         replayed: &mut Replayed,
     ) {
         let (before, failed) = self.messages(then, key).await;
-        replayed.unknown.extend(failed);
+        replayed.unknown_requests.extend(failed);
         let (after, _) = self.messages(now, key).await;
         for ((lane, step), then) in &before {
             let Some(now) = after.get(&(lane.clone(), *step)) else { continue };
@@ -302,7 +304,7 @@ struct Again<'a> {
 
 impl Again<'_> {
     fn note_what_is_unknown(&mut self, recording: &Recording) {
-        let unknown = &mut self.replayed.unknown;
+        let unknown = &mut self.replayed.unknown_requests;
         unknown.push("the instructions, tools and settings of then: they are not in a log".to_owned());
         let now = self.runner.tree().fingerprint();
         let before = recording.entries.iter().rev().find_map(|entry| match entry {
@@ -320,7 +322,7 @@ impl Again<'_> {
             event.actions.as_ref().is_some_and(|actions| actions.rewind_before_invocation_id.is_some())
         };
         if recording.events().any(|event| rewound(event)) {
-            unknown.push("what rewinding would do: it is not done again".to_owned());
+            self.replayed.unknown.push("what rewinding would do: it is not done again".to_owned());
         }
     }
 

@@ -31,24 +31,34 @@ impl Recording {
     /// is today.
     pub async fn read(store: &dyn SessionStore, key: &SessionKey) -> Result<Option<Self>> {
         let Some(news) = store.news(key, Versions::default()).await? else { return Ok(None) };
-        let mut state = news.session_state.as_deref().cloned().unwrap_or_default();
-        let scopes = [(StateScope::User, news.user_state), (StateScope::App, news.app_state)];
-        for (scope, values) in scopes {
-            let values = values.as_deref().into_iter().flatten();
-            state.extend(values.map(|(key, value)| (format!("{}{key}", scope.prefix()), value.clone())));
-        }
-        let deltas = events(&news.entries).filter_map(|event| event.state_delta());
-        deltas.flat_map(|delta| delta.keys()).for_each(|key| {
-            if StateScope::split(key).0 != StateScope::Session {
-                state.remove(key);
-            }
-        });
+        let state = news.session_state.as_deref().cloned().unwrap_or_default();
         let mut children = Vec::new();
         for id in child_ids(key, &news.entries) {
             let child = SessionKey::new(key.app(), key.user(), id)?;
             children.extend(Box::pin(Self::read(store, &child)).await?);
         }
-        Ok(Some(Self { key: key.clone(), state, entries: news.entries, children }))
+        let recording = Self { key: key.clone(), state, entries: news.entries, children };
+        let shared =
+            [news.user_state, news.app_state].map(|state| state.as_deref().cloned().unwrap_or_default());
+        let [user, app] = &shared;
+        Ok(Some(recording.shared_state(user, app)))
+    }
+
+    /// The same with the state of its user and of its app, as it is today. What the session wrote there itself is left out:
+    /// what was there before is not known.
+    pub fn shared_state(mut self, user: &Object, app: &Object) -> Self {
+        for (scope, values) in [(StateScope::User, user), (StateScope::App, app)] {
+            let values =
+                values.iter().map(|(key, value)| (format!("{}{key}", scope.prefix()), value.clone()));
+            self.state.extend(values);
+        }
+        let deltas = events(&self.entries).filter_map(|event| event.state_delta());
+        for key in deltas.flat_map(|delta| delta.keys()) {
+            if StateScope::split(key).0 != StateScope::Session {
+                self.state.remove(key);
+            }
+        }
+        self
     }
 
     /// Its events.

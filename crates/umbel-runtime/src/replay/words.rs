@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use umbel_core::{Content, Event, LogEntry, Object, Outcome, Payload, RunId, RunStep, StateScope};
 
 /// A log in lines, without what is different each time: ids and times.
@@ -62,8 +63,13 @@ fn event(event: &Event) -> Vec<String> {
     for (key, value) in state.filter(|(key, _)| !StateScope::is_internal(key)) {
         lines.push(format!("{who} sets {key} = {value}"));
     }
-    if let Some(agent) = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.as_ref()) {
-        lines.push(format!("{who} hands over to {agent}"));
+    if let Some(actions) = &event.actions {
+        let artifacts = actions.artifact_delta.iter().flatten();
+        lines.extend(artifacts.map(|(name, version)| format!("{who} saves {name}, version {version}")));
+        lines.extend(actions.transfer_to_agent.iter().map(|agent| format!("{who} hands over to {agent}")));
+        if actions.escalate == Some(true) {
+            lines.push(format!("{who} ends the loop"));
+        }
     }
     if let Some(code) = event.error_code() {
         lines.push(format!("{who} fails ({code}) {}", event.error_message().unwrap_or_default()));
@@ -88,10 +94,10 @@ fn content(who: &str, content: &Content) -> Vec<String> {
             }
             Payload::Call(call) => {
                 let args = call.args.as_deref().cloned().unwrap_or_default();
-                lines.push(format!("{who} calls {} {}", call.name, sorted(args)));
+                lines.push(format!("{who} calls {} {}", call.name, sorted(&call.name, args)));
             }
             Payload::Response(response) => {
-                let value = sorted(response.response.clone().unwrap_or_default());
+                let value = sorted(&response.name, response.response.clone().unwrap_or_default());
                 lines.push(format!("{who} gets from {} {value}", response.name));
             }
             other => lines.push(format!("{who} gives {}", kind(other))),
@@ -103,7 +109,10 @@ fn content(who: &str, content: &Content) -> Vec<String> {
 fn kind(payload: &Payload) -> String {
     match payload {
         Payload::InlineData(blob) => {
-            format!("{} bytes of {}", blob.data.len(), blob.mime_type.as_deref().unwrap_or("something"))
+            let digest: String =
+                Sha256::digest(&blob.data).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+            let kind = blob.mime_type.as_deref().unwrap_or("something");
+            format!("{} bytes of {kind} ({digest})", blob.data.len())
         }
         Payload::FileData(file) => format!("the file {}", file.file_uri.as_deref().unwrap_or_default()),
         Payload::Code(code) => format!("code: {}", code.code.as_deref().unwrap_or_default()),
@@ -112,9 +121,12 @@ fn kind(payload: &Payload) -> String {
     }
 }
 
-/// An object in a line, its keys in order. The digest of what was shown differs where that differs, so it is no news.
-fn sorted(mut object: Object) -> Value {
-    object.remove("digest");
+/// The arguments or the result of a call in a line, keys in order. The digest of what a person was shown differs where that
+/// differs, so it is no news; what a tool calls by that name is its own.
+fn sorted(name: &str, mut object: Object) -> Value {
+    if name.starts_with("adk_request_") {
+        object.remove("digest");
+    }
     let mut value = Value::Object(object);
     value.sort_all_objects();
     value

@@ -339,8 +339,11 @@ async fn rubrics_are_judged_by_the_majority() {
         (vec![YES, NO, YES], 3, true),
         (vec![NO, NO, YES], 3, false),
         (vec![YES, NO], 2, false),
-        // One that cannot be read does no harm.
-        (vec!["hm", YES], 2, true),
+        // One that cannot be read is no yes.
+        (vec!["hm", YES, YES], 3, true),
+        (vec!["hm", YES], 2, false),
+        (vec!["hm", "hm", YES], 3, false),
+        (vec!["hm", "hm", "hm", YES, YES], 5, false),
         (vec!["hm"], 1, false),
         (vec![r#"{"holds": "yes"}"#], 1, false),
     ] {
@@ -445,6 +448,20 @@ async fn a_report_is_compared_with_an_earlier_one() {
     assert_eq!((changes[1].metric, changes[1].was, changes[1].is), (Some(Metric::Text), 1.0, 0.5));
     let back = before.compare(&run(&says("Hello!"), case).await);
     assert!(back.len() == 2 && !back.iter().any(|change| change.is_regression()), "{back:?}");
+}
+
+#[tokio::test]
+async fn a_case_is_run_so_many_times_at_most() {
+    let case = |runs: u32| json!({"name": "x", "runs": runs, "turn": [{"user": "hi"}]});
+    for (suite, eval) in [
+        (json!({"runs": u32::MAX, "case": [{"name": "x", "turn": [{"user": "hi"}]}]}), says("Hello!")),
+        (json!({"case": [case(umbel::eval::MOST_RUNS + 1)]}), says("Hello!")),
+        (json!({"case": [case(1)]}), says("Hello!").runs(u32::MAX)),
+    ] {
+        let suite: Suite = serde_json::from_value(suite).unwrap();
+        let error = eval.run(&suite).await.unwrap_err();
+        assert!(error.message().contains("`x`") && error.message().contains("10000 are the most"), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -373,7 +373,15 @@ async fn an_agent_that_is_gone_is_a_difference_and_no_error() -> Result<()> {
     let boss = || Runner::builder("app", LlmAgent::new("boss").model(ScriptedModel::new("demo")));
     let replayed = again(boss, &recording).await;
     assert!(parts(&replayed).contains(&Part::Events), "{replayed:#?}");
-    assert!(replayed.unknown.iter().any(|one| one.contains("not what they were")), "{:?}", replayed.unknown);
-    assert!(replayed.unknown.iter().any(|one| one.contains("writer")), "{:?}", replayed.unknown);
+    assert!(
+        replayed.unknown_requests.iter().any(|one| one.contains("not what they were")),
+        "{:?}",
+        replayed.unknown_requests
+    );
+    assert!(
+        replayed.unknown_requests.iter().any(|one| one.contains("writer")),
+        "{:?}",
+        replayed.unknown_requests
+    );
     Ok(())
 }
