@@ -1,6 +1,7 @@
 //! What stands on the command line: the commands, and what several of them share.
 
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use std::ffi::OsString;
@@ -87,7 +88,7 @@ pub enum Command {
 #[derive(Args, Clone, Debug, Default)]
 pub struct Which {
     /// Agents from a file, in place of those that are built in.
-    #[arg(long, value_name = "FILE", env = "UMBEL_AGENTS")]
+    #[arg(long, value_name = "FILE", env = "UMBEL_AGENTS", hide_env_values = true)]
     pub agents: Option<PathBuf>,
     /// Lets agents of a file run the programs that it names. Only for files that you trust.
     #[arg(long)]
@@ -96,7 +97,7 @@ pub struct Which {
     #[arg(short, long, value_name = "NAME")]
     pub agent: Option<String>,
     /// The model, as provider/model or http://HOST/v1#model, or `script` for none; its key comes from the environment.
-    #[arg(short, long, value_name = "NAME", env = "UMBEL_MODEL")]
+    #[arg(short, long, value_name = "NAME", env = "UMBEL_MODEL", hide_env_values = true)]
     pub model: Option<String>,
 }
 
@@ -104,29 +105,70 @@ pub struct Which {
 #[derive(Args, Clone, Debug)]
 pub struct Kept {
     /// Where conversations are kept: sqlite:FILE, postgres://... or memory: for nowhere.
-    #[arg(long, value_name = "ADDRESS", env = "UMBEL_STORE", default_value = STORE)]
+    #[arg(long, value_name = "ADDRESS", env = "UMBEL_STORE", hide_env_values = true, default_value = STORE)]
     pub store: String,
     /// Whose conversations.
     #[arg(long, value_name = "NAME", default_value = "local")]
     pub user: String,
 }
 
-/// Opens the stores at an address. A folder that a file needs is made.
+/// Opens the stores at an address. A file that is not there yet is made, and the folder that it needs.
 pub async fn open(address: &str) -> io::Result<Stores> {
-    if let Some(folder) = address.strip_prefix("sqlite:").map(Path::new).and_then(Path::parent) {
-        make_folder(folder)?;
+    if let Some(file) = file_of(address).filter(|file| !file.exists()) {
+        file.parent().map_or(Ok(()), make_folder)?;
+        // Another program may make it at the same time, so nothing in it is touched.
+        private(file, File::options().append(true).create(true))?;
     }
     umbel_stores::open(address).await.map_err(io::Error::other)
 }
 
-/// The address of a store as it may be shown: without a name and a password that may be in it.
-pub fn shown(address: &str) -> String {
-    match address.split_once("://") {
-        Some((scheme, rest)) => {
-            format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, place)| place))
-        }
-        None => address.to_owned(),
+/// Refuses a store whose file is not there: to look into one must not make it.
+pub fn must_be_there(address: &str) -> io::Result<()> {
+    match file_of(address).filter(|file| !file.exists()) {
+        Some(file) => Err(bad_usage(format!(
+            "there is no store at {}: name the one that is meant with --store, or begin one with `umbel chat`",
+            file.display()
+        ))),
+        None => Ok(()),
     }
+}
+
+/// The file that a store is kept in, if it is kept in one.
+fn file_of(address: &str) -> Option<&Path> {
+    address.strip_prefix("sqlite:").filter(|file| !file.is_empty()).map(Path::new)
+}
+
+/// The address of a store or a model as it may be shown: without a name and a password that may be in it.
+pub fn shown(address: &str) -> String {
+    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
+    let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    // What stands where a port should be may be a password with a slash in it.
+    let is_port = |port: &str| port.ends_with(']') || port.chars().all(|c| c.is_ascii_digit());
+    if host.rsplit_once(':').is_some_and(|(_, port)| !is_port(port)) {
+        return format!("{scheme}://…");
+    }
+    let path = match path.split_once('?') {
+        Some((path, query)) => {
+            let name = query.split_once('#').map_or_else(String::new, |(_, name)| format!("#{name}"));
+            format!("{path}?…{name}")
+        }
+        None => path.to_owned(),
+    };
+    format!("{scheme}://{host}{path}")
+}
+
+/// Opens a file that only its owner may read if it is new: conversations are nobody else's business.
+fn private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    options.open(path).map_err(|error| cannot(path, &error))
+}
+
+/// Writes a file that only its owner may read if it is new.
+pub fn write_private(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
+    let mut file = private(path, File::options().write(true).create(true).truncate(true))?;
+    file.write_all(text.as_ref()).map_err(|error| cannot(path, &error))
 }
 
 /// Makes a folder that only its owner may look into: conversations are nobody else's business.
@@ -149,4 +191,28 @@ pub fn cannot(path: impl AsRef<Path>, error: &io::Error) -> io::Error {
 /// A command line that cannot be followed: what is wrong, and what to do.
 pub fn bad_usage(message: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_shown_without_what_is_secret() {
+        for (address, expected) in [
+            ("sqlite:a/b.db", "sqlite:a/b.db"),
+            ("memory:", "memory:"),
+            ("anthropic/m", "anthropic/m"),
+            ("postgres://ann:hunter2@db/umbel", "postgres://db/umbel"),
+            ("postgres://ann:hun@ter2@db:5432/umbel", "postgres://db:5432/umbel"),
+            ("postgres://db/umbel?user=ann&password=hunter2", "postgres://db/umbel?…"),
+            ("postgres://db/umbel?password=hunter2@x", "postgres://db/umbel?…"),
+            ("postgres://ann:hunter2/@db/umbel", "postgres://…"),
+            ("http://ann:hunter2@localhost:8080/v1#m@2", "http://localhost:8080/v1#m@2"),
+            ("http://[::1]:8080/v1?key=hunter2#m", "http://[::1]:8080/v1?…#m"),
+            ("http://[fe80::a]/v1", "http://[fe80::a]/v1"),
+        ] {
+            assert_eq!(shown(address), expected);
+        }
+    }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use umbel::{EventFilter, LlmAgent, Object, Runner, SessionKey};
 
 use crate::args::{self, Kept, Which};
-use crate::style::{Ink, Style};
+use crate::style::{Ink, Style, clean};
 use crate::{Cli, models, serve};
 
 /// Space that a store should have left.
@@ -89,9 +89,9 @@ fn tell(out: &mut impl Write, style: Style, finding: &Finding) -> io::Result<()>
         Verdict::Warn => (Ink::Question, "warn"),
         Verdict::Fail => (Ink::Error, "FAIL"),
     };
-    writeln!(out, "{}  {:<9} {}", style.paint(ink, word), finding.check, finding.found)?;
+    writeln!(out, "{}  {:<9} {}", style.paint(ink, word), finding.check, clean(&finding.found))?;
     match &finding.todo {
-        Some(todo) => writeln!(out, "{:>16} {todo}", "→"),
+        Some(todo) => writeln!(out, "{:>16} {}", "→", clean(todo)),
         None => Ok(()),
     }
 }
@@ -151,7 +151,7 @@ async fn model(options: &Options) -> Vec<Finding> {
         }
     };
     let keys = if set.is_empty() { String::new() } else { format!(" (set: {})", set.join(", ")) };
-    let mut findings = vec![Finding::ok("model", format!("{}{keys}", found.name))];
+    let mut findings = vec![Finding::ok("model", format!("{}{keys}", args::shown(&found.name)))];
     if options.online {
         findings.push(answers(found).await);
     }

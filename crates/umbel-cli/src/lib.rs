@@ -22,7 +22,7 @@
 //! - [`models`]: which model they work with, and what it costs
 //! - one module for each command: [`serve`], [`chat`], [`run`], [`explain`], [`eval`], [`replay`], [`record`], [`new`],
 //!   [`doctor`], [`sessions`], [`completions`]
-//! - [`screen`]: how events look; [`style`]: colours
+//! - [`screen`]: how events look; [`style`]: colours; `stop`: being told to stop
 //! - [`demo`]: agents to begin with, and the script that is their model
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
@@ -44,17 +44,19 @@ pub mod run;
 pub mod screen;
 pub mod serve;
 pub mod sessions;
+mod stop;
 pub mod style;
 
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 pub use self::agents::{Offer, Ready, Setup, Source};
 use self::args::{Command, Line, Which, bad_usage};
+use self::file::Seen;
+pub(crate) use self::stop::{until_stopped, until_terminated};
 
 /// The exit code for a command line that cannot be followed.
 pub const BAD_USAGE: u8 = 2;
@@ -107,7 +109,7 @@ impl Cli {
             // Who reads has seen enough, as in `umbel … | head`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Err(error) => {
-                let _ = writeln!(io::stderr(), "error: {error}");
+                let _ = writeln!(io::stderr(), "error: {}", style::clean(&error.to_string()));
                 let bad = error.kind() == io::ErrorKind::InvalidInput;
                 if bad { ExitCode::from(BAD_USAGE) } else { ExitCode::FAILURE }
             }
@@ -135,8 +137,8 @@ impl Cli {
         self.load(which, watched).0
     }
 
-    /// All agents, and the files that they come from.
-    pub(crate) fn load(&self, which: &Which, watched: bool) -> (io::Result<Vec<Offer>>, Vec<PathBuf>) {
+    /// All agents, and the files that they come from as they were read.
+    pub(crate) fn load(&self, which: &Which, watched: bool) -> (io::Result<Vec<Offer>>, Vec<Seen>) {
         let setup = Setup { watched, model: which.model.clone() };
         match &which.agents {
             Some(path) => {

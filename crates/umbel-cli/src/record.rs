@@ -10,8 +10,10 @@ use umbel::models::{Tape, model};
 use umbel::{Result, RunConfig};
 
 use crate::Cli;
-use crate::args::{bad_usage, cannot};
+use crate::args::{bad_usage, cannot, write_private};
 use crate::demo;
+use crate::style::for_stdout;
+use crate::until_stopped;
 
 /// What is to be recorded.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
@@ -25,7 +27,7 @@ Examples:
 In a test: model(NAME)?.replay(&Tape::from_json(&text)?)")]
 pub struct Options {
     /// The model, as provider/model or http://HOST/v1#model; its key comes from the environment.
-    #[arg(short, long, value_name = "NAME", env = "UMBEL_MODEL")]
+    #[arg(short, long, value_name = "NAME", env = "UMBEL_MODEL", hide_env_values = true)]
     pub model: String,
     /// Where to write; what is on the tape already stays.
     #[arg(short, long, value_name = "FILE")]
@@ -38,7 +40,7 @@ pub struct Options {
 /// Does it.
 pub fn main(_: &Cli, options: &Options) -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(record(options))
+    runtime.block_on(until_stopped(record(options)))
 }
 
 async fn record(options: &Options) -> io::Result<ExitCode> {
@@ -52,7 +54,7 @@ async fn record(options: &Options) -> io::Result<ExitCode> {
     let model = model(&options.model).map_err(invalid)?.record(&tape);
     let answered = ask(options, model).await;
     // What was said up to a failure is worth having, too.
-    std::fs::write(&options.tape, tape.to_json()).map_err(|error| cannot(&options.tape, &error))?;
+    write_private(&options.tape, tape.to_json())?;
     let requests = tape.len() - before;
     writeln!(io::stderr(), "{requests} requests and their answers are in {}", options.tape.display())?;
     answered.map_err(io::Error::other)?;
@@ -70,6 +72,7 @@ async fn ask(options: &Options, model: umbel::models::HttpModel) -> Result<()> {
         if event.partial == Some(true) {
             let text = event.text();
             said |= !text.is_empty();
+            let text = for_stdout(&text);
             // Who does not want to read along still wants the tape.
             let _ = io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush());
         }

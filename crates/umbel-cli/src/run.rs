@@ -18,7 +18,8 @@ use umbel::{
 
 use crate::args::{self, Kept, Which, bad_usage, cannot};
 use crate::screen::called;
-use crate::{Cli, UNANSWERED};
+use crate::style::{clean, clean_line, for_stdout};
+use crate::{Cli, UNANSWERED, until_stopped};
 
 /// What is asked, and how the answer is given.
 #[derive(Args, Clone, Debug)]
@@ -69,7 +70,10 @@ pub struct Options {
 /// Asks, and gives the answer.
 pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run(cli, options))
+    let result = runtime.block_on(until_stopped(run(cli, options)));
+    // A tool may still be busy in a thread of its own, which nobody waits for any more.
+    runtime.shutdown_background();
+    result
 }
 
 async fn run(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
@@ -238,7 +242,7 @@ impl Asked<'_> {
         let asks = |call: &&FunctionCall| call.name.starts_with("adk_request_");
         for call in event.calls().filter(|call| !asks(call)) {
             if !self.options.json && !self.options.events {
-                writeln!(io::stderr(), "→ {}", called(call))?;
+                writeln!(io::stderr(), "→ {}", clean_line(&called(call)))?;
             }
             self.report.tool_calls.push(Called { call: call.clone(), result: None });
         }
@@ -282,18 +286,18 @@ impl Asked<'_> {
             serde_json::to_writer_pretty(&mut out, report)?;
             writeln!(out)?;
         } else if !self.options.events && !report.text.is_empty() {
-            writeln!(out, "{}", report.text)?;
+            writeln!(out, "{}", for_stdout(&report.text))?;
         }
         out.flush()?;
         if let Some(error) = &report.error {
-            writeln!(io::stderr(), "error: {error}")?;
+            writeln!(io::stderr(), "error: {}", clean(error))?;
         }
         if !report.questions.is_empty() {
             for question in &report.questions {
                 let about = question.call.as_ref().map(called).or_else(|| question.message.clone());
-                writeln!(io::stderr(), "It waits for you: {}", about.unwrap_or_default())?;
+                writeln!(io::stderr(), "It waits for you: {}", clean_line(&about.unwrap_or_default()))?;
             }
-            let id = &report.session;
+            let id = clean_line(&report.session);
             writeln!(io::stderr(), "--yes or --no answers, or `umbel chat --session {id}`.")?;
         }
         Ok(match report.outcome {

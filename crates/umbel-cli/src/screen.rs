@@ -10,7 +10,7 @@ use umbel::runtime::team::TRANSFER_TO_AGENT;
 use umbel::{CallId, Event, EventId, FunctionCall, FunctionResponse, Object, Part};
 
 use crate::chat::{QUESTION, question};
-use crate::style::{Ink, Style, clean};
+use crate::style::{Ink, Style, clean, clean_line};
 
 /// The widest a card gets, so that it stays one line on most terminals.
 const WIDTH: usize = 76;
@@ -280,7 +280,11 @@ impl<W: Write> Screen<W> {
             match voice {
                 Voice::Thought => write!(self.out, "  {}", style.paint(Ink::Faint, "~ "))?,
                 Voice::Said => {
-                    write!(self.out, "{} ", style.paint(Ink::Agent, &format!("{}>", event.author())))?;
+                    write!(
+                        self.out,
+                        "{} ",
+                        style.paint(Ink::Agent, &format!("{}>", clean_line(event.author())))
+                    )?;
                 }
             }
             open.line = Some(voice);
@@ -374,7 +378,7 @@ pub fn in_log(event: &Event) -> String {
 
 /// The text on one line of at most that many characters.
 fn one_line(text: &str, width: usize) -> String {
-    let flat = clean(text).replace(['\n', '\t'], " ");
+    let flat = clean_line(text);
     if flat.chars().count() <= width {
         return flat;
     }

@@ -1,6 +1,7 @@
 //! Colours, where they can be seen.
 
 use std::borrow::Cow;
+use std::io::{self, IsTerminal};
 
 /// Whether text is coloured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,10 +63,22 @@ impl Style {
     }
 }
 
-/// The text without control characters: a model or a tool must not be able to steer the terminal.
+/// The text without control characters: a model or a tool must not be able to steer the terminal, nor to turn the order of
+/// what is read.
 pub fn clean(text: &str) -> Cow<'_, str> {
-    let bad = |c: char| c.is_control() && c != '\n' && c != '\t';
+    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let bad = |c: char| (c.is_control() && c != '\n' && c != '\t') || turns(c);
     if text.contains(bad) { text.replace(bad, "\u{fffd}").into() } else { text.into() }
+}
+
+/// The same on one line: what must not look like another line, such as a name.
+pub fn clean_line(text: &str) -> String {
+    clean(text).replace(['\n', '\t'], " ")
+}
+
+/// The text as standard output gets it: a program gets it as it is, and a terminal must not be steered by it.
+pub fn for_stdout(text: &str) -> Cow<'_, str> {
+    if io::stdout().is_terminal() { clean(text) } else { text.into() }
 }
 
 #[cfg(test)]
@@ -75,6 +88,8 @@ mod tests {
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(clean("a\x1b[31mb\u{9b}c\r\n\td"), "a\u{fffd}[31mb\u{fffd}c\u{fffd}\n\td");
+        assert_eq!(clean("a\u{202e}b\u{2066}c\u{2069}"), "a\u{fffd}b\u{fffd}c\u{fffd}");
+        assert_eq!(clean_line("a\nb\tc\x1b"), "a b c\u{fffd}");
         assert!(matches!(clean("plain °C"), Cow::Borrowed(_)));
     }
 

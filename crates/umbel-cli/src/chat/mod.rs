@@ -24,7 +24,7 @@ use crate::agents::Ready;
 use crate::args::{self, Kept, NOWHERE, Which};
 use crate::screen::Screen;
 use crate::style::{Ink, Style};
-use crate::{Cli, STOPPED, UNANSWERED};
+use crate::{Cli, STOPPED, UNANSWERED, until_stopped, until_terminated};
 
 /// With whom to talk, and in which conversation.
 #[derive(Args, Clone, Debug)]
@@ -57,15 +57,23 @@ pub struct Options {
 /// Talks until the person leaves.
 pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(converse(cli, options));
+    let result = match is_terminal(options) {
+        true => runtime.block_on(until_terminated(converse(cli, options))),
+        false => runtime.block_on(until_stopped(converse(cli, options))),
+    };
     // A thread may still wait for a line that nobody will type.
     runtime.shutdown_background();
     result
 }
 
+/// Whether a person sits before it.
+fn is_terminal(options: &Options) -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal() && !options.json
+}
+
 async fn converse(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     let watched = io::stdout().is_terminal() && !options.json;
-    let terminal = io::stdin().is_terminal() && watched;
+    let terminal = is_terminal(options);
     let stores = args::open(&options.kept.store).await?;
     let meant = cli.offer(&options.which, watched)?.name().to_owned();
     let offers = cli.offers(&options.which, watched)?.into_iter();

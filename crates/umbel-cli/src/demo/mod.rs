@@ -20,6 +20,7 @@ use umbel::{Chunk, GenerateConfig, LlmAgent, Model, ModelRequest, Result, Runner
 
 use self::pace::Paced;
 use crate::agents::{Offer, Setup};
+use crate::args::shown;
 
 /// How long the script waits before each word where a person reads along.
 const PACE: Duration = Duration::from_millis(25);
@@ -64,7 +65,7 @@ pub fn offers(setup: &Setup) -> Result<Vec<Offer>> {
             let because = found.because.map_or_else(String::new, |variable| {
                 format!(" ({variable} is set; `--model script` takes the script)")
             });
-            let words = format!("{}{because}; what the tools tell is made up", found.name);
+            let words = format!("{}{because}; what the tools tell is made up", shown(&found.name));
             let thinks = found.thinks();
             (Mind::Real(Arc::new(found.model), thinks), words)
         }

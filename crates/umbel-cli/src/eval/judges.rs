@@ -8,7 +8,7 @@ use umbel::eval::{Judge, Suite};
 use umbel::{RecordingModel, ReplayModel};
 
 use super::Options;
-use crate::args::{bad_usage, cannot};
+use crate::args::{bad_usage, cannot, write_private};
 
 /// Who judges. Each model is made once for all files, so that one tape holds what it says of all of them.
 pub(super) struct Judges<'a> {
@@ -78,6 +78,6 @@ impl<'a> Judges<'a> {
     pub(super) fn keep(&self) -> io::Result<()> {
         let Tape::Written(path, recorded) = &self.tape else { return Ok(()) };
         let lines = recorded.iter().map(RecordingModel::to_json_lines).collect::<umbel::Result<String>>();
-        std::fs::write(path, lines.map_err(io::Error::other)?).map_err(|error| cannot(path, &error))
+        write_private(path, lines.map_err(io::Error::other)?)
     }
 }

@@ -23,7 +23,7 @@ use umbel_stores::Stores;
 use self::judges::Judges;
 use self::progress::Progress;
 use crate::Cli;
-use crate::args::{Which, bad_usage, cannot};
+use crate::args::{self, Which, bad_usage, cannot};
 use crate::style::Style;
 
 /// What is to be measured, and how.
@@ -155,7 +155,7 @@ fn write_out(options: &Options, results: &Results) -> io::Result<()> {
     let to_stdout = options.json.as_deref() == Some(Path::new("-"));
     match &options.json {
         Some(_) if to_stdout => writeln!(io::stdout(), "{json}")?,
-        Some(path) => std::fs::write(path, json + "\n").map_err(|error| cannot(path, &error))?,
+        Some(path) => args::write_private(path, json + "\n")?,
         None => {}
     }
     if let Some(path) = &options.junit {

@@ -150,7 +150,7 @@ impl<'a> Reading<'a> {
         let named = named.or_else(|| usual.map(|usual| At { value: usual.value, at: usual.at.clone() }));
         if let Some(named) = named {
             return match self.models.named(named.value) {
-                Ok(model) => Some(Chosen { model, words: named.value.to_owned() }),
+                Ok(model) => Some(Chosen { model, words: crate::args::shown(named.value) }),
                 Err(error) => {
                     self.problems.note(&named.at, error.message());
                     None

@@ -18,12 +18,12 @@ mod tests;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml::de::DeTable;
 use umbel::Runner;
 
-pub(crate) use self::watch::Watch;
+pub(crate) use self::watch::{Seen, Watch};
 
 use self::agents::Agents;
 use self::models::Models;
@@ -37,22 +37,23 @@ use crate::{Offer, Setup};
 pub(crate) struct Loaded {
     /// The agents that it offers, or all that is wrong with it.
     pub(crate) offers: Result<Vec<Offer>, String>,
-    /// The file, and those that it names.
-    pub(crate) files: Vec<PathBuf>,
+    /// The file, and those that it names, as they were read.
+    pub(crate) files: Vec<Seen>,
 }
 
 /// Reads agents from a file.
 pub(crate) fn load(path: &Path, setup: &Setup, allow_commands: bool) -> Loaded {
-    let source = match std::fs::read_to_string(path) {
+    let (source, seen) = Seen::read(path);
+    let source = match source {
         Ok(source) => source,
         Err(error) => {
             let message = format!("{}: the file cannot be read: {error}", path.display());
-            return Loaded { offers: Err(message), files: vec![path.to_owned()] };
+            return Loaded { offers: Err(message), files: vec![seen] };
         }
     };
     let folder = path.parent().unwrap_or(Path::new(""));
     let (offers, mut files) = read(&source, folder, setup, allow_commands);
-    files.insert(0, path.to_owned());
+    files.insert(0, seen);
     Loaded { offers: offers.map_err(|problems| report(path, &source, problems)), files }
 }
 
@@ -62,7 +63,7 @@ fn read(
     folder: &Path,
     setup: &Setup,
     allow_commands: bool,
-) -> (Result<Vec<Offer>, Vec<Problem>>, Vec<PathBuf>) {
+) -> (Result<Vec<Offer>, Vec<Problem>>, Vec<Seen>) {
     let (root, errors) = DeTable::parse_recoverable(source);
     if !errors.is_empty() {
         let problem = |error: &toml::de::Error| Problem {
@@ -98,7 +99,7 @@ struct Reading<'a> {
     /// The names of the tools that the file describes, good or not.
     described: Vec<&'a str>,
     /// The files that it names.
-    files: RefCell<Vec<PathBuf>>,
+    files: RefCell<Vec<Seen>>,
 }
 
 impl<'a> Reading<'a> {
@@ -179,8 +180,8 @@ impl<'a> Reading<'a> {
     /// The text of a file that is named.
     fn read_file(&self, name: &At<&str>) -> Option<String> {
         let path = self.folder.join(name.value);
-        self.files.borrow_mut().push(path.clone());
-        let read = std::fs::read_to_string(&path);
+        let (read, seen) = Seen::read(&path);
+        self.files.borrow_mut().push(seen);
         read.map_err(|error| {
             let hint = format!("it was looked for at {}", path.display());
             self.problems.hint(&name.at, format!("`{}` cannot be read: {error}", name.value), hint);

@@ -9,6 +9,7 @@ use umbel::{Chunk, Content, FunctionCall, Model, Object, Part, Response, Result,
 
 use super::table::{Problems, Table, json};
 use crate::Setup;
+use crate::args::shown;
 
 /// Gives models to agents.
 pub(super) struct Models<'a> {
@@ -31,7 +32,7 @@ impl Models<'_> {
     /// The model for agents that name none: that of the command line, or one that the environment has a key for.
     pub(super) fn usual(&self) -> Result<Option<Chosen>> {
         let found = self.setup.find_model()?;
-        Ok(found.map(|found| Chosen { words: found.name, model: Arc::new(found.model) }))
+        Ok(found.map(|found| Chosen { words: shown(&found.name), model: Arc::new(found.model) }))
     }
 }
 

@@ -7,6 +7,9 @@ use std::path::Path;
 /// How many are told at once.
 const MOST: usize = 20;
 
+/// What holds keys and tokens.
+const SECRET: [&str; 5] = ["authorization", "bearer", "env", "headers", "query"];
+
 /// Something that is wrong at a place of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
@@ -28,12 +31,10 @@ pub(super) fn report(path: &Path, source: &str, mut problems: Vec<Problem>) -> S
             words.chars().take(column - 1).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
         let carets = "^".repeat(width);
         // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "{}:{line}:{column}: {}\n {line} | {words}\n {gap} | {before}{carets}\n",
-            path.display(),
-            problem.message
-        );
+        let _ = writeln!(text, "{}:{line}:{column}: {}", path.display(), problem.message);
+        if !has_secrets(source, &problem.at, &words) {
+            let _ = writeln!(text, " {line} | {words}\n {gap} | {before}{carets}");
+        }
         if let Some(hint) = &problem.hint {
             let _ = writeln!(text, " {gap} = {hint}");
         }
@@ -43,6 +44,17 @@ pub(super) fn report(path: &Path, source: &str, mut problems: Vec<Problem>) -> S
         let _ = writeln!(text, "and {more} more");
     }
     text.trim_end().to_owned()
+}
+
+/// Whether keys or tokens may stand on a line: it names what holds them, or its table does.
+fn has_secrets(source: &str, at: &Range<usize>, line: &str) -> bool {
+    let names = |text: &str| {
+        let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-');
+        words.any(|word| SECRET.contains(&word.to_ascii_lowercase().as_str()))
+    };
+    let before = source.get(..floor(source, at.start)).unwrap_or_default();
+    let table = before.lines().rev().map(str::trim_start).find(|line| line.starts_with('['));
+    names(line) || table.is_some_and(names)
 }
 
 /// Line and column of a place, counted from 1, the line's text, and how many characters of it are meant.
@@ -100,6 +112,24 @@ mod tests {
         let problem = Problem { at: at..at + 3, message: "no".to_owned(), hint: Some("say yes".to_owned()) };
         let told = report(Path::new("a.toml"), source, vec![problem.clone(), problem]);
         assert_eq!(told, "a.toml:2:8: no\n 2 | über = \"x\"\n   |        ^^^\n   = say yes");
+    }
+
+    #[test]
+    fn a_line_that_may_hold_a_secret_is_not_shown() {
+        for source in [
+            "[tools.t]\nbearer = \"hunter2",
+            "[tools.t]\nheaders.X-Key = \"hunter2$\"",
+            "[tools.t]\nquery = { key = \"hunter2$\" }",
+            "[tools.t.headers]\n\nX-Key = \"hunter2$\"",
+        ] {
+            let at = source.find("hunter2").unwrap();
+            let problem = Problem { at: at..at + 3, message: "no".to_owned(), hint: Some("yes".to_owned()) };
+            let told = report(Path::new("a.toml"), source, vec![problem]);
+            assert!(
+                told.contains(": no\n") && told.ends_with("= yes") && !told.contains("hunter2"),
+                "{told}"
+            );
+        }
     }
 
     #[test]

@@ -415,7 +415,8 @@ async fn services_come_from_a_document_beside_the_file() {
     let path = folder.path().join("agents.toml");
     std::fs::write(&path, source).unwrap();
     let loaded = super::load(&path, &setup(), false);
-    assert_eq!(loaded.files, [path.clone(), folder.path().join("pets.json"), folder.path().join("words.md")]);
+    let files: Vec<_> = loaded.files.iter().map(|seen| seen.path.clone()).collect();
+    assert_eq!(files, [path.clone(), folder.path().join("pets.json"), folder.path().join("words.md")]);
     let runner = loaded.offers.unwrap().remove(0).runner(&Stores::in_memory()).unwrap();
     let explained = serde_json::to_string(&runner.explain().unwrap()).unwrap();
     assert!(explained.contains("pets_list") && explained.contains("pets_add"), "{explained}");

@@ -231,7 +231,14 @@ impl<'a> Reading<'a> {
         let description = text("description").unwrap_or_default();
         let args: Vec<&str> = table.texts("args").iter().map(|arg| arg.value).collect();
         // A path is meant from where the file is; a bare name is looked for as always.
-        let program = if program.contains('/') { self.folder.join(program) } else { PathBuf::from(program) };
+        // It is made whole, since the program runs in another folder than this process.
+        let program = match program.contains('/') {
+            true => {
+                let path = self.folder.join(program);
+                std::path::absolute(&path).unwrap_or(path)
+            }
+            false => PathBuf::from(program),
+        };
         let folder = text("folder").map_or_else(|| self.folder.to_owned(), |folder| self.folder.join(folder));
         // A command without a folder to run in fails when it is called; an empty one is here.
         let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };

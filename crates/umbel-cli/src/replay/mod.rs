@@ -104,7 +104,7 @@ async fn replay(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     if let Some(path) = &options.save {
         let saved = Saved { session: recording.key.id().to_owned(), requests: replayed.requests.clone() };
         let text = serde_json::to_string_pretty(&saved)? + "\n";
-        std::fs::write(path, text).map_err(|error| cannot(path, &error))?;
+        args::write_private(path, text)?;
     }
     let mut out = io::stdout().lock();
     if options.json {
@@ -132,7 +132,7 @@ async fn recording(cli: &Cli, options: &Options) -> io::Result<Read> {
     let stores = args::open(&options.kept.store).await?;
     let found = Recording::read(&stores.sessions, &key).await.map_err(io::Error::other)?;
     let recording = found.ok_or_else(|| {
-        let (agent, store) = (runner.app(), &options.kept.store);
+        let (agent, store) = (runner.app(), args::shown(&options.kept.store));
         bad_usage(format!(
             "there is no session `{id}` of {} in {store} for the app {agent}. Name another --agent, --user or --store.",
             options.kept.user

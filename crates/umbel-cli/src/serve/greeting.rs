@@ -71,7 +71,10 @@ impl fmt::Display for Greeting<'_> {
         if !options.no_studio {
             writeln!(f, "\nOpen the studio:\n  {}", self.studio())?;
         }
-        writeln!(f, "\nAgents:")?;
+        match &options.which.agents {
+            Some(file) => writeln!(f, "\nAgents of {}:", file.display())?,
+            None => writeln!(f, "\nAgents:")?,
+        }
         let width = self.agents.iter().map(|agent| agent.name.len()).max().unwrap_or_default();
         for Agent { name, about, .. } in &self.agents {
             writeln!(f, "  {root}/{name:<width$}  {about}")?;

@@ -7,6 +7,7 @@ mod reload;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -24,6 +25,9 @@ use crate::{Cli, Offer, STOPPED, args, models};
 /// The port unless one is named.
 pub(crate) const PORT: u16 = 8123;
 
+/// How long it may take until all that goes on is dropped.
+const LETTING_GO: Duration = Duration::from_secs(2);
+
 /// How many ports after it are tried.
 const MORE_PORTS: u16 = 20;
 
@@ -36,8 +40,8 @@ pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     tracing_subscriber::registry().with(log).with(traces.layer()).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(serve(cli, options, &traces));
-    // Told twice, it does not wait for what is still going on.
-    runtime.shutdown_background();
+    // Told twice, it does not wait for what is still going on, but lets it go: programs of tools end then.
+    runtime.shutdown_timeout(LETTING_GO);
     result
 }
 

@@ -21,7 +21,7 @@ pub struct Options {
     #[arg(short, long, value_name = "NUMBER")]
     pub(super) port: Option<u16>,
     /// Where conversations are kept: sqlite:FILE, postgres://... or memory: for nowhere.
-    #[arg(long, value_name = "ADDRESS", env = "UMBEL_STORE", default_value = STORE)]
+    #[arg(long, value_name = "ADDRESS", env = "UMBEL_STORE", hide_env_values = true, default_value = STORE)]
     pub(super) store: String,
     /// Who may ask: a line `TOKEN USER` each. Whoever sits at this machine if left out.
     #[arg(long, value_name = "FILE")]

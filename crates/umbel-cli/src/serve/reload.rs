@@ -1,14 +1,14 @@
 //! Agents of a file are read again when it changes.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use umbel_server::{Service, Traces};
 use umbel_stores::Stores;
 
 use super::{Options, server};
-use crate::file::Watch;
+use crate::file::{Seen, Watch};
+use crate::style::clean;
 use crate::{Cli, Offer};
 
 /// How often files are looked at.
@@ -21,22 +21,19 @@ pub(super) async fn on_change(
     options: &Options,
     service: &Service,
     (stores, traces): (&Stores, &Traces),
-    mut files: Vec<PathBuf>,
+    files: Vec<Seen>,
 ) {
     if files.is_empty() {
         return std::future::pending().await;
     }
-    let mut watch = Watch::new(files.clone());
+    let mut watch = Watch::new(files);
     loop {
         tokio::time::sleep(EVERY).await;
         if !watch.has_changed() {
             continue;
         }
         let (offers, now) = cli.load(&options.which, true);
-        if now != files {
-            watch = Watch::new(now.clone());
-            files = now;
-        }
+        watch = Watch::new(now);
         let names = |offers: &[Offer]| offers.iter().map(Offer::name).collect::<Vec<_>>().join(", ");
         let replaced = offers.and_then(|offers| {
             let names = names(&offers);
@@ -48,7 +45,9 @@ pub(super) async fn on_change(
         let _ = match replaced {
             Ok(names) => writeln!(io::stderr(), "The file has changed and was read again. Agents: {names}."),
             Err(error) => {
-                writeln!(io::stderr(), "error: {error}\nThe file has changed; the agents stay as they were.")
+                let error = error.to_string();
+                let stay = "The file has changed; the agents stay as they were.";
+                writeln!(io::stderr(), "error: {}\n{stay}", clean(&error))
             }
         };
     }

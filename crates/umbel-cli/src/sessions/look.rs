@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use umbel::{Clock, Event, EventFilter, List, Result, Runner, Session, SessionKey, SystemClock};
 
-use crate::style::clean;
+use crate::style::{clean, clean_line};
 
 /// The longest a title gets.
 const TITLE: usize = 60;
@@ -32,7 +32,7 @@ impl Listed {
     pub(crate) fn line(&self, id_width: usize) -> String {
         let title = self.title.as_deref().unwrap_or("(nothing said yet)");
         let waits = if self.waiting { ", waits for you" } else { "" };
-        let (id, when) = (&self.id, ago(self.updated_at));
+        let (id, when) = (clean_line(&self.id), ago(self.updated_at));
         format!("{id:<id_width$}  {when:<12}  {:>4} events  {title}{waits}", self.events)
     }
 }

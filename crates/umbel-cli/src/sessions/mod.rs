@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 
 use self::look::Listed;
 use crate::agents::Ready;
-use crate::args::{self, Kept, Which, bad_usage};
+use crate::args::{self, Kept, STORE, Which, bad_usage};
 use crate::screen::Screen;
 use crate::style::Style;
 use crate::{Cli, STOPPED};
@@ -118,7 +118,11 @@ pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
 }
 
 async fn list(cli: &Cli, options: &List) -> io::Result<ExitCode> {
-    let listed = options.kept.listed(cli, &options.which).await?.1;
+    // Nobody has named a store, and nothing was said yet.
+    let listed = match options.kept.store == STORE && args::must_be_there(STORE).is_err() {
+        true => Vec::new(),
+        false => options.kept.listed(cli, &options.which).await?.1,
+    };
     let mut out = io::stdout().lock();
     if options.json {
         serde_json::to_writer_pretty(&mut out, &listed)?;
@@ -155,6 +159,7 @@ async fn show(cli: &Cli, options: &Show) -> io::Result<ExitCode> {
 }
 
 async fn export(cli: &Cli, options: &Export) -> io::Result<ExitCode> {
+    args::must_be_there(&options.kept.store)?;
     let only = match &options.id {
         Some(id) => Some(one(&options.kept.listed(cli, &options.which).await?.1, id)?.key.clone()),
         None => None,
@@ -205,6 +210,9 @@ fn sure(meant: &[&Listed]) -> io::Result<bool> {
 
 /// The conversation that is meant: its id, or the first letters of it.
 fn one<'a>(listed: &'a [Listed], id: &str) -> io::Result<&'a Listed> {
+    if id.is_empty() {
+        return Err(bad_usage("an id is empty: `umbel sessions list` shows those there are"));
+    }
     let exact: Vec<&Listed> = listed.iter().filter(|one| one.id == id).collect();
     let begins: Vec<&Listed> = listed.iter().filter(|one| one.id.starts_with(id)).collect();
     match (exact.as_slice(), begins.as_slice()) {
@@ -221,6 +229,7 @@ fn one<'a>(listed: &'a [Listed], id: &str) -> io::Result<&'a Listed> {
 impl Kept {
     /// The agents that are meant, all of them if none is named, and their conversations with the user.
     async fn listed(&self, cli: &Cli, which: &Which) -> io::Result<(Vec<Ready>, Vec<Listed>)> {
+        args::must_be_there(&self.store)?;
         let stores = args::open(&self.store).await?;
         let offers = match which.agent {
             Some(_) => vec![cli.offer(which, false)?],

@@ -250,3 +250,81 @@ fn a_pipe_may_have_events_in_the_place_of_text() {
     assert!(text.starts_with("Booked: 2 nights in Rome"), "{text}");
     assert!(err.contains("booking asks you to approve"), "words for people go elsewhere: {err}");
 }
+
+#[test]
+fn help_does_not_show_what_the_environment_holds() {
+    for command in ["serve", "chat", "run", "explain", "eval", "replay", "record", "doctor"] {
+        let mut umbel = Command::new(env!("CARGO_BIN_EXE_umbel"));
+        for variable in ["UMBEL_STORE", "UMBEL_MODEL", "UMBEL_AGENTS"] {
+            umbel.env(variable, "postgres://ann:hunter2@db/umbel");
+        }
+        let help = umbel.args([command, "--help"]).output().unwrap();
+        let help = String::from_utf8(help.stdout).unwrap();
+        assert!(help.contains("UMBEL_MODEL") && !help.contains("hunter2"), "{help}");
+    }
+}
+
+#[test]
+fn an_empty_id_is_no_conversation() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(umbel(folder.path(), &["run", "--session", "one", "hi"]).0, Some(0));
+    for args in [&["delete", "", "--yes"][..], &["show", ""], &["export", ""]] {
+        let (code, out, err) = umbel(folder.path(), &[&["sessions"], args].concat());
+        assert!(code == Some(2) && out.is_empty() && err.contains("an id is empty"), "{args:?}: {err}");
+    }
+    assert!(umbel(folder.path(), &["sessions", "list"]).1.contains("one"));
+}
+
+#[test]
+fn a_store_that_is_not_there_is_not_made_by_looking_into_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for args in
+        [&["export"][..], &["export", "one"], &["list"], &["show", "one"], &["delete", "one", "--yes"]]
+    {
+        let args = [&["sessions"], args, &["--store", "sqlite:none.db"]].concat();
+        let (code, out, err) = umbel(folder.path(), &args);
+        assert!(code == Some(2) && out.is_empty() && err.contains("no store at none.db"), "{args:?}: {err}");
+    }
+    assert_eq!(umbel(folder.path(), &["sessions", "export"]).0, Some(2));
+    assert_eq!(umbel(folder.path(), &["sessions", "list", "--json"]).1, "[]\n");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn files_with_conversations_are_for_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let suite = "[[case]]\nname = \"hi\"\n[[case.turn]]\nuser = \"hi\"\n";
+    std::fs::write(folder.path().join("suite.toml"), suite).unwrap();
+    let store = ["--store", "sqlite:new.db"];
+    assert_eq!(umbel(folder.path(), &[&["run", "--session", "one", "hi"], &store[..]].concat()).0, Some(0));
+    let save = ["replay", "--session", "one", "--save", "saved.json"];
+    let (_, _, err) = umbel(folder.path(), &[&save, &store[..]].concat());
+    assert!(err.is_empty(), "{err}");
+    let (_, _, err) = umbel(folder.path(), &["eval", "suite.toml", "--json", "results.json"]);
+    assert!(folder.path().join("results.json").exists(), "{err}");
+    let record = ["record", "--model", "http://127.0.0.1:1/v1#m", "--tape", "tape.json", "hi"];
+    umbel(folder.path(), &record);
+    for file in ["new.db", "saved.json", "results.json", "tape.json"] {
+        let mode = std::fs::metadata(folder.path().join(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file}");
+    }
+}
+
+#[test]
+fn a_password_in_the_address_of_a_model_is_not_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    for args in [&["doctor"][..], &["doctor", "--json"], &["explain"]] {
+        let told = Command::new(env!("CARGO_BIN_EXE_umbel"))
+            .args(args)
+            .current_dir(folder.path())
+            .env_clear()
+            .env("OPENAI_BASE_URL", "http://ann:hunter2@localhost:1/v1")
+            .output()
+            .unwrap();
+        let (out, err) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+        assert!(!out.contains("hunter2") && !err.contains("hunter2"), "{args:?}: {out}{err}");
+        assert!(args != ["doctor"] || out.contains("http://localhost:1/v1#default"), "{out}");
+    }
+}

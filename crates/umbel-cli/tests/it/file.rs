@@ -17,11 +17,14 @@ fn agent(answer: &str) -> String {
 }
 
 fn ask(served: &Served, thread: &str) -> String {
-    let body = format!(
+    served.ask("POST /helper", &[], &message(thread))
+}
+
+fn message(thread: &str) -> String {
+    format!(
         "{{\"threadId\": \"{thread}\", \"runId\": \"r-{thread}\", \"messages\": [\
          {{\"id\": \"m-{thread}\", \"role\": \"user\", \"content\": \"hi\"}}]}}"
-    );
-    served.ask("POST /helper", &[], &body)
+    )
 }
 
 #[test]
@@ -90,4 +93,118 @@ fn a_file_that_changes_is_read_again_and_a_bad_one_is_not_taken_over() {
     std::fs::write(&file, agent("And the third.")).unwrap();
     assert!(told.any(|line| line == "The file has changed and was read again. Agents: helper."));
     assert!(ask(&served, "t4").contains("third"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_program_beside_the_file_runs_wherever_one_stands() {
+    let folder = tempfile::tempdir().unwrap();
+    let project = folder.path().join("project");
+    std::fs::create_dir_all(project.join("bin")).unwrap();
+    std::os::unix::fs::symlink("/bin/echo", project.join("bin/say")).unwrap();
+    let source = "[agents.helper]\ntools = [\"t\"]\nscript = [{ call = \"t\" }, \"Done.\"]\n\
+                  [tools.t]\nkind = \"command\"\nprogram = \"bin/say\"\nargs = [\"it runs\"]\n";
+    std::fs::write(project.join("agents.toml"), source).unwrap();
+    let ran = Command::new(env!("CARGO_BIN_EXE_umbel"))
+        .args(["run", "--json", "--allow-commands", "--agents", "project/agents.toml", "go"])
+        .current_dir(folder.path())
+        .env("UMBEL_STORE", "memory:")
+        .env("UMBEL_MODEL", "script")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&ran.stdout).contains("it runs"), "{ran:?}");
+}
+
+#[test]
+fn what_a_model_says_does_not_steer_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agents.toml");
+    let source = r#"
+        [agents.helper]
+        script = [{ call = "x\u001b[2J\nerror: y", args = { "a\u202eb" = 1 } }, "Done \u001b[1mnow."]
+    "#;
+    std::fs::write(&file, source).unwrap();
+    let ran = umbel(&["run", "go"], &file);
+    let told = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(told.starts_with("→ x\u{fffd}[2J error: y(a\u{fffd}b: 1)\n"), "{told:?}");
+    // A program gets the answer as it is.
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "Done \x1b[1mnow.\n");
+}
+
+/// An agent whose tool writes down its process and goes on for long.
+#[cfg(target_os = "linux")]
+fn slow(folder: &Path) -> std::path::PathBuf {
+    let file = folder.join("agents.toml");
+    let source = "[agents.helper]\ntools = [\"t\"]\nscript = [{ call = \"t\" }, \"Done.\"]\n\
+                  [tools.t]\nkind = \"command\"\nprogram = \"sh\"\ntimeout = 300\n\
+                  args = [\"-c\", \"echo $$ > pid.new; mv pid.new pid; exec sleep 300\"]\n";
+    std::fs::write(&file, source).unwrap();
+    file
+}
+
+/// Waits until something is so.
+#[cfg(target_os = "linux")]
+fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = std::time::Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// Whether a process has ended. One that nobody has asked about yet has no command line any more.
+#[cfg(target_os = "linux")]
+fn has_ended(pid: &str) -> bool {
+    let process = Path::new("/proc").join(pid.trim()).join("cmdline");
+    std::fs::read(process).unwrap_or_default().is_empty()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_program_of_a_tool_ends_when_the_server_is_told_to_stop_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = slow(folder.path());
+    let mut served = Served::start(&["--port", "0", "--allow-commands", file.to_str().unwrap()]);
+    let _stream = served.send("POST /helper", &[], &message("t"));
+    let pid = wait("the tool begins", || std::fs::read_to_string(folder.path().join("pid")).ok());
+    assert!(!has_ended(&pid));
+    // Two signals at the same moment may count as one.
+    let status = wait("the server ends", || {
+        served.signal("-TERM");
+        served.child.try_wait().unwrap()
+    });
+    assert_eq!(status.code(), Some(130));
+    wait("the tool ends", || has_ended(&pid).then_some(()));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_program_of_a_tool_ends_when_the_command_is_told_to_stop() {
+    use std::io::Write;
+    for (args, signal) in
+        [(&["run", "go"][..], "INT"), (&["run", "go"], "TERM"), (&["chat"], "INT"), (&["chat"], "TERM")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let file = slow(folder.path());
+        let mut child = Command::new(env!("CARGO_BIN_EXE_umbel"))
+            .args(args)
+            .args(["--allow-commands", "--store", "memory:", "--agents"])
+            .arg(&file)
+            .env("UMBEL_MODEL", "script")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let _ = input.write_all(b"go\n");
+        let pid = wait("the tool begins", || std::fs::read_to_string(folder.path().join("pid")).ok());
+        let told = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
+        assert!(told.success());
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{args:?} {signal}");
+        wait("the tool ends", || has_ended(&pid).then_some(()));
+    }
 }

@@ -39,7 +39,7 @@ impl Served {
         answer
     }
 
-    fn send(&self, line: &str, headers: &[&str], body: &str) -> TcpStream {
+    pub(crate) fn send(&self, line: &str, headers: &[&str], body: &str) -> TcpStream {
         let address = self.address();
         let mut stream = TcpStream::connect(&address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -53,7 +53,7 @@ impl Served {
         stream
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
