@@ -133,8 +133,8 @@ type SessionsActions = {
   onAgent: (agent: AgentInfo) => void;
   onOpen: (threadId: string) => void;
   onNew: () => void;
-  onDeleted: (threadId: string) => void;
-  onRunning: (threadId: string) => void;
+  onDeleted: (agent: AgentInfo, threadId: string) => void;
+  onListed: (agent: AgentInfo, thread: ThreadInfo) => void;
   live: () => Iterable<Session>;
   link: (threadId: string) => string;
 };

@@ -9,6 +9,13 @@ const ITS_END = /Say `?book 3 nights in Lisbon`?\./;
 /** What the browser itself says of a connection that broke. */
 const BROKEN = /net::ERR_|Failed to load resource/;
 
+/** Lets a page read its list of sessions, as it does every ten seconds. */
+async function looksAgain(page) {
+  const read = page.waitForResponse((response) => /\/threads\?/.test(response.url()) && response.ok());
+  await page.evaluate(() => window.dispatchEvent(new Event("focus")));
+  await (await read).finished();
+}
+
 export const connections = {
   async "a stream that is cut is taken up again, and nothing is lost or doubled"(studio) {
     studio.excused = BROKEN;
@@ -63,6 +70,44 @@ export const connections = {
     await hears(page, ITS_END);
     await rests(page);
     assert.equal(await conversation(page), whole);
+  },
+
+  async "a short run on one page is seen on another that shows the same session"(studio) {
+    const first = await studio.open("guide");
+    await say(first, "weather in Rome");
+    await hears(first, /Rome: /);
+    await rests(first);
+    const thread = new URL(first.url()).hash.split("/")[2];
+    const second = await studio.open(`guide/${thread}`);
+    await hears(second, /Rome: /);
+    await looksAgain(second);
+    await say(first, "weather in Oslo");
+    await hears(first, /Oslo: /);
+    await rests(first);
+    await looksAgain(second);
+    await hears(second, /Oslo: /);
+    assert.equal(await second.getByTestId("user-message").count(), 2);
+  },
+
+  async "a message that did not get through is sent when somebody tries again"(studio) {
+    studio.excused = BROKEN;
+    const page = await studio.open("guide");
+    // No pauses: a person would wait for a minute.
+    await page.evaluate(() => {
+      const wait = window.setTimeout;
+      window.setTimeout = (run, ms, ...more) => wait(run, Math.min(ms ?? 0, 5), ...more);
+    });
+    studio.proxy.down();
+    try {
+      await say(page, "weather in Rome");
+      await page.locator("[data-testid=connection][data-state=lost]").waitFor();
+    } finally {
+      studio.proxy.up();
+    }
+    await page.getByTestId("connection").getByRole("button", { name: "Try again" }).click();
+    await hears(page, /Rome: /);
+    await rests(page);
+    assert.equal(await page.getByTestId("user-message").count(), 1);
   },
 
   async "a question that is open is there after a reload"(studio) {

@@ -59,6 +59,21 @@ export const panes = {
     await page.getByTestId("prompt").getByText("weather in Paris").first().waitFor();
   },
 
+  async "trace: all bars are drawn on the same scale, however much stands beside them"(studio) {
+    const page = await studio.page({}, studio.proxy.address);
+    await page.route(/\/trace\?/, async (route) => {
+      const trace = await (await route.fetch()).json();
+      for (const span of trace.spans.filter((one) => one.kind === "model")) {
+        span.usage = { input: 1_234_567_890, output: 7_654_321 };
+      }
+      await route.fulfill({ json: trace });
+    });
+    await page.goto(`${studio.proxy.address}/studio/#/guide/tour/trace`);
+    await page.locator("[data-testid=trace] .span-time").filter({ hasText: "1242222211 tok" }).first().waitFor();
+    const lanes = await page.locator("[data-testid=trace] .span-lane").evaluateAll((all) => all.map((one) => one.getBoundingClientRect()).map(({ left, width }) => `${left} ${width}`));
+    assert.equal(new Set(lanes).size, 1, lanes.join(", "));
+  },
+
   async "trace: a live run is recorded, with tokens where models tell them"(studio) {
     const page = await studio.open("guide");
     await pane(page, "trace");

@@ -50,12 +50,25 @@ test("markup is text", () => {
 });
 
 test("links that run something lead nowhere", () => {
-  for (const href of ["javascript:alert(1)", "JAVASCRIPT:x", "data:text/html,x", "vbscript:x", "file:///etc"]) assert.ok(!isSafe(href), href);
+  for (const href of ["javascript:alert(1)", "JAVASCRIPT:x", "data:text/html,x", "vbscript:x", "file:///etc", "java\nscript:x", " javascript:x", "crate::run"]) assert.ok(!isSafe(href), href);
   for (const href of ["https://x.org", "mailto:a@b", "#a", "b.md", "../c"]) assert.ok(isSafe(href), href);
 });
 
 test("headings have names", () => {
   assert.equal(slug(parse("# Streams that are `taken up` again!")[0].inlines), "streams-that-are-taken-up-again");
+});
+
+test("signs that close a heading are not part of it", () => {
+  assert.deepEqual(["# a ##", "#  a  # ", "# C#", "# #", "# a # b"].map((text) => plain(parse(text)[0].inlines)), ["a", "a", "C#", "", "a # b"]);
+});
+
+test("no line is long enough to hold the page up", () => {
+  const blank = " ".repeat(20_000);
+  for (const line of [`# a${blank}b`, `#${blank}#${blank}b`, `a|b\n${blank}-${blank}|${blank}b`, `\`\`\`${blank}\``, `${"~".repeat(20_000)}\``, `-${blank}-${blank}b`]) {
+    const began = performance.now();
+    parse(line);
+    assert.ok(performance.now() - began < 500, line.replaceAll(/(.)\1{9,}/g, "$1…"));
+  }
 });
 
 test("any text is read, fast and to its end", () => {

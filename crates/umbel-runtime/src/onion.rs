@@ -287,8 +287,15 @@ pub(crate) async fn on_output(
 ) -> Result<Option<Arc<Event>>> {
     // There are many previews, and each alone tells nothing.
     let detailed = if event.is_partial() { None } else { detailed(handlers) };
-    let handlers = detailed.as_deref().unwrap_or(handlers);
-    let mut event = event;
+    on_output_again(detailed.as_deref().unwrap_or(handlers), run, event).await
+}
+
+/// The same for an event of a run that is read later. That is no part of the run, so it leaves no spans in its trace.
+pub(crate) async fn on_output_again(
+    handlers: &[Arc<dyn Handler>],
+    run: &Run,
+    mut event: Arc<Event>,
+) -> Result<Option<Arc<Event>>> {
     for handler in handlers {
         match ask(run, &**handler, "on_output", || handler.on_output(run, event)).await? {
             Some(seen) => event = seen,

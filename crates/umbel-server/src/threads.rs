@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::{InputLimits, InputMark, event_of, interrupt_on_the_wire, messages};
 use umbel_core::store::Entries;
-use umbel_core::{Event, List, LogEntry, NewSession, Outcome, RunStep, SessionKey, Versions};
+use umbel_core::{Event, List, LogEntry, NewSession, Outcome, RunStep, SessionKey, StateScope, Versions};
 use umbel_runtime::SessionView;
 
 use crate::app::Offered;
@@ -170,6 +170,48 @@ fn invalid(message: &str) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "INVALID_INPUT", message)
 }
 
+/// The event without what it set for the user and the app: that is past, and what they have by now stays.
+fn of_the_session(event: Arc<Event>) -> Arc<Event> {
+    let is_own = |key: &String| StateScope::split(key).0 == StateScope::Session;
+    if event.state_delta().is_none_or(|delta| delta.keys().all(is_own)) {
+        return event;
+    }
+    let mut event = Arc::unwrap_or_clone(event);
+    if let Some(delta) = event.actions.as_mut().and_then(|actions| actions.state_delta.as_mut()) {
+        delta.retain(|key, _| is_own(key));
+    }
+    Arc::new(event)
+}
+
+/// The log up to so many events, with what is known of the runs there. A run that is cut in the middle is over.
+fn beginning(entries: Vec<LogEntry>, mut events: usize) -> Entries {
+    let (mut beginning, mut is_running) = (Entries::new(), false);
+    for entry in entries {
+        let entry = match entry {
+            LogEntry::Event(_) if events == 0 => break,
+            LogEntry::Event(event) => {
+                events -= 1;
+                // What is said to nobody is state that was set, before a run.
+                is_running |= !event.is_user() || event.content.is_some();
+                LogEntry::Event(of_the_session(event))
+            }
+            LogEntry::Record(step) => {
+                match &*step {
+                    RunStep::Ended { .. } => is_running = false,
+                    RunStep::Continued { .. } => is_running = true,
+                    _ => {}
+                }
+                LogEntry::Record(step)
+            }
+        };
+        beginning.push(entry);
+    }
+    if is_running {
+        beginning.push(RunStep::Ended { outcome: Outcome::Cancelled }.into());
+    }
+    beginning
+}
+
 /// `POST {agent}/threads/{thread}/fork`: a thread of its own that begins like this one, up to a message or an event.
 pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, Problem> {
     let Thread { offered, key, .. } = thread;
@@ -181,8 +223,7 @@ pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, 
     let runner = &offered.endpoint.runner;
     let news = runner.sessions().news(&key, Versions::default()).await?;
     let news = news.ok_or_else(|| Problem::not_found("thread"))?;
-    let events = events_of(news.entries);
-    let until = shared(&events, &body)?;
+    let until = shared(&events_of(news.entries.clone()), &body)?;
     let new = match body.get("threadId").and_then(Value::as_str) {
         Some(id) => {
             InputLimits::default().check_id(|| "threadId".to_owned(), id)?;
@@ -202,7 +243,7 @@ pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, 
         }
         made => made?,
     };
-    let entries: Entries = events.into_iter().take(until).map(LogEntry::Event).collect();
+    let entries = beginning(news.entries, until);
     if !entries.is_empty() {
         runner.sessions().commit(&forked, None, entries).await?;
     }

@@ -101,13 +101,19 @@ export function jsonForm(room, label, value, send, check, done) {
 		try {
 			const read = JSON.parse(field.value);
 			const wrong = check(read);
-			if (wrong) error.textContent = wrong;
-			else done(read);
+			if (wrong) {
+				error.textContent = wrong;
+				return;
+			}
+			// What is sent is sent once.
+			for (const button of form.querySelectorAll("button")) button.disabled = true;
+			done(read);
 		} catch (problem) {
 			error.textContent = `This is not JSON: ${/** @type {Error} */ (problem).message}`;
 		}
 	};
-	room.replaceChildren(h("form.json-form", { onsubmit: submit }, h("label.field-label", null, label, field), error, h("button.button.primary", { type: "submit" }, send)));
+	const form = h("form.json-form", { onsubmit: submit }, h("label.field-label", null, label, field), error, h("button.button.primary", { type: "submit" }, send));
+	room.replaceChildren(form);
 	field.focus();
 }
 

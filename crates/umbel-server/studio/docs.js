@@ -11,6 +11,7 @@ export class Docs {
 		/** @type {{ name: string, title: string }[]} */
 		this.pages = [];
 		this.shown = "";
+		this.asked = 0;
 		this.picker = h("select.field", { label: "Page", onchange: () => actions.onPage(this.picker.value) });
 		this.body = h("article.md.doc", { tabindex: "0", label: "Page", testid: "doc" });
 		this.element = h("div.pane.docs", null, h("div.pane-bar", null, this.picker), this.body);
@@ -18,6 +19,8 @@ export class Docs {
 
 	/** @param {string} detail the page, and behind `~` the heading */
 	async activate(detail) {
+		this.asked += 1;
+		const asked = this.asked;
 		try {
 			if (this.pages.length === 0) {
 				this.pages = await this.api.docs();
@@ -26,18 +29,22 @@ export class Docs {
 			const [wanted = "", anchor] = detail.split("~");
 			const first = this.pages.find((page) => page.name === "tutorial") ?? this.pages[0];
 			const name = wanted || this.shown || first?.name || "";
-			if (name !== this.shown) await this.load(name);
+			const text = name !== this.shown ? await this.api.page(name) : null;
+			// Somebody may want another page by now.
+			if (asked !== this.asked) return;
+			if (text !== null) this.draw(name, text);
 			this.picker.value = name;
 			const heading = anchor ? this.body.querySelector(`[data-anchor="${CSS.escape(anchor)}"]`) : null;
 			if (heading) heading.scrollIntoView({ block: "start" });
 		} catch (error) {
+			if (asked !== this.asked) return;
+			this.shown = "";
 			replace(this.body, h("p", null, `The page could not be read: ${words(error)}`));
 		}
 	}
 
-	/** @param {string} name */
-	async load(name) {
-		const text = await this.api.page(name);
+	/** @param {string} name @param {string} text */
+	draw(name, text) {
 		this.shown = name;
 		this.body.replaceChildren();
 		const page = h("div");

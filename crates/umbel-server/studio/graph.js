@@ -15,8 +15,10 @@ export class GraphPane extends Pane {
 	constructor(api) {
 		super(h("div.pane"), ["talk", "ended"]);
 		this.api = api;
-		this.path = "";
 		this.root = "";
+		this.asked = 0;
+		/** What is drawn. */
+		this.drawn = "";
 		/** @type {AgentNode[]} */
 		this.agents = [];
 		this.chosen = "";
@@ -38,14 +40,20 @@ export class GraphPane extends Pane {
 	async load() {
 		const agent = this.session?.agent;
 		if (!agent) return;
-		if (agent.path !== this.path) {
-			try {
-				const graph = await this.api.graph(agent);
-				[this.path, this.root, this.agents] = [agent.path, graph.root, /** @type {AgentNode[]} */ (graph.agents)];
-				this.draw();
-			} catch (error) {
-				return replace(this.canvas, h("p.muted.pad", null, `The agents could not be read: ${words(error)}`));
-			}
+		this.asked += 1;
+		const asked = this.asked;
+		try {
+			const graph = await this.api.graph(agent);
+			// Somebody may have chosen another agent meanwhile.
+			if (asked !== this.asked) return;
+			const drawn = JSON.stringify(graph);
+			[this.root, this.agents] = [graph.root, /** @type {AgentNode[]} */ (graph.agents)];
+			if (drawn !== this.drawn) this.draw();
+			this.drawn = drawn;
+		} catch (error) {
+			if (asked !== this.asked) return;
+			this.drawn = "";
+			return replace(this.canvas, h("p.muted.pad", null, `The agents could not be read: ${words(error)}`));
 		}
 		this.choose(this.agents.some((one) => one.name === this.chosen) ? this.chosen : this.root);
 	}

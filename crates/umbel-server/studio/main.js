@@ -33,9 +33,9 @@ const sessions = new Sessions(api, {
 	onAgent: (agent) => go({ agent: nameOf(agent), thread: newThread() }),
 	onOpen: (thread) => go({ thread }),
 	onNew: () => newSession(),
-	onDeleted: (thread) => forget(thread),
-	// A run that was begun elsewhere is followed, too.
-	onRunning: (thread) => void (current?.threadId === thread && current.isIdle && current.open()),
+	onDeleted: (agent, thread) => forget(agent, thread),
+	// What happens elsewhere is followed, too.
+	onListed: (agent, thread) => void (current?.agent === agent && current.threadId === thread.threadId && current.heardOf(thread)),
 	live: () => open.values(),
 	link: (thread) => writeRoute({ ...here(), thread, detail: "" }),
 });
@@ -80,14 +80,14 @@ function newSession() {
 	composer.focus();
 }
 
-/** @param {string} thread */
-function forget(thread) {
-	const session = [...open.values()].find((one) => one.threadId === thread);
-	if (session) {
-		session.close();
-		open.delete(keyOf(session.agent, thread));
-	}
-	if (thread === here().thread) newSession();
+/** Agents may have threads of the same name. @param {AgentInfo} agent @param {string} thread */
+function forget(agent, thread) {
+	const key = keyOf(agent, thread);
+	const session = open.get(key);
+	if (!session) return;
+	session.close();
+	open.delete(key);
+	if (session === current) newSession();
 }
 
 /** @param {{ messageId?: string, eventId?: string, before?: boolean }} until @returns {Promise<string | null>} */

@@ -28,10 +28,11 @@ export function parse(text, depth = 0) {
 /** @param {string[]} lines @param {number} at @param {number} depth @returns {[Omit<Block, "raw">, number]} */
 function readBlock(lines, at, depth) {
 	const line = lines[at] ?? "";
-	const fence = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/.exec(line);
+	// No two parts of a pattern may take the same signs: a long line would be tried in every way there is to share them.
+	const fence = /^ {0,3}(`{3,}|~{3,}(?!~))([^`]*)$/.exec(line);
 	if (fence) return readCode(lines, at, fence[1] ?? "```", (fence[2] ?? "").trim());
-	const heading = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/.exec(line);
-	if (heading) return [{ type: "heading", level: (heading[1] ?? "").length, inlines: inlines(heading[2] ?? "") }, at + 1];
+	const heading = /^ {0,3}(#{1,6})\s(.*)$/.exec(line);
+	if (heading) return [{ type: "heading", level: (heading[1] ?? "").length, inlines: inlines(title(heading[2] ?? "")) }, at + 1];
 	if (/^ {0,3}([-*_])\s*(\1\s*){2,}$/.test(line)) return [{ type: "rule" }, at + 1];
 	if (/^ {0,3}>/.test(line) && depth < DEPTH) {
 		let end = at;
@@ -45,6 +46,14 @@ function readBlock(lines, at, depth) {
 	let end = at + 1;
 	while (end < lines.length && !endsParagraph(lines, end)) end += 1;
 	return [{ type: "paragraph", inlines: inlines(lines.slice(at, end).join("\n")) }, end];
+}
+
+/** What a heading says, without the signs that may close it. @param {string} text */
+function title(text) {
+	const said = text.trim();
+	let end = said.length;
+	while (said[end - 1] === "#") end -= 1;
+	return end === 0 || /\s/.test(said[end - 1] ?? "") ? said.slice(0, end).trimEnd() : said;
 }
 
 /** @param {string[]} lines @param {number} at */
@@ -108,8 +117,8 @@ function belongsToItem(lines, at, indent) {
 
 /** @param {string[]} lines @param {number} at */
 function isTable(lines, at) {
-	const under = lines[at + 1] ?? "";
-	return (lines[at] ?? "").includes("|") && under.includes("-") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(under) && under.includes("|");
+	const under = (lines[at + 1] ?? "").trim();
+	return (lines[at] ?? "").includes("|") && under.includes("|") && /^\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?$/.test(under);
 }
 
 /** @param {string[]} lines @param {number} at @returns {[Omit<Block, "raw">, number]} */
@@ -208,9 +217,9 @@ function readMark(text, at, depth) {
 	return null;
 }
 
-/** Where a link may lead: other pages by name, and the web. Anything else is shown as text. @param {string} href */
+/** Where a link may lead: the web, mail, places of this page, and names. Anything else is shown as text. @param {string} href */
 export function isSafe(href) {
-	return /^(https?:|mailto:|#)/i.test(href) || !/^[a-z][a-z0-9+.-]*:/i.test(href);
+	return /^(https?:|mailto:|#)/i.test(href) || !href.includes(":");
 }
 
 /** @type {Resolve} */
@@ -230,8 +239,8 @@ function drawInlines(list, resolve) {
 			case "del":
 				return h("del", null, inside());
 			case "link": {
-				const href = inline.href && isSafe(inline.href) ? resolve(inline.href) : null;
-				if (href === null) return h("span", null, inside());
+				const href = resolve(inline.href ?? "");
+				if (href === null || !isSafe(href)) return h("span", null, inside());
 				const isOutside = /^https?:/i.test(href);
 				return h("a", { href, target: isOutside ? "_blank" : null, rel: isOutside ? "noopener noreferrer" : null }, inside());
 			}

@@ -27,7 +27,8 @@ export class Prompt extends Pane {
 
 	reset() {
 		[this.run, this.step] = ["", 0];
-		this.known.clear();
+		// What is on its way goes where it was asked for.
+		this.known = new Map();
 	}
 
 	/** @param {Topic} topic */

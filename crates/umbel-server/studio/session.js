@@ -62,6 +62,10 @@ export class Session {
 		this.answers = new Map();
 		/** What a person made of the state, to be sent with the next message. @type {Record<string, any> | undefined} */
 		this.editedState = undefined;
+		/** What was sent to begin a run of which nothing came yet: nobody knows whether it began. @type {Record<string, any> | null} */
+		this.unheard = null;
+		/** How the list said the session stands; a time of 0 is not known. */
+		this.listed = { updatedAt: 0, running: false };
 		/** Whether the last run brought answers to questions. */
 		this.isAnswer = false;
 		/** Whether the log has the run that is under way: it tells of something. */
@@ -112,23 +116,53 @@ export class Session {
 
 	/** Reads the thread, and follows the run that it has. One that was made here, and in which nobody said anything, is not asked for. */
 	async open() {
+		this.failure = null;
 		this.isLoading = this.isKnown;
 		if (!this.isKnown) return this.talkChanged();
 		try {
-			const thread = await this.api.thread(this.agent, this.threadId);
-			if (thread.runningRunId) await this.takeUp(thread, thread.runningRunId);
-			else this.show(thread);
+			await this.readThread();
 		} catch (error) {
 			const isNew = error instanceof Problem && error.status === 404;
-			if (isNew) this.isKnown = false;
+			if (isNew) [this.isKnown, this.talk.run] = [false, null];
 			else this.failure = words(error);
 			this.isLoading = false;
 			this.talkChanged();
 		}
 	}
 
+	/** Takes over what the server has. A run that began here meanwhile knows better. */
+	async readThread() {
+		const { run } = this.talk;
+		const thread = await this.api.thread(this.agent, this.threadId);
+		const before = thread.runningRunId ? await this.api.thread(this.agent, this.threadId, thread.runningRunId) : null;
+		if (this.talk.run !== run) {
+			this.isLoading = false;
+			this.talkChanged();
+		} else if (before && thread.runningRunId) await this.takeUp(thread, before, thread.runningRunId);
+		else this.show(thread);
+	}
+
+	/** Hears from the list how the session stands. What happened elsewhere is read, without a word. @param {ThreadInfo} thread */
+	async heardOf({ updatedAt, running = false }) {
+		if (!this.isIdle || this.failure || !this.isKnown) return;
+		const before = this.listed;
+		this.listed = { updatedAt, running };
+		const isNews = (running && !before.running) || (before.updatedAt !== 0 && before.updatedAt !== updatedAt);
+		if (!isNews) return;
+		try {
+			await this.readThread();
+			if (this.isLogWanted) await this.readLog();
+		} catch {
+			// The list is read again soon.
+			this.listed = before;
+		}
+	}
+
 	/** @param {Thread} thread */
 	show(thread) {
+		// The server has no run under way: one that was here has ended unseen. What came since is not of the run seen last.
+		const isPast = this.isRunning || thread.messages.at(-1)?.id !== this.talk.messages.at(-1)?.id;
+		if (isPast) this.talk.run = null;
 		seed(this.talk, thread);
 		const asked = new Set(thread.interrupts.map((one) => one.toolCallId));
 		this.talk.pending = unanswered(thread.messages).filter((call) => !asked.has(call.id) && knows(call.function.name)).map((call) => call.id);
@@ -140,9 +174,8 @@ export class Session {
 		this.answerOwnCalls();
 	}
 
-	/** The stream tells the run from its beginning, so only what was there before is shown at once. @param {Thread} thread @param {string} run */
-	async takeUp(thread, run) {
-		const before = await this.api.thread(this.agent, this.threadId, run);
+	/** The stream tells the run from its beginning, so only what was there before is shown at once. @param {Thread} thread @param {Thread} before @param {string} run */
+	async takeUp(thread, before, run) {
 		seed(this.talk, { messages: before.messages, state: thread.state });
 		this.talk.run = { runId: run, status: "running" };
 		this.isLoading = false;
@@ -161,8 +194,9 @@ export class Session {
 
 	/** Notes what a person decided. When all questions are decided, the run goes on. @param {string} id @param {Decision} decision */
 	async decide(id, decision) {
-		this.decisions.set(id, decision);
 		const open = this.talk.interrupts;
+		if (!open.some((one) => one.id === id)) return;
+		this.decisions.set(id, decision);
 		this.talkChanged();
 		for (const one of open) if (one.toolCallId) this.touchCall(one.toolCallId);
 		if (!open.every((one) => this.decisions.has(one.id))) return;
@@ -173,10 +207,11 @@ export class Session {
 
 	/** Answers a call of a tool that this client was asked to run. @param {string} callId @param {string} content */
 	async answerCall(callId, content) {
+		const { pending } = this.talk;
+		if (!pending.includes(callId)) return;
 		this.answers.set(callId, content);
 		this.touchCall(callId);
 		this.talkChanged();
-		const { pending } = this.talk;
 		if (!pending.every((id) => this.answers.has(id))) return;
 		const messages = pending.map((id) => ({ id: newId(), role: "tool", toolCallId: id, content: this.answers.get(id) ?? "" }));
 		this.answers.clear();
@@ -234,17 +269,28 @@ export class Session {
 		this.isAnswer = more.resume !== undefined;
 		this.isLogged = false;
 		talk.state = input.state ?? talk.state;
-		this.editedState = undefined;
 		talk.run = { runId, status: "running" };
 		talk.pending = [];
 		talk.interrupts = [];
 		talk.isReordered = true;
 		this.talkChanged();
 		this.emit("runs");
+		await this.begin(input);
+	}
+
+	/** The same input begins a run once, however often it is sent. @param {Record<string, any>} input */
+	async begin(input) {
+		this.unheard = input;
 		const { signal } = this.stopping;
 		const begin = () => this.api.begin(this.agent, input, signal);
-		const resume = (/** @type {string} */ last) => this.api.follow(this.agent, this.threadId, runId, last, signal);
-		await this.read(runId, begin, resume, false);
+		const resume = (/** @type {string} */ last) => this.api.follow(this.agent, this.threadId, input.runId, last, signal);
+		await this.read(input.runId, begin, resume, false);
+	}
+
+	/** The server answered: what was sent has arrived, and with it the state that a person made. */
+	heard() {
+		if (this.unheard && this.unheard.state === this.editedState) this.editedState = undefined;
+		this.unheard = null;
 	}
 
 	/**
@@ -261,6 +307,7 @@ export class Session {
 				onConnection: (state) => this.connect(state),
 				onFrame: ({ id, event }) => {
 					this.isKnown = true;
+					this.heard();
 					this.isLogged ||= !/^(RUN_STARTED|STATE_)/.test(event.type);
 					this.wire.push({ at: Date.now(), id, runId, event });
 					if (this.wire.length > KEPT) this.wire.splice(0, this.wire.length - KEPT);
@@ -277,6 +324,7 @@ export class Session {
 			if (signal.aborted) return;
 			if (error instanceof Problem) {
 				this.connect("idle");
+				this.unheard = null;
 				apply(this.talk, { type: "RUN_ERROR", message: error.message, code: error.code });
 			} else {
 				this.connect("lost");
@@ -289,6 +337,8 @@ export class Session {
 
 	async ended() {
 		this.decisions.clear();
+		// The list is about to tell of the run that was here, which is no news.
+		this.listed = { updatedAt: 0, running: true };
 		this.emit("ended");
 		this.answerOwnCalls();
 		if (this.isAnswer && this.talk.run?.status !== "finished" && this.talk.interrupts.length === 0) await this.readQuestions();
@@ -320,6 +370,7 @@ export class Session {
 	async reconnect() {
 		this.connect("reconnecting");
 		this.stopping = new AbortController();
+		if (this.unheard) return this.begin(this.unheard);
 		await this.open();
 		if (this.connection === "reconnecting") this.connect(this.failure ? "lost" : "idle");
 	}
@@ -382,16 +433,19 @@ export class Session {
 
 	async readLogNow() {
 		try {
-			for (;;) {
-				const page = await this.api.events(this.agent, this.threadId, this.log.at(-1)?.index);
+			/** @type {number | null | undefined} */
+			let after = this.log.at(-1)?.index;
+			do {
+				const page = await this.api.events(this.agent, this.threadId, after);
 				this.initialState = page.initialState ?? this.initialState;
 				for (const entry of page.events) {
 					this.places.set(entry.event.id, this.log.length);
 					for (const [id] of entry.event.customMetadata?.agui?.messages ?? []) this.places.set(id, this.log.length);
 					this.log.push(entry);
 				}
-				if (page.next === null || page.next === undefined || page.events.length === 0) break;
-			}
+				// A page may have nothing that is shown, and be followed by others.
+				after = page.next;
+			} while (after !== null && after !== undefined);
 			this.noteWaitingCalls();
 			// Now it is known who said what.
 			for (const { id, subagentRunId } of this.talk.messages) if (subagentRunId) this.talk.dirty.add(id);

@@ -87,7 +87,7 @@ export class Sessions {
 			if (asked !== this.asked) return;
 			this.threads = isMore ? [...this.threads, ...page.threads] : page.threads;
 			this.next = page.next ?? null;
-			for (const thread of page.threads) if (thread.running) this.actions.onRunning(thread.threadId);
+			for (const thread of page.threads) this.actions.onListed(agent, thread);
 			this.failure = "";
 		} catch (error) {
 			if (asked === this.asked) this.failure = `The sessions could not be read: ${words(error)}`;
@@ -140,7 +140,7 @@ export class Sessions {
 		try {
 			if (this.threads.includes(thread)) await this.api.deleteThread(agent, thread.threadId);
 			this.threads = this.threads.filter((one) => one.threadId !== thread.threadId);
-			this.actions.onDeleted(thread.threadId);
+			this.actions.onDeleted(agent, thread.threadId);
 			toast("The session is deleted.");
 		} catch (error) {
 			toast(`The session could not be deleted: ${words(error)}`, { kind: "bad" });

@@ -21,6 +21,12 @@ const LINGER: Duration = Duration::from_millis(500);
 /// Programs that take a text as commands.
 const SHELLS: [&str; 12] =
     ["ash", "bash", "cmd", "csh", "dash", "fish", "ksh", "powershell", "pwsh", "sh", "tcsh", "zsh"];
+/// Programs that start the one that is named behind them.
+const STARTERS: [&str; 3] = ["busybox", "env", "toybox"];
+/// Programs that take the text behind one of [`CODE`] as a program, without the number of their version.
+const INTERPRETERS: [&str; 7] = ["deno", "lua", "node", "perl", "php", "python", "ruby"];
+/// How interpreters are told that code follows.
+const CODE: [&str; 7] = ["-c", "-e", "-E", "-p", "-r", "--eval", "--print"];
 
 /// A program as a tool, in the making.
 ///
@@ -29,6 +35,9 @@ const SHELLS: [&str; 12] =
 ///
 /// A value that would begin an argument must not begin with `-`, so that it can never be taken for an option. Put `--`
 /// before it, if the program knows that; then it may.
+///
+/// Shells cannot have values, nor can the code of well-known interpreters. Other programs take a text as commands as well,
+/// such as `awk` and `find -exec`, and cannot all be known: give them no values there.
 ///
 /// ```
 /// use serde_json::json;
@@ -43,7 +52,7 @@ const SHELLS: [&str; 12] =
 ///     .unwrap();
 /// assert_eq!(count.spec().name, "count");
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Command {
     name: SmolStr,
     description: String,
@@ -120,7 +129,8 @@ impl Command {
         self
     }
 
-    /// How long it may take; 30 s. Then it is killed, with all that it started.
+    /// How long it may take; 30 s. Then it is killed, with all that it started and that did not leave its process group, as
+    /// `setsid` does.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.time = time;
         self
@@ -162,14 +172,12 @@ impl Command {
             Piece::Text(_) => None,
         });
         let known = self.schema.get("properties").and_then(Value::as_object);
-        if let Some(missing) = named.clone().find(|name| known.is_none_or(|known| !known.contains_key(*name)))
-        {
+        if let Some(missing) = named.find(|name| known.is_none_or(|known| !known.contains_key(*name))) {
             let why = format!("`{{{missing}}}` is not in its schema: describe it there, under `properties`");
             return Err(refuse(why));
         }
-        let stem = self.program.file_stem().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-        if SHELLS.contains(&stem.as_str()) && named.next().is_some() {
-            let why = "a shell would take what a model says for commands: name the program itself";
+        if takes_values_for_code(&self.program, &args) {
+            let why = "what a model says would be taken for commands or code: name the program itself";
             return Err(refuse(why.to_owned()));
         }
         let validator = jsonschema::validator_for(&self.schema)
@@ -180,6 +188,44 @@ impl Command {
         spec.timeout = Some(self.time + Duration::from_secs(5));
         Ok(CommandTool { spec, args, validator: Arc::new(validator), command: self })
     }
+}
+
+/// What is set for the program may be secret, so it is not shown.
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Command({}, {})", self.name, self.program.display())
+    }
+}
+
+/// Whether what a model says would be taken for commands or code, as far as that is known.
+fn takes_values_for_code(program: &Path, args: &[Vec<Piece>]) -> bool {
+    let stem = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let is_shell = |name: &str| SHELLS.contains(&name);
+    let is_interpreter = |name: &str| {
+        INTERPRETERS.contains(&name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-')))
+    };
+    let has_value = |pieces: &&Vec<Piece>| pieces.iter().any(|piece| matches!(piece, Piece::Argument(_)));
+    let text = |pieces: &Vec<Piece>| match pieces.as_slice() {
+        [Piece::Text(text)] => Some(text.clone()),
+        _ => None,
+    };
+    if !args.iter().any(|pieces| has_value(&pieces)) {
+        return false;
+    }
+    let mut programs = vec![stem(program)];
+    if STARTERS.contains(&stem(program).as_str()) {
+        let named = args.iter().find(|pieces| text(pieces).is_none_or(|text| !text.starts_with('-')));
+        if named.is_some_and(|pieces| has_value(&pieces)) {
+            return true;
+        }
+        programs.extend(args.iter().filter_map(text).map(|text| stem(Path::new(&text))));
+    }
+    let code = |pair: &[Vec<Piece>]| match pair {
+        [flag, code] => text(flag).is_some_and(|flag| CODE.contains(&flag.as_str())) && has_value(&code),
+        _ => false,
+    };
+    programs.iter().any(|name| is_shell(name))
+        || (programs.iter().any(|name| is_interpreter(name)) && args.windows(2).any(code))
 }
 
 /// A part of an argument.
@@ -375,7 +421,7 @@ impl Output {
     }
 }
 
-/// A program and all that it started. Dropped, they end.
+/// A program and all that it started, but for what left its process group. Dropped, they end.
 struct Group {
     #[cfg(unix)]
     leader: Option<rustix::process::Pid>,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use umbel_core::{Error, ErrorKind, Result, ToolError, ToolValue};
 
 use crate::guard::Guard;
-use crate::secret::{Secret, hide};
+use crate::secret::{Secret, hide, hide_in};
 
 /// How much a request may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,13 +174,13 @@ fn body_value(body: &[u8], kind: &str, is_cut: bool, secrets: &[Secret]) -> Valu
             .unwrap_or_default(),
         Err(_) => {
             let kind = if kind.is_empty() { "unknown type" } else { kind };
-            return Value::String(format!("({} bytes of {kind}, which is not text)", body.len()));
+            let words = format!("({} bytes of {kind}, which is not text)", body.len());
+            return Value::String(hide(&words, secrets, false));
         }
     };
-    let text = hide(text.to_owned(), secrets);
-    match serde_json::from_str(&text) {
-        Ok(json) if !is_cut => json,
-        _ => Value::String(text),
+    match serde_json::from_str(text) {
+        Ok(json) if !is_cut => hide_in(json, secrets),
+        _ => Value::String(hide(text, secrets, is_cut)),
     }
 }
 

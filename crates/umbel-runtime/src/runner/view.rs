@@ -88,13 +88,16 @@ impl Runner {
         let (parts, _) = parts_of(task);
         let mut seen = Vec::with_capacity(events.len());
         for event in events.iter() {
-            let Some(node) = team.tree.find(event.author()) else {
+            if event.is_user() {
                 seen.push(Some(event.clone()));
                 continue;
-            };
+            }
+            // An agent that has another name by now, or is of another team, had handlers too: those of all agents still
+            // hold.
+            let node = team.tree.find(event.author()).unwrap_or(team.tree.root());
             let run = Run::new(RunParts { id: event.run.clone(), ..parts.clone() }, node)?;
             let onion = &team.place(node)?.onion;
-            seen.push(onion::on_output(&onion.on_output, &run, event.clone()).await?);
+            seen.push(onion::on_output_again(&onion.on_output, &run, event.clone()).await?);
         }
         Ok(seen)
     }

@@ -6,7 +6,8 @@ use http::Method;
 use serde_json::{Value, json};
 use umbel::handlers::EventFilter;
 use umbel::{
-    AgentTool, Confirm, FunctionTool, LlmAgent, LoopAgent, Object, Parallel, Runner, Sequential, agent_fn,
+    AgentTool, Confirm, FunctionTool, InMemorySessions, LlmAgent, LoopAgent, Object, Parallel, Runner,
+    Sequential, agent_fn,
 };
 use umbel_server::{AgentEndpoint, Server};
 
@@ -183,6 +184,24 @@ async fn what_handlers_hide_and_what_is_internal_is_not_in_the_log_that_is_told(
         assert_eq!(json!(deltas.collect::<Vec<_>>()), keys);
         let first = if scoped { json!({"first": 1, "user:v": 3}) } else { json!({"first": 1}) };
         assert_eq!(log["initialState"], first);
+    }
+}
+
+#[tokio::test]
+async fn what_handlers_hide_stays_hidden_when_the_agent_that_said_it_is_gone() {
+    let sessions = Arc::new(InMemorySessions::new());
+    let server = |name: &str| {
+        let agent = LlmAgent::new(name).model(answers(|_| say("hidden")));
+        let hide = EventFilter::new().hide_if(|_, event| event.text() == "hidden");
+        let runner = Runner::builder("desk", agent).sessions(sessions.clone()).handler(hide);
+        Server::new().agent("/agent", AgentEndpoint::new(runner.build().unwrap()))
+    };
+    let host = serve(server("old")).await;
+    host.run(&input("t", "r", "go")).await;
+    host.service.replace(server("new")).unwrap();
+    for path in ["/agent/threads/t", "/agent/threads/t/events"] {
+        let told = get(&host, path).await.to_string();
+        assert!(told.contains("\"go\"") && !told.contains("hidden"), "{told}");
     }
 }
 

@@ -15,6 +15,7 @@ mod docs;
 mod faults;
 mod first_steps;
 mod fold;
+mod forking;
 mod ghosts;
 mod inspecting;
 mod jwt;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use http::Method;
 use serde_json::{Value, json};
 use tracing_subscriber::layer::SubscriberExt;
-use umbel::handlers::ModelRetry;
+use umbel::handlers::{EventFilter, ModelRetry};
 use umbel::layers::Timeout;
 use umbel::usage::{Money, Price, Prices};
 use umbel::{
@@ -433,4 +433,18 @@ async fn another_s_run_is_not_traced_and_neither_is_one_where_nobody_may_look() 
     closed.ask("ann", Method::POST, "/agent", &input("t", "r", "hello")).await.frames().await;
     let told = closed.ask("ann", Method::GET, "/agent/runs/r/trace", &Value::Null).await.json().await;
     assert_eq!(told["error"]["code"], "INSPECTION_OFF");
+}
+
+#[tokio::test]
+async fn reading_a_thread_later_is_no_part_of_its_runs() {
+    let hide = || EventFilter::new().hide_if(|_, event| event.text() == "nothing");
+    let (host, _) = hosts(|| Runner::builder("desk", talker("hi")).handler(hide())).await;
+    host.run(&input("t", "r", "Go")).await;
+    let before = trace(&host, "r").await;
+    assert_eq!(before["source"], "recorded");
+    assert!(tree(&before).iter().any(|line| line.ends_with("on_output")), "{before:#}");
+    for path in ["/agent/threads/t", "/agent/threads/t/events"] {
+        assert_eq!(host.get(path).await.status(), 200);
+    }
+    assert_eq!(trace(&host, "r").await, before);
 }

@@ -192,7 +192,8 @@ impl OpenApi {
     }
 
     /// Checks the document and makes the tools.
-    pub fn build(self) -> Result<OpenApiTools> {
+    pub fn build(mut self) -> Result<OpenApiTools> {
+        let lookup = self.lookup.take();
         let document = Document::new(&self.document)?;
         let mut names = BTreeSet::new();
         let (mut found, mut skipped) = (Vec::new(), Vec::new());
@@ -208,7 +209,12 @@ impl OpenApi {
             }
         }
         self.check_choice(&document)?;
-        let access = Arc::new(self.access(&document, found.iter().map(|(operation, _)| operation))?);
+        let guard = self.guard(&document, found.iter().map(|(operation, _)| operation))?;
+        let guard = match lookup {
+            Some(lookup) => lookup(guard),
+            None => guard,
+        };
+        let access = Arc::new(self.access(guard)?);
         let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
         for (operation, arguments) in found {
             let base = self.base(&document, &operation)?;
@@ -280,7 +286,12 @@ impl OpenApi {
         };
         let wrong = |why: &str| {
             let place = pointer.as_ref().map(|pointer| format!(" at {pointer}")).unwrap_or_default();
-            let message = format!("the server `{url}`{place} {why}");
+            // A name and a password may stand before the host, and must not be shown.
+            let shown = match (url.split_once("://"), url.rsplit_once('@')) {
+                (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+                _ => url.clone(),
+            };
+            let message = format!("the server `{shown}`{place} {why}");
             Error::new(ErrorKind::Build, message)
         };
         let parsed = Url::parse(&url)
@@ -294,12 +305,12 @@ impl OpenApi {
         Ok(parsed)
     }
 
-    /// What all operations share.
-    fn access<'a>(
+    /// Where the operations may ask.
+    fn guard<'a>(
         &self,
         document: &Document<'_>,
         operations: impl Iterator<Item = &'a Found<'a>>,
-    ) -> Result<Access> {
+    ) -> Result<Guard> {
         let mut guard = Guard::new(&self.hosts);
         for host in &self.private {
             guard = guard.allow_private(host);
@@ -318,6 +329,11 @@ impl OpenApi {
                 guard = guard.allow(&format!("{host}:{port}"));
             }
         }
+        Ok(guard)
+    }
+
+    /// What all operations share.
+    fn access(&self, guard: Guard) -> Result<Access> {
         let mut own = HeaderMap::new();
         for (name, value) in self.headers.iter().filter(|(name, _)| !name.is_empty()) {
             let (name, value) = header(name, value.reveal())?;

@@ -101,12 +101,24 @@ async fn arguments_are_held_against_the_schema() {
 fn what_cannot_be_safe_is_not_built() {
     let build = |command: Command| command.build().unwrap_err().message().to_owned();
     let x = || text_argument("x");
+    let command =
+        |program: &str, args: &[&str]| Command::new("c", "", program).args(args.to_vec()).schema(x());
     let cases = [
         (Command::new("c", "", ""), "has no program"),
         (Command::new("c", "", "{x}").schema(x()), "cannot be left to the model"),
-        (Command::new("c", "", "sh").args(["-c", "echo {x}"]).schema(x()), "a shell would take"),
-        (Command::new("c", "", "/bin/bash").args(["script", "{x}"]).schema(x()), "a shell would take"),
-        (Command::new("c", "", "cmd.EXE").args(["/c", "{x}"]).schema(x()), "a shell would take"),
+        (Command::new("c", "", "sh").args(["-c", "echo {x}"]).schema(x()), "would be taken for commands"),
+        (
+            Command::new("c", "", "/bin/bash").args(["script", "{x}"]).schema(x()),
+            "would be taken for commands",
+        ),
+        (command("env", &["bash", "-c", "{x}"]), "would be taken for commands"),
+        (command("/usr/bin/env", &["-i", "A=1", "/bin/sh", "-c", "{x}"]), "would be taken for commands"),
+        (command("env", &["-i", "{x}"]), "would be taken for commands"),
+        (command("busybox", &["sh", "-c", "{x}"]), "would be taken for commands"),
+        (command("python3.12", &["-c", "print('{x}')"]), "would be taken for commands"),
+        (command("node", &["--eval", "{x}"]), "would be taken for commands"),
+        (command("env", &["perl", "-e", "{x}"]), "would be taken for commands"),
+        (Command::new("c", "", "cmd.EXE").args(["/c", "{x}"]).schema(x()), "would be taken for commands"),
         (Command::new("c", "", "ls").args(["{y}"]).schema(x()), "`{y}` is not in its schema"),
         (Command::new("c", "", "ls").args(["{x"]), "`{x}` is not in its schema"),
         (Command::new("c", "", "ls").args(["{}"]), "holds no name"),
@@ -249,4 +261,22 @@ fn what_is_said_of_a_tool_is_in_its_spec() {
     assert!(other.read_only && matches!(other.confirm, Confirm::Always));
     let tool: Arc<dyn Tool> = Arc::new(Command::new("a", "", "true").build().unwrap());
     assert_eq!(tool.spec().name, "a");
+}
+
+#[test]
+fn programs_that_take_no_values_for_code_can_have_them() {
+    let command = |program: &str, args: &[&str]| {
+        Command::new("c", "", program).args(args.to_vec()).schema(text_argument("x")).build()
+    };
+    assert!(command("busybox", &["grep", "--", "{x}", "notes"]).is_ok());
+    assert!(command("python3", &["count.py", "{x}"]).is_ok());
+    assert!(command("grep", &["sh", "{x}"]).is_ok());
+    assert!(Command::new("c", "", "bash").args(["-c", "date"]).build().is_ok(), "no value, no harm");
+}
+
+#[test]
+fn what_is_set_for_a_program_is_not_shown() {
+    let command = Command::new("c", "", "date").env("KEY", "hunter2");
+    assert_eq!(format!("{command:?}"), "Command(c, date)");
+    assert!(!format!("{:?}", command.build().unwrap()).contains("hunter2"));
 }

@@ -1,11 +1,13 @@
 //! Services by their documents, asked for real.
 
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use umbel_core::{Confirm, Tool};
-use umbel_tools::{HttpLimits, OpenApi, OpenApiTools, Secret};
+use umbel_core::{BoxFuture, Confirm, Tool};
+use umbel_tools::{HttpLimits, Lookup, OpenApi, OpenApiTools, Secret};
 
 use crate::http::{Server, answer};
 use crate::{call_and_log, error};
@@ -156,6 +158,54 @@ async fn secrets_go_to_the_service_and_nowhere_else() {
     let (said, log) = call_and_log(tool(&gone, "get_pet"), json!({"id": "1"})).await;
     assert!(error(&said).starts_with("the connection failed"), "{said}");
     assert!(!log.contains("abcdef"), "{log}");
+}
+
+#[tokio::test]
+async fn secrets_that_come_back_in_another_form_or_cut_are_not_shown() {
+    let environment = |_: &str| Some("abc/DEF+ghi".to_owned());
+    let header = Secret::expand("Bearer ${TOKEN}", environment).unwrap();
+    for (kind, body) in [
+        ("application/json", r#"{"said": "abc\/DEF+ghi"}"#),
+        ("application/json", r#"{"abc\u002fDEF\u002bghi": 1}"#),
+        ("text/plain", "asked for /pets?key=abc%2FDEF%2Bghi"),
+        ("text/plain", "the token is abc/DEF+ghi"),
+        ("text/plain", "................................................................abc/DEF+ghi"),
+    ] {
+        let server = Server::start(move |_| answer(200, kind, body)).await;
+        let limits = HttpLimits { bytes: 70, ..HttpLimits::default() };
+        let service = service(&server).header("Authorization", header.clone()).limits(limits).build();
+        let (said, log) = call_and_log(tool(&service.unwrap(), "delete_pets_id"), json!({"id": "1"})).await;
+        assert_eq!(said["status"], 200);
+        for part in ["DEF", "abc/", "ghi"] {
+            assert!(!log.contains(part), "{body}: {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn names_are_looked_up_as_it_was_told() {
+    struct Here;
+    impl Lookup for Here {
+        fn lookup(&self, _: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+            Box::pin(async { Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]) })
+        }
+    }
+    let server = echo().await;
+    let host = format!("pets.invalid:{}", server.port);
+    let service = OpenApi::new(document(&format!("http://{host}"))).allow_private(host).lookup(Here);
+    let service = service.build().unwrap();
+    let (said, _) = call_and_log(tool(&service, "delete_pets_id"), json!({"id": "1"})).await;
+    assert_eq!(said["status"], 200, "{said}");
+}
+
+#[test]
+fn a_password_in_an_address_is_refused_and_not_shown() {
+    for server in
+        ["https://ann:hunter2@pets.example.org", "ftp://ann:hunter2@pets.example.org", "https://ann:hunter2@"]
+    {
+        let refused = OpenApi::new(document(server)).build().unwrap_err();
+        assert!(!refused.message().contains("hunter2"), "{}", refused.message());
+    }
 }
 
 #[tokio::test]

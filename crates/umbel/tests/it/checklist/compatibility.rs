@@ -219,6 +219,9 @@ impl Subscriber for Warnings {
 
 #[test]
 fn k3_mixing_both_forms_is_told_when_the_runner_is_built_and_in_explain() {
+    // While there is one subscriber in all, whoever reaches a place in the code first decides by the subscriber of its own
+    // thread whether that place is ever asked again. Other tests reach this one too, and have none.
+    let _second = tracing::Dispatch::new(Warnings(Notes::default()));
     let built = |agent: LlmAgent| {
         let notes = Notes::default();
         let notices = || Runner::new("app", agent.clone()).unwrap().explain().unwrap().remove(0).notes;
