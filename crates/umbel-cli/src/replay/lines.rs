@@ -125,3 +125,28 @@ fn take<T: serde::de::DeserializeOwned>(value: &mut Value, key: &str) -> Result<
     let inner = value.get_mut(key).map(Value::take).unwrap_or_else(none);
     serde_json::from_value(inner).map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_session_worked_for_the_one_of_its_own_app_and_user_alone() {
+        let line = |app: &str, user: &str, id: &str, parent: Option<(&str, &str)>| {
+            let parent = parent.map(|(user, id)| json!({"user": user, "id": id}));
+            json!({"line": "session", "app": app, "user": user, "id": id, "parent": parent}).to_string()
+        };
+        let text = [
+            line("a", "u", "s", None),
+            line("a", "u", "s/1", Some(("u", "s"))),
+            line("a", "v", "s/2", Some(("v", "s"))),
+            line("b", "u", "s/3", Some(("u", "s"))),
+        ];
+        let lines = Lines::read(&text.join("\n")).unwrap();
+        let whole = lines.whole(&lines.sessions[0], 0).unwrap();
+        let ids: Vec<&str> = whole.children.iter().map(|child| child.key.id()).collect();
+        assert_eq!(ids, ["s/1"]);
+    }
+}

@@ -97,8 +97,8 @@ async fn replay(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     }
     replayed.unknown.append(&mut replayed.unknown_requests);
     if !has_shared_state {
-        let what = "the state of the user and of the app: the file has none, and `umbel sessions export` without an id \
-                    writes it";
+        let what = "the state of the user and of the app: the file tells none; `umbel sessions export` without an id \
+                    writes what there is";
         replayed.unknown.push(what.to_owned());
     }
     if let Some(path) = &options.save {

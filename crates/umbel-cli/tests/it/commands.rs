@@ -97,6 +97,8 @@ fn an_answer_must_fit_its_schema() {
     std::fs::write(&schema, r#"{"type": "#).unwrap();
     let (code, _, err) = umbel(folder.path(), &["run", "--schema", "schema.json", "hi"]);
     assert!(code == Some(2) && err.contains("is not JSON"), "{err}");
+    let (code, _, err) = umbel(folder.path(), &["run", "--schema", "none.json", "hi"]);
+    assert!(code == Some(2) && err.contains("none.json"), "{err}");
 }
 
 #[test]
@@ -326,5 +328,40 @@ fn a_password_in_the_address_of_a_model_is_not_shown() {
         let (out, err) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
         assert!(!out.contains("hunter2") && !err.contains("hunter2"), "{args:?}: {out}{err}");
         assert!(args != ["doctor"] || out.contains("http://localhost:1/v1#default"), "{out}");
+    }
+}
+
+#[test]
+fn a_pipe_ends_with_how_the_last_answer_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let refuses = crate::model::says(None);
+    let booking = ["chat", "--agent", "booking"];
+    for (args, input, expected) in [
+        (booking.to_vec(), "book 2 nights in Rome\ny\n", 0),
+        (booking.to_vec(), "book 2 nights in Rome\n", 3),
+        ([&booking[..], &["--session", "open"]].concat(), "book 2 nights in Rome\n", 3),
+        // What was left open is asked again, and nobody answers again.
+        ([&booking[..], &["--session", "open"]].concat(), "", 3),
+        ([&booking[..], &["--session", "open"]].concat(), "y\n", 0),
+        (vec!["chat", "--model", &refuses], "hi\n", 1),
+        (vec!["chat", "--model", &refuses], "", 0),
+    ] {
+        let (code, out, err) = umbel_with(folder.path(), &args, input);
+        assert_eq!(code, Some(expected), "{args:?} {input:?}: {out}{err}");
+    }
+}
+
+#[test]
+fn an_export_that_nobody_reads_any_more_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(umbel(folder.path(), &["run", "--session", "one", "hi"]).0, Some(0));
+    for id in [&["one"][..], &[]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_umbel"));
+        command.args(["sessions", "export"]).args(id).current_dir(folder.path()).stdout(writer);
+        let output = command.env_remove("UMBEL_STORE").stderr(Stdio::piped()).spawn().unwrap();
+        let output = output.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     }
 }

@@ -121,6 +121,59 @@ fn the_report_is_written_as_json_and_compared_with_an_earlier_one() {
 }
 
 #[test]
+fn a_baseline_is_found_however_the_path_is_spelled_and_must_have_the_file() {
+    let folder = TempDir::new().unwrap();
+    std::fs::create_dir(folder.path().join("sub")).unwrap();
+    write(&folder, "cases.toml", &CASES.replace("Rome", "Paris"));
+    assert!(eval(folder.path(), &["cases.toml", "--json", "before.json"]).status.success());
+    write(&folder, "cases.toml", CASES);
+    write(&folder, "other.toml", CASES);
+    let whole = folder.path().join("cases.toml").display().to_string();
+    let code = |files: &[&str], baseline: &str| {
+        let args = [files, &["--baseline", baseline, "--min-pass", "0"]].concat();
+        let output = eval(folder.path(), &args);
+        (output.status.code(), out(&output) + &err(&output))
+    };
+    for path in ["cases.toml", "./cases.toml", "sub/../cases.toml", &whole] {
+        let (code, told) = code(&[path], "before.json");
+        assert!(code == Some(1) && told.contains("REGRESSION: rome"), "{path}: {told}");
+    }
+    let (other, told) = code(&["cases.toml", "other.toml"], "before.json");
+    assert!(other == Some(2) && told.contains("other.toml is not in the baseline before.json"), "{told}");
+    let (missing, told) = code(&["cases.toml"], "none.json");
+    assert!(missing == Some(2) && told.contains("none.json"), "{told}");
+}
+
+#[test]
+fn the_tape_of_a_judge_holds_what_it_said_of_all_files() {
+    let folder = TempDir::new().unwrap();
+    let judge = crate::model::says(Some(r#"{"reason": "It does.", "holds": true}"#));
+    for (name, rubric) in [("one.toml", "It greets."), ("two.toml", "It is short.")] {
+        let case = "[[case]]\nname = \"x\"\n[[case.turn]]\nuser = \"hi\"\n";
+        write(&folder, name, &format!("{case}rubrics = [\"{rubric}\"]\n"));
+    }
+    let both = ["one.toml", "two.toml", "--judge-tape", "tape.jsonl", "--judge", &judge];
+    for time in ["recorded", "played"] {
+        let output = eval(folder.path(), &both);
+        assert_eq!(output.status.code(), Some(0), "{time}: {output:?}");
+    }
+    let tape = std::fs::read_to_string(folder.path().join("tape.jsonl")).unwrap();
+    assert_eq!(tape.lines().count(), 2, "{tape}");
+    // It is the tape that answers the second time.
+    write(&folder, "tape.jsonl", "");
+    assert_eq!(eval(folder.path(), &both).status.code(), Some(1));
+}
+
+#[test]
+fn a_case_is_not_run_without_end() {
+    let folder = TempDir::new().unwrap();
+    write(&folder, "cases.toml", CASES);
+    let output = eval(folder.path(), &["cases.toml", "--runs", "4000000000"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(err(&output).contains("10000 are the most"), "{output:?}");
+}
+
+#[test]
 fn junit_is_xml_whatever_is_in_the_cases() {
     let folder = TempDir::new().unwrap();
     let odd = r#"
@@ -166,6 +219,23 @@ fn bad_files_say_where_and_what_to_do() {
         ("a.toml", format!("\n{named}tool = 3\n"), vec!["line 6", "tool", "`tools`"]),
         ("a.toml", format!("{named}tools_match = \"exactly\"\n"), vec!["line 5", "in_order"]),
         ("a.toml", format!("{named}response.regex = \"(\"\n"), vec!["line 2", "no regex"]),
+        // A tool of the same name is not the case.
+        (
+            "a.toml",
+            format!(
+                "[[case]]\nname = \"y\"\n{turn}tools = [{{ name = \"x\" }}]\n{named}response.regex = \"(\"\n"
+            ),
+            vec!["line 7: case `x`", "no regex"],
+        ),
+        (
+            "a.jsonl",
+            concat!(
+                "{\"name\": \"y\", \"turn\": [{\"user\": \"hi\", \"tools\": [{\"name\": \"x\"}]}]}\n",
+                "{\"name\": \"x\", \"turn\": [{\"user\": \"hi\", \"response\": {\"regex\": \"(\"}}]}\n"
+            )
+            .to_owned(),
+            vec!["line 2: case `x`", "no regex"],
+        ),
         ("a.toml", format!("{named}{named}"), vec!["line 6", "two cases", "another"]),
         ("a.toml", format!("{named}\n[gates]\nmin_pass = 3\n"), vec!["min_pass", "between 0 and 1"]),
         ("a.toml", format!("[gates.metrics]\nspeed = 1\n{named}"), vec!["line 2", "latency"]),
@@ -218,6 +288,20 @@ fn eval_sets_of_google_adk_are_read() {
         r#"{"criteria": {"tool_trajectory_avg_score": {"threshold": 1.0, "match_type": "ANY_ORDER"}}}"#,
     );
     assert_eq!(code(&set("Paris", "I do not know that city.")), Some(0), "answers are not measured then");
+    for (match_type, expected) in [
+        (json!("EXACT"), Some(0)),
+        (json!("IN_ORDER"), Some(0)),
+        (json!(2), Some(0)),
+        (json!("any_order"), Some(2)),
+        (json!("SOMEHOW"), Some(2)),
+        (json!(7), Some(2)),
+        (json!(true), Some(2)),
+    ] {
+        let criterion = json!({"threshold": 1.0, "match_type": match_type});
+        let config = json!({"criteria": {"tool_trajectory_avg_score": criterion}});
+        write(&folder, "test_config.json", &config.to_string());
+        assert_eq!(code(&set("Paris", "anything")), expected, "{match_type}");
+    }
     write(&folder, "test_config.json", r#"{"criteria": {"response_match_score": 0.0}}"#);
     assert_eq!(code(&set("Rome", "anything")), Some(0));
     write(&folder, "test_config.json", r#"{"criteria": {"hallucinations_v1": 0.5}}"#);

@@ -7,6 +7,7 @@ mod commands;
 mod conversation;
 mod evals;
 mod file;
+mod model;
 mod replays;
 mod serve;
 #[cfg(target_os = "linux")]

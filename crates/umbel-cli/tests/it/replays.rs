@@ -80,6 +80,17 @@ fn what_cannot_be_run_again_says_why() {
     std::fs::write(folder.path().join("odd.jsonl"), "{\"line\": \"event\"}\n").unwrap();
     std::fs::write(folder.path().join("none.jsonl"), "{}\n").unwrap();
     std::fs::write(folder.path().join("text.jsonl"), "hello\n").unwrap();
+    std::fs::create_dir(folder.path().join("folder")).unwrap();
+    let session = |id: &str, parent: Option<&str>| {
+        let parent = parent.map(|id| json!({"user": "u", "id": id}));
+        json!({"line": "session", "app": "guide", "user": "u", "id": id, "parent": parent}).to_string() + "\n"
+    };
+    let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+    write("twice.jsonl", session("a", None) + &session("a", Some("a")));
+    write("itself.jsonl", session("a", Some("a")));
+    write("one.jsonl", session("a", None));
+    let chain = (1..5000).map(|at| session(&at.to_string(), Some(&(at - 1).to_string())));
+    write("deep.jsonl", session("0", None) + &chain.collect::<String>());
     for (args, words) in [
         (vec!["replay"], "--session"),
         (vec!["replay", "--session", "one"], "no session `one`"),
@@ -87,6 +98,13 @@ fn what_cannot_be_run_again_says_why() {
         (vec!["replay", "odd.jsonl"], "line 1"),
         (vec!["replay", "none.jsonl"], "no line of an export"),
         (vec!["replay", "text.jsonl"], "line 1"),
+        (vec!["replay", "twice.jsonl"], "line 2: session `a` stands here for the second time"),
+        (vec!["replay", "itself.jsonl"], "it has 0 sessions"),
+        (vec!["replay", "itself.jsonl", "--session", "a"], "no session `a`"),
+        (vec!["replay", "deep.jsonl"], "more than 100 deep"),
+        (vec!["replay", "one.jsonl", "--against", "none.json"], "none.json"),
+        (vec!["replay", "one.jsonl", "--save", "folder"], "folder"),
+        (vec!["replay", "--session", "one", "--store", "sqlite:folder"], "folder"),
     ] {
         let output = umbel(folder.path(), &args, "");
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
@@ -149,4 +167,87 @@ async fn an_exported_session_is_compared_between_two_builds() {
     assert_eq!(ADDED.load(Ordering::SeqCst), 1, "only when it was recorded");
     is(run(cli("Add.", false), &["--session", key.id(), "--live-tools"]), ExitCode::SUCCESS);
     assert_eq!(ADDED.load(Ordering::SeqCst), 2);
+}
+
+/// An agent that calls another one as a tool, and both know the person.
+fn asking() -> Cli {
+    Cli::new(|_| {
+        let says = |text: &'static str| {
+            ScriptedModel::from_fn("demo", move |request| {
+                let told = request.instruction.text();
+                vec![Ok(umbel::Chunk::Text(format!("{text} {}", told.lines().next().unwrap_or_default())))]
+            })
+        };
+        let scout = LlmAgent::new("scout").instruction("{user:name} {app:place}").model(says("seen"));
+        let model = ScriptedModel::new("demo").call("scout", json!({"request": "look"})).text("Done.");
+        let boss = LlmAgent::new("boss").instruction("{user:name} {app:place}").model(model);
+        Ok(vec![Offer::new("boss", Runner::builder("boss", boss.tool(umbel::AgentTool::new(scout))))])
+    })
+}
+
+#[tokio::test]
+async fn a_file_has_the_sessions_of_agents_called_as_tools_and_the_state_of_user_and_app() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let store = format!("sqlite:{}", path("s.db"));
+    let state = json!({"user:name": "Ann", "app:place": "here"}).as_object().unwrap().clone();
+    let stores = umbel_stores::open(&store).await.unwrap();
+    let key = umbel::SessionKey::new("boss", "local", "s").unwrap();
+    stores.sessions.create(umbel::NewSession::new(key).state(state)).await.unwrap();
+    drop(stores);
+    let run = |args: &[&str]| {
+        let all: Vec<String> = ["boss"].iter().chain(args).map(|arg| (*arg).to_owned()).collect();
+        // Commands have a runtime of their own.
+        format!("{:?}", std::thread::spawn(move || asking().run(all)).join().unwrap())
+    };
+    let good = format!("{:?}", ExitCode::SUCCESS);
+    assert_eq!(run(&["run", "--store", &store, "--session", "s", "go"]), good);
+    assert_eq!(run(&["sessions", "export", "--store", &store, "--output", &path("all.jsonl")]), good);
+    assert_eq!(run(&["sessions", "export", "s", "--store", &store, "--output", &path("one.jsonl")]), good);
+    let lines = |name: &str, kind: &str| {
+        let text = std::fs::read_to_string(path(name)).unwrap();
+        text.lines().filter(|line| line.contains(&format!("\"line\":\"{kind}\""))).count()
+    };
+    assert_eq!((lines("all.jsonl", "session"), lines("one.jsonl", "session")), (2, 2));
+    assert_eq!(lines("all.jsonl", "event"), lines("one.jsonl", "event"));
+    assert_eq!((lines("all.jsonl", "state"), lines("one.jsonl", "state")), (2, 0));
+    // Both agents get the state that they had.
+    assert_eq!(run(&["replay", &path("all.jsonl"), "--save", &path("r.json")]), good);
+    let saved: Value = serde_json::from_str(&std::fs::read_to_string(path("r.json")).unwrap()).unwrap();
+    let told: Vec<&str> = saved["requests"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|sent| sent["request"]["instruction"].as_str().unwrap().lines().next().unwrap())
+        .collect();
+    assert_eq!(told, ["Ann here"; 3], "{saved}");
+}
+
+#[test]
+fn what_saved_requests_do_not_tell_stays_unknown() {
+    let folder = TempDir::new().unwrap();
+    umbel(folder.path(), &["chat", "--session", "one"], "hi\n");
+    let unknown = |args: &[&str]| {
+        let output = umbel(folder.path(), &[&["replay"], args, &["--json"]].concat(), "");
+        let report: Value = serde_json::from_str(&out(&output)).unwrap();
+        report["unknown"].as_array().unwrap().iter().map(|one| one.to_string()).collect::<Vec<_>>()
+    };
+    let has = |found: &[String], word: &str| found.iter().any(|one| one.contains(word));
+    let exported = umbel(folder.path(), &["sessions", "export", "one", "--output", "one.jsonl"], "");
+    assert!(exported.status.success(), "{exported:?}");
+    // A rewind that does nothing, since no run has that name.
+    let path = folder.path().join("one.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let event = json!({"line": "event", "event": {"id": "e", "invocationId": "r", "author": "user", "timestamp": 1.0,
+        "actions": {"rewindBeforeInvocationId": "none"}}});
+    std::fs::write(&path, format!("{}\n{event}\n", text.trim_end())).unwrap();
+    let found = unknown(&["one.jsonl", "--save", "r.json"]);
+    assert!(
+        has(&found, "instructions") && has(&found, "rewinding") && has(&found, "state of the user"),
+        "{found:?}"
+    );
+    let found = unknown(&["one.jsonl", "--against", "r.json"]);
+    assert!(!has(&found, "instructions") && has(&found, "rewinding") && has(&found, "state"), "{found:?}");
+    let found = unknown(&["--session", "one"]);
+    assert!(has(&found, "instructions") && !has(&found, "state of the user"), "{found:?}");
 }

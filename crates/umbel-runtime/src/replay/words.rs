@@ -140,3 +140,43 @@ pub(super) fn pretty(value: &Value) -> String {
         value => serde_json::to_string_pretty(value).unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn lines(more: Value) -> Vec<String> {
+        let mut value = json!({"id": "e", "invocationId": "r", "author": "a", "timestamp": 1.0});
+        value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        log(&[LogEntry::Event(Arc::new(serde_json::from_value(value).unwrap()))])
+    }
+
+    #[test]
+    fn all_that_a_run_did_makes_a_difference() {
+        let part = |part: Value| json!({"content": {"role": "user", "parts": [part]}});
+        let gave = |name: &str, digest: &str| {
+            part(json!({"functionResponse": {"name": name, "response": {"digest": digest}}}))
+        };
+        let bytes = |data: &str| part(json!({"inlineData": {"data": data, "mimeType": "image/png"}}));
+        for (then, now) in [
+            (gave("hash", "1"), gave("hash", "2")),
+            (bytes("AAAA"), bytes("AAAB")),
+            (json!({"actions": {"escalate": true}}), json!({"actions": {}})),
+            (
+                json!({"actions": {"artifactDelta": {"f": 0}}}),
+                json!({"actions": {"artifactDelta": {"f": 1}}}),
+            ),
+            (
+                json!({"actions": {"artifactDelta": {"f": 0}}}),
+                json!({"actions": {"artifactDelta": {"g": 0}}}),
+            ),
+        ] {
+            assert_ne!(lines(then.clone()), lines(now), "{then}");
+            assert_eq!(lines(then.clone()), lines(then));
+        }
+        let question = |digest: &str| lines(gave("adk_request_confirmation", digest));
+        assert_eq!(question("1"), question("2"), "it differs where what was shown differs");
+    }
+}

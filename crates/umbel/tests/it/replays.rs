@@ -385,3 +385,43 @@ async fn an_agent_that_is_gone_is_a_difference_and_no_error() -> Result<()> {
     );
     Ok(())
 }
+
+/// Calls a tool in the place of the model, by an id that another call had.
+#[derive(Debug)]
+struct Reuser;
+
+#[handler]
+impl Handler for Reuser {
+    fn name(&self) -> &str {
+        "reuser"
+    }
+
+    fn before_model(&self, turn: &mut ModelTurn<'_>) -> Result<Step> {
+        let has_called = turn.history.iter().any(|content| content.has_calls());
+        Ok(if has_called { Step::Continue } else { Step::Respond(called_c1(json!({"a": 3}))) })
+    }
+}
+
+fn called_c1(args: serde_json::Value) -> Content {
+    let mut call = FunctionCall::new("count", args.as_object().unwrap().clone());
+    call.id = Some("c1".into());
+    Content::model(ContentPart::call(call))
+}
+
+#[tokio::test]
+async fn a_result_belongs_to_the_call_and_not_to_its_id_alone() {
+    let called = Arc::new(AtomicUsize::new(0));
+    let make = move |changed: bool| {
+        let called = called.clone();
+        move || {
+            let model = ScriptedModel::new("demo").response(umbel::Response::new(called_c1(json!({"a": 1}))));
+            let agent = LlmAgent::new("worker").model(model.text("done")).tool(counted("count", &called));
+            Runner::builder("app", if changed { agent.handler(Reuser) } else { agent })
+        }
+    };
+    let (_, _, recording) = record(make(false), &["go"], yes).await;
+    assert_same(&again(make(false), &recording).await);
+    let replayed = again(make(true), &recording).await;
+    let missing = replayed.differences.iter().find(|one| one.part == Part::Result);
+    assert_eq!(missing.map(|one| one.now.as_str()), Some("count({\"a\":3})"), "{replayed:#?}");
+}
