@@ -377,3 +377,20 @@ async fn an_agent_that_is_gone_is_a_difference_and_no_error() -> Result<()> {
     assert!(replayed.unknown.iter().any(|one| one.contains("writer")), "{:?}", replayed.unknown);
     Ok(())
 }
+
+#[tokio::test]
+async fn nothing_is_written_to_the_store_that_the_closure_names() {
+    let store = Arc::new(umbel::InMemorySessions::new());
+    let sessions = store.clone();
+    let make = move || {
+        let agent = LlmAgent::new("worker").model(ScriptedModel::from_fn("demo", |_| {
+            vec![Ok(umbel::Chunk::Complete(umbel::Response::text("hi")))]
+        }));
+        Runner::builder("app", agent).sessions(sessions.clone())
+    };
+    let (runner, key, recording) = record(&make, &["one", "two"], yes).await;
+    assert_same(&again(make, &recording).await);
+    let after = Recording::read(runner.sessions(), &key).await.unwrap().unwrap();
+    assert_eq!(after.entries, recording.entries);
+    assert_eq!(umbel::SessionStore::list(&store, "app", "ann").await.unwrap().len(), 1);
+}
