@@ -24,6 +24,7 @@ use self::judges::Judges;
 use self::progress::Progress;
 use crate::Cli;
 use crate::args::{self, Which, bad_usage, cannot};
+use crate::stop::until_stopped;
 use crate::style::Style;
 
 /// What is to be measured, and how.
@@ -101,7 +102,7 @@ pub(crate) struct FileResult {
 /// Measures.
 pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(evaluate(cli, options))
+    runtime.block_on(until_stopped(evaluate(cli, options)))
 }
 
 async fn evaluate(cli: &Cli, options: &Options) -> io::Result<ExitCode> {

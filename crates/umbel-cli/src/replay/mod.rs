@@ -17,6 +17,7 @@ use umbel_stores::Stores;
 use self::lines::Read;
 use crate::Cli;
 use crate::args::{self, Kept, Which, bad_usage, cannot};
+use crate::stop::until_stopped;
 use crate::style::{Ink, Style};
 
 /// What is to be run again, and what it is compared with.
@@ -65,7 +66,7 @@ struct Saved {
 /// Runs it again.
 pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let replayed = runtime.block_on(replay(cli, options));
+    let replayed = runtime.block_on(until_stopped(replay(cli, options)));
     // 1 says that something is different: whatever is in the way of that is another matter.
     replayed.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => error,

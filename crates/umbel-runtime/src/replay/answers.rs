@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_core::{
-    Actions, AgentTree, Chunk, ChunkStream, Error, ErrorKind, Event, FunctionCall, Interrupt, ModelErrorKind,
-    ModelRequest, Object, Outcome, Question, Response, Run, Tool, ToolContext, ToolResult, ToolValue,
+    Actions, AgentTree, CallId, Chunk, ChunkStream, Error, ErrorKind, Event, FunctionCall, Interrupt,
+    ModelErrorKind, ModelRequest, Object, Outcome, Question, Response, Run, Tool, ToolContext, ToolResult,
+    ToolValue,
 };
 
 use super::recording::{Done, Lane, Recording, calls, is_answer, response, runs, under};
@@ -66,8 +67,9 @@ pub(super) struct Answers {
     /// Whether tools are called for real.
     live_tools: bool,
     lanes: HashMap<Lane, Vec<Answer>>,
-    /// By the calls they are under, and their id.
-    calls: HashMap<(String, String), Done>,
+    calls: Vec<Done>,
+    /// The places of calls among them, by who made them and their id. Some models give an id again with each answer.
+    by_id: HashMap<(Lane, CallId), Vec<usize>>,
     state: Mutex<State>,
 }
 
@@ -81,8 +83,8 @@ struct Answer {
 struct State {
     /// The run of the session that goes on, counted from 1, and how it ended in the recording.
     run: (usize, Option<Outcome>),
-    /// Results for calls that go by another id now, by tool and arguments.
-    unnamed: HashMap<(SmolStr, String), VecDeque<Done>>,
+    /// The places of results for calls that go by another id now, by tool and arguments.
+    unnamed: HashMap<(SmolStr, String), VecDeque<usize>>,
     sent: Vec<Sent>,
     missing: Vec<Difference>,
 }
@@ -90,7 +92,9 @@ struct State {
 impl Answers {
     pub(super) fn new(recording: &Recording, live_tools: bool) -> Self {
         let root = recording.key.id().to_owned();
-        let (mut lanes, mut by_id): (HashMap<Lane, Vec<Answer>>, HashMap<_, _>) = Default::default();
+        let mut lanes: HashMap<Lane, Vec<Answer>> = HashMap::new();
+        let mut by_id: HashMap<(Lane, CallId), Vec<usize>> = HashMap::new();
+        let mut all: Vec<Done> = Vec::new();
         let runs = runs(recording);
         let mut state = State::default();
         for one in recording.all() {
@@ -103,13 +107,15 @@ impl Answers {
                     .or_default()
                     .push(Answer { run: number(event), response: response(event) });
             }
-            for done in calls(one) {
-                let key = (done.call.name.clone(), canonical(done.call.args.as_deref()));
-                state.unnamed.entry(key).or_default().push_back(done.clone());
-                by_id.extend(done.call.id.clone().map(|id| ((under.clone(), id.to_string()), done)));
+            for done in calls(one, &under) {
+                state.unnamed.entry(form(&done)).or_default().push_back(all.len());
+                if let Some(id) = &done.call.id {
+                    by_id.entry((done.lane.clone(), id.clone())).or_default().push(all.len());
+                }
+                all.push(done);
             }
         }
-        Self { root, live_tools, lanes, calls: by_id, state: Mutex::new(state) }
+        Self { root, live_tools, lanes, calls: all, by_id, state: Mutex::new(state) }
     }
 
     /// The next run of the session begins.
@@ -145,15 +151,29 @@ impl Answers {
         self.lanes.keys().any(is_its)
     }
 
-    /// The result of a call: by its id if it is the call of then, or by what it is.
-    fn find(&self, under: &str, cx: &ToolContext, args: &Object) -> Option<Done> {
-        let id = cx.call_id().map(|id| (under.to_owned(), id.to_string()));
-        let named = id.and_then(|id| self.calls.get(&id)).filter(|done| is_the_call(&done.call, cx));
-        if let Some(done) = named {
-            return Some(done.clone());
+    /// The result of a call: by its id, or by what it is. What was given by its id is not given to another call.
+    fn find(&self, under: &str, cx: &ToolContext, args: &Object) -> Option<&Done> {
+        let mut state = self.lock();
+        if let Some((place, done)) = self.find_by_id(under, cx) {
+            state.unnamed.entry(form(done)).or_default().retain(|other| *other != place);
+            return Some(done);
         }
         let key = (SmolStr::new(cx.tool_name()), canonical(Some(args)));
-        self.lock().unnamed.get_mut(&key)?.pop_front()
+        let place = state.unnamed.get_mut(&key)?.pop_front()?;
+        self.calls.get(place)
+    }
+
+    /// The same call of the recording, and its place: as many calls of that id came before it there as here.
+    fn find_by_id(&self, under: &str, cx: &ToolContext) -> Option<(usize, &Done)> {
+        let (id, source) = (cx.call_id()?, cx.run().source());
+        let lane =
+            Lane { under: under.to_owned(), agent: source.author.clone(), branch: source.branch.clone() };
+        let events = cx.run().events();
+        let made = events.iter().filter(|event| !event.is_user() && Lane::of(under, event) == lane);
+        let count = made.flat_map(|event| event.calls()).filter(|call| call.id.as_ref() == Some(id)).count();
+        let place = *self.by_id.get(&(lane, id.clone()))?.get(count.checked_sub(1)?)?;
+        let done = self.calls.get(place).filter(|done| is_the_call(&done.call, cx))?;
+        Some((place, done))
     }
 
     fn note(&self, part: Part, place: String, now: String) {
@@ -169,6 +189,11 @@ fn is_the_call(then: &FunctionCall, cx: &ToolContext) -> bool {
     let now = calls.find(|call| call.id.as_ref() == cx.call_id());
     then.name == *cx.tool_name()
         && now.is_none_or(|now| canonical(now.args.as_deref()) == canonical(then.args.as_deref()))
+}
+
+/// What a call is: its tool and its arguments.
+fn form(done: &Done) -> (SmolStr, String) {
+    (done.call.name.clone(), canonical(done.call.args.as_deref()))
 }
 
 fn canonical(args: Option<&Object>) -> String {
@@ -195,7 +220,7 @@ impl StandIn for Answers {
         if works || self.live_tools {
             return None;
         }
-        let Some(done) = self.find(&under, cx, args) else {
+        let Some(done) = self.find(&under, cx, args).cloned() else {
             let place = format!("run {}, {}", self.lock().run.0, run.agent_name());
             self.note(Part::Result, place, format!("{}({})", spec.name, canonical(Some(args))));
             return Some(Ok(ToolValue::error(text::call_not_recorded(&spec.name)).into()));

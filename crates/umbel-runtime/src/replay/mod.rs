@@ -158,7 +158,8 @@ impl Part {
 }
 
 impl Replay {
-    /// Runs sessions again with what the closure makes. It must keep sessions in memory, as it does unless told otherwise.
+    /// Runs sessions again with what the closure makes. Sessions are kept in memory, whatever store it names; other stores
+    /// are those that it gives, since instructions and handlers may read them. Give copies of those that handlers write to.
     pub fn new(make: impl Fn() -> Result<RunnerBuilder> + Send + Sync + 'static) -> Self {
         Self { make: Arc::new(make), live_tools: false, configure: None }
     }
@@ -181,7 +182,7 @@ impl Replay {
     /// Runs a session again, and tells what is different.
     pub async fn run(&self, recording: &Recording) -> Result<Replayed> {
         let answers = Arc::new(Answers::new(recording, self.live_tools));
-        let runner = (self.make)()?.stand_in(answers.clone()).build()?;
+        let runner = self.make_in_memory()?.stand_in(answers.clone()).build()?;
         let key = SessionKey::new(runner.app(), recording.key.user(), recording.key.id())?;
         let then = self.recorded(recording, &key).await?;
         runner.sessions().create(NewSession::new(key.clone()).state(recording.state.clone())).await?;
@@ -214,9 +215,14 @@ impl Replay {
         Ok(replayed)
     }
 
+    /// What the closure makes, with sessions of its own: nothing is written where the real ones are.
+    fn make_in_memory(&self) -> Result<RunnerBuilder> {
+        Ok((self.make)()?.sessions(umbel_core::InMemorySessions::new()))
+    }
+
     /// A runner whose store has the session as it was.
     async fn recorded(&self, recording: &Recording, key: &SessionKey) -> Result<Runner> {
-        let runner = (self.make)()?.sessions(umbel_core::InMemorySessions::new()).build()?;
+        let runner = self.make_in_memory()?.build()?;
         runner.sessions().create(NewSession::new(key.clone()).state(recording.state.clone())).await?;
         runner.sessions().commit(key, None, recording.entries.iter().cloned().collect()).await?;
         Ok(runner)

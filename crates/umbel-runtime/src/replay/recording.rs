@@ -100,7 +100,7 @@ pub(super) fn under(root: &str, session: &str) -> String {
 }
 
 /// Who speaks: one agent, on its branch, under its call.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Lane {
     pub(super) under: String,
     pub(super) agent: SmolStr,
@@ -137,6 +137,8 @@ pub(super) fn response(event: &Event) -> Response {
 /// A call that was made, and what came of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Done {
+    /// Who made it.
+    pub(super) lane: Lane,
     pub(super) call: FunctionCall,
     /// Absent if the tool left the answer to others.
     pub(super) response: Option<Object>,
@@ -145,8 +147,8 @@ pub(super) struct Done {
     pub(super) asked: Vec<Interrupt>,
 }
 
-/// The calls of a log with their results, in order.
-pub(super) fn calls(recording: &Recording) -> Vec<Done> {
+/// The calls of a log with their results, in order. `under` is the calls that the session works under.
+pub(super) fn calls(recording: &Recording, under: &str) -> Vec<Done> {
     let mut done: Vec<Done> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for entry in &recording.entries {
@@ -155,7 +157,7 @@ pub(super) fn calls(recording: &Recording) -> Vec<Done> {
             LogEntry::Event(event) => {
                 for call in event.calls() {
                     places.extend(call.id.as_ref().map(|id| (id.to_string(), done.len())));
-                    done.push(Done { call: call.clone(), ..Done::default() });
+                    done.push(Done { lane: Lane::of(under, event), call: call.clone(), ..Done::default() });
                 }
                 let mut actions = event.actions.clone();
                 for response in event.responses().filter(|response| !is_for_the_time_being(response)) {

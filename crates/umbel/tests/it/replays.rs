@@ -425,3 +425,49 @@ async fn a_result_belongs_to_the_call_and_not_to_its_id_alone() {
     let missing = replayed.differences.iter().find(|one| one.part == Part::Result);
     assert_eq!(missing.map(|one| one.now.as_str()), Some("count({\"a\":3})"), "{replayed:#?}");
 }
+
+#[tokio::test]
+async fn nothing_is_written_to_the_store_that_the_closure_names() {
+    let store = Arc::new(umbel::InMemorySessions::new());
+    let sessions = store.clone();
+    let make = move || {
+        let agent = LlmAgent::new("worker").model(ScriptedModel::from_fn("demo", |_| {
+            vec![Ok(umbel::Chunk::Complete(umbel::Response::text("hi")))]
+        }));
+        Runner::builder("app", agent).sessions(sessions.clone())
+    };
+    let (runner, key, recording) = record(&make, &["one", "two"], yes).await;
+    assert_same(&again(make, &recording).await);
+    let after = Recording::read(runner.sessions(), &key).await.unwrap().unwrap();
+    assert_eq!(after.entries, recording.entries);
+    assert_eq!(umbel::SessionStore::list(&store, "app", "ann").await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn calls_whose_id_comes_again_have_each_its_own_result() {
+    let called = Arc::new(AtomicUsize::new(0));
+    let count = called.clone();
+    let make = move || {
+        // Three calls of one id in each run, and then an answer.
+        let model = ScriptedModel::from_fn("demo", |request| {
+            let said = request.contents.iter().rposition(|content| {
+                content.role == Some(umbel::Role::User) && content.responses().next().is_none()
+            });
+            let since = request.contents.iter().skip(said.unwrap_or_default());
+            let content = match since.flat_map(|content| content.responses()).count() {
+                3 => Content::model("done"),
+                _ => {
+                    let args = json!({"a": 1}).as_object().unwrap().clone();
+                    let call = FunctionCall { id: Some("call_0".into()), ..FunctionCall::new("count", args) };
+                    Content::new(umbel::Role::Model, [ContentPart::call(call)])
+                }
+            };
+            vec![Ok(umbel::Chunk::Complete(umbel::Response::new(content)))]
+        });
+        Runner::builder("app", LlmAgent::new("worker").tool(counted("count", &count)).model(model))
+    };
+    let (_, _, recording) = record(&make, &["one", "two"], yes).await;
+    assert_eq!(called.load(Ordering::SeqCst), 6);
+    assert_same(&again(make, &recording).await);
+    assert_eq!(called.load(Ordering::SeqCst), 6);
+}
