@@ -398,11 +398,11 @@ impl Handler for Reuser {
 
     fn before_model(&self, turn: &mut ModelTurn<'_>) -> Result<Step> {
         let has_called = turn.history.iter().any(|content| content.has_calls());
-        Ok(if has_called { Step::Continue } else { Step::Respond(called_c1(json!({"a": 3}))) })
+        Ok(if has_called { Step::Continue } else { Step::Respond(called_c1(&json!({"a": 3}))) })
     }
 }
 
-fn called_c1(args: serde_json::Value) -> Content {
+fn called_c1(args: &serde_json::Value) -> Content {
     let mut call = FunctionCall::new("count", args.as_object().unwrap().clone());
     call.id = Some("c1".into());
     Content::model(ContentPart::call(call))
@@ -414,7 +414,8 @@ async fn a_result_belongs_to_the_call_and_not_to_its_id_alone() {
     let make = move |changed: bool| {
         let called = called.clone();
         move || {
-            let model = ScriptedModel::new("demo").response(umbel::Response::new(called_c1(json!({"a": 1}))));
+            let model =
+                ScriptedModel::new("demo").response(umbel::Response::new(called_c1(&json!({"a": 1}))));
             let agent = LlmAgent::new("worker").model(model.text("done")).tool(counted("count", &called));
             Runner::builder("app", if changed { agent.handler(Reuser) } else { agent })
         }
