@@ -33,7 +33,7 @@ pub(crate) async fn recover_on(mut served: watch::Receiver<Served>) {
             while let Some((endpoint, name)) = at_work.next().await {
                 busy.remove(&(Arc::as_ptr(&endpoint).addr(), name));
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         tokio::select! {
             () = work => {}

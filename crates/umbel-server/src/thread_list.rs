@@ -162,7 +162,8 @@ async fn newest(
             IdleFilter { after: after.as_ref(), ..IdleFilter::before(f64::INFINITY).user(any.user()) };
         let filter = filter.newest_first().limit(limit);
         let found = candidate.endpoint.runner.sessions().idle(any.app(), filter).await?;
-        // Agents may share their sessions.
+        // Agents may share their sessions. Where they do not and a name is there twice, the first is the one that the name
+        // stands for on all routes.
         let found = found.into_iter().filter(|idle| seen.insert(idle.key.clone()));
         all.extend(found.map(|idle| Listed { offered: candidate.clone(), idle, title: None }));
     }
