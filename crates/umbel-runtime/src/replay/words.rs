@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    fn lines(more: Value) -> Vec<String> {
+    fn lines(more: &Value) -> Vec<String> {
         let mut value = json!({"id": "e", "invocationId": "r", "author": "a", "timestamp": 1.0});
         value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         log(&[LogEntry::Event(Arc::new(serde_json::from_value(value).unwrap()))])
@@ -173,10 +173,9 @@ mod tests {
                 json!({"actions": {"artifactDelta": {"g": 0}}}),
             ),
         ] {
-            assert_ne!(lines(then.clone()), lines(now), "{then}");
-            assert_eq!(lines(then.clone()), lines(then));
+            assert_ne!(lines(&then), lines(&now), "{then}");
         }
-        let question = |digest: &str| lines(gave("adk_request_confirmation", digest));
+        let question = |digest: &str| lines(&gave("adk_request_confirmation", digest));
         assert_eq!(question("1"), question("2"), "it differs where what was shown differs");
     }
 }
