@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::Path;
 
+use strsim::osa_distance;
+
 /// How many are told at once.
 const MOST: usize = 20;
 
@@ -79,26 +81,10 @@ fn floor(source: &str, at: usize) -> usize {
 
 /// The known word that was most likely meant.
 pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let close = |other: &&str| distance(word, other);
-    let best = known.into_iter().min_by_key(close)?;
+    // Two letters that changed places count as one mistake: it is the one that fingers make most.
+    let best = known.into_iter().min_by_key(|other| osa_distance(word, other))?;
     let most = (word.chars().count() / 3).clamp(1, 3);
-    (distance(word, best) <= most).then_some(best)
-}
-
-/// How many letters differ between two words: each changed, left out, put in, or swapped with its neighbour by two.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut next = vec![i + 1];
-        for (j, y) in b.iter().enumerate() {
-            let at = |row: &[usize], place: usize| row.get(place).copied().unwrap_or(usize::MAX - 1);
-            let changed = at(&row, j) + usize::from(x != *y);
-            next.push(changed.min(at(&row, j + 1) + 1).min(at(&next, j) + 1));
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or_default()
+    (osa_distance(word, best) <= most).then_some(best)
 }
 
 #[cfg(test)]

@@ -186,7 +186,9 @@ impl<'a> Table<'a> {
 
     /// Notes the keys that nobody asked for.
     pub(super) fn finish(self) {
-        let known = self.asked.into_inner();
+        let mut known = self.asked.into_inner();
+        known.sort_unstable();
+        known.dedup();
         for (name, _) in self.entries {
             if !known.contains(&name.get_ref().as_ref()) {
                 self.problems.unknown(&name.span(), "the key", name.get_ref(), &known);

@@ -152,7 +152,8 @@ async fn an_exported_session_is_compared_between_two_builds() {
 
     let run = |cli: Cli, args: &[&str]| {
         let (file, requests) = (path("s.jsonl"), path("r.json"));
-        let args: Vec<String> = args.iter().map(|arg| arg.replace("R", &requests)).collect();
+        let args = args.iter().map(|arg| if *arg == "R" { requests.clone() } else { (*arg).to_owned() });
+        let args: Vec<String> = args.collect();
         let all = ["adder".to_owned(), "replay".to_owned(), file].into_iter().chain(args);
         // Commands have a runtime of their own.
         std::thread::spawn(move || cli.run(all)).join().unwrap()
