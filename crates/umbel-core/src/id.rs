@@ -172,6 +172,16 @@ fn random_digits() -> Digits {
     digits(RandomState::new().build_hasher().finish())
 }
 
+/// The same without a dash in front: people put the id of a session on a command line, where that means a flag.
+fn random_start() -> Digits {
+    loop {
+        let start = random_digits();
+        if start.first() != Some(&b'-') {
+            return start;
+        }
+    }
+}
+
 /// The next id of this thread.
 fn next() -> [Digits; 3] {
     let (mut random, mut count) = STREAM.get();
@@ -203,7 +213,7 @@ impl Ids for RandomIds {
             IdKind::Event => join(b"", &next()),
             IdKind::Run => join(b"e-", &next()),
             IdKind::Call => join(b"adk-", &next()),
-            IdKind::Session => join(b"", &[random_digits(), random_digits(), random_digits()]),
+            IdKind::Session => join(b"", &[random_start(), random_digits(), random_digits()]),
         }
     }
 }
@@ -234,6 +244,11 @@ impl Ids for CountingIds {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn no_session_begins_with_a_dash() {
+        assert!((0..2_000).all(|_| !RandomIds.mint(IdKind::Session).starts_with('-')));
+    }
 
     #[test]
     fn random_ids_do_not_repeat_across_threads() {
