@@ -12,6 +12,7 @@
 //! - [`handler`]: what extends agents and runs; [`onion`]: calls on their way through the layers; [`plan`], [`turn`],
 //!   [`transcript`], [`values`]: what handlers work on
 //! - [`interrupt`]: a pause with a question
+//! - [`trace_context`]: which trace work is a part of
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven: that is `umbel-runtime`.
 
@@ -56,6 +57,7 @@ pub mod state;
 pub mod store;
 pub mod tool;
 pub mod tool_context;
+pub mod trace_context;
 pub mod transcript;
 pub mod turn;
 pub mod values;
@@ -109,6 +111,7 @@ pub use tool::{
     ToolValue, Toolset,
 };
 pub use tool_context::{CallMade, InnerLayers, ToolContext};
+pub use trace_context::{Said, TraceContext, Tracer, set_tracer, tracer};
 pub use transcript::{Edit, Transcript};
 pub use turn::ModelTurn;
 pub use values::{Replay, RunValues};
