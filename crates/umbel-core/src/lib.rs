@@ -11,6 +11,7 @@
 //! - [`handler`]: what extends agents and runs; [`onion`]: calls on their way through the layers; [`plan`], [`turn`],
 //!   [`transcript`], [`values`]: what handlers work on
 //! - [`interrupt`]: a pause with a question
+//! - [`trace_context`]: which trace work is a part of
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven: that is `umbel-runtime`.
 
@@ -55,6 +56,7 @@ pub mod state;
 pub mod store;
 pub mod tool;
 pub mod tool_context;
+pub mod trace_context;
 pub mod transcript;
 pub mod turn;
 pub mod values;
@@ -108,6 +110,7 @@ pub use tool::{
     ToolValue, Toolset,
 };
 pub use tool_context::{CallMade, InnerLayers, ToolContext};
+pub use trace_context::{Said, TraceContext, Tracer, set_tracer, tracer};
 pub use transcript::{Edit, Transcript};
 pub use turn::ModelTurn;
 pub use values::{Replay, RunValues};

@@ -12,7 +12,7 @@ use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::Verifier;
 use serde_json::{Value, json};
-use umbel_core::{Error, ErrorKind, Result, ToolError, ToolValue};
+use umbel_core::{Error, ErrorKind, Result, ToolError, ToolValue, TraceContext};
 
 use crate::guard::Guard;
 use crate::secret::{Secret, hide, hide_in};
@@ -110,6 +110,9 @@ impl Http {
             headers.insert(name, value.clone());
         }
         let mut sent = self.client.request(request.method.clone(), request.url.clone()).headers(headers);
+        if let Some(context) = TraceContext::current() {
+            sent = context.headers().fold(sent, |sent, (name, value)| sent.header(name, value));
+        }
         if let Some(body) = &request.body {
             sent = sent.body(body.clone());
         }
@@ -199,7 +202,7 @@ pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue
 
 /// Whether a model may say what a header of this name has.
 pub(crate) fn is_open(name: &HeaderName) -> bool {
-    const OWN: [&str; 12] = [
+    const OWN: [&str; 14] = [
         "accept",
         "accept-encoding",
         "connection",
@@ -208,6 +211,8 @@ pub(crate) fn is_open(name: &HeaderName) -> bool {
         "expect",
         "host",
         "te",
+        "traceparent",
+        "tracestate",
         "trailer",
         "transfer-encoding",
         "upgrade",
