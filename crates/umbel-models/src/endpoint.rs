@@ -11,7 +11,7 @@ use reqwest::{Client, Proxy, Url};
 use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::Verifier;
-use umbel_core::{BoxFuture, BoxStream, Error, ErrorKind, ModelErrorKind, Result};
+use umbel_core::{BoxFuture, BoxStream, Error, ErrorKind, ModelErrorKind, Result, TraceContext};
 
 use crate::failure;
 use crate::tape::{Played, Recording, Tape};
@@ -138,6 +138,9 @@ impl Endpoint {
         let client = self.client.as_ref().ok_or_else(|| self.failed("the model was not opened"))?;
         let mut request =
             client.post(url).headers(self.headers.clone()).header(CONTENT_TYPE, "application/json");
+        if let Some(context) = TraceContext::current() {
+            request = context.headers().fold(request, |request, (name, value)| request.header(name, value));
+        }
         request = match &self.key {
             Key::None => request,
             Key::Header(name, Secret(key)) => request.header(HeaderName::from_static(name), sensitive(key)?),
