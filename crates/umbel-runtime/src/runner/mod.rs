@@ -20,10 +20,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use smol_str::SmolStr;
 use umbel_core::{
-    Agent, AgentTree, Answer, ArtifactStore, CancelToken, Clock, Content, CredentialStore, Extensions,
-    Handler, IdKind, Ids, InMemorySessions, Interrupt, MemoryStore, NewSession, Object, OtherBuilds, Part,
-    Parts, RandomIds, Result, Role, Run, RunConfig, RunId, RunStep, Services, Session, SessionKey,
-    SessionStore, SystemClock, UnfinishedCalls,
+    Agent, AgentTree, Answer, ArtifactStore, CancelToken, Clock, Content, CredentialManager, CredentialStore,
+    Extensions, Handler, IdKind, Ids, InMemorySessions, Interrupt, MemoryStore, NewSession, Object,
+    OtherBuilds, Part, Parts, RandomIds, Result, Role, Run, RunConfig, RunId, RunStep, Services, Session,
+    SessionKey, SessionStore, SystemClock, UnfinishedCalls,
 };
 
 pub(crate) use self::answers::digest;
@@ -256,7 +256,7 @@ impl RunnerBuilder {
             sessions: Arc::new(InMemorySessions::new()),
             artifacts: None,
             memory: None,
-            credentials: None,
+            credentials: Arc::default(),
             dependencies: Extensions::new(),
         };
         let (config, extras) = (RunConfig::default(), Extras::default());
@@ -281,9 +281,9 @@ impl RunnerBuilder {
         self
     }
 
-    /// Where credentials are kept.
+    /// Where credentials are kept; in memory unless said otherwise.
     pub fn credentials(mut self, store: impl CredentialStore + 'static) -> Self {
-        self.services.credentials = Some(Arc::new(store));
+        self.services.credentials = Arc::new(CredentialManager::new(Arc::new(store)));
         self
     }
 
