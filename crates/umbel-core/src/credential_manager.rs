@@ -14,7 +14,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::id::CallId;
 use crate::interrupt::{Address, Answer, Asker, DecisionKind, Interrupt, Question};
 use crate::run::Run;
-use crate::session::SessionKey;
 use crate::tool_context::ToolContext;
 
 /// How the layer begins that asks for a credential before a toolset is used. The name is google-adk's.
@@ -28,6 +27,13 @@ pub struct CredentialManager {
     store: Arc<dyn CredentialStore>,
     /// Who is at work on a credential, by app, user and name.
     flights: Mutex<HashMap<[SmolStr; 3], Weak<Flight>>>,
+}
+
+/// An app, and a user of it.
+pub type Whose<'a> = (&'a str, &'a str);
+
+fn whose(run: &Run) -> Whose<'_> {
+    (run.session_key().app(), run.session_key().user())
 }
 
 /// Whoever has it works on one credential.
@@ -75,10 +81,10 @@ impl GivenAuth {
 #[derive(Default)]
 struct News(Mutex<Vec<(Address, SmolStr, Told)>>);
 
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 enum Told {
-    /// A person is being asked.
-    Asking,
+    /// A person is being asked this.
+    Asking(Box<AuthRequest>),
     /// It will not come: why.
     Denied(String),
 }
@@ -93,6 +99,15 @@ impl News {
         let news = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let about = news.iter().rev().find(|(of, known, _)| known == name && of.is_same_batch(place));
         about.map(|(_, _, told)| told.clone())
+    }
+
+    /// What a person is being asked for that credential, for whatever it is wanted.
+    fn asked(&self, name: &str) -> Option<AuthRequest> {
+        let news = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        news.iter().rev().find_map(|(_, known, told)| match told {
+            Told::Asking(request) if known == name => Some((**request).clone()),
+            _ => None,
+        })
     }
 
     fn put(&self, place: &Address, name: &SmolStr, told: Told) {
@@ -112,30 +127,30 @@ impl CredentialManager {
         &self.store
     }
 
-    /// The credential of a session's user, if it can be had without asking a person.
-    pub async fn find(&self, key: &SessionKey, auth: &AuthConfig, now: f64) -> Result<Option<Grant>> {
+    /// A user's credential, if it can be had without asking a person.
+    pub async fn find(&self, whose: Whose<'_>, auth: &AuthConfig, now: f64) -> Result<Option<Grant>> {
         if let Some(fixed) = auth.method.fixed() {
             return Ok(Some(Grant::new(&*auth.method, fixed)));
         }
-        let flight = self.flight(key, &auth.credential);
+        let flight = self.flight(whose, &auth.credential);
         let _turn = flight.lock().await;
-        self.ready(key, auth, now).await
+        self.ready(whose, auth, now).await
     }
 
     /// Gives a credential up: the service is told, and it is forgotten here, even if the service did not want to know.
-    pub async fn revoke(&self, key: &SessionKey, auth: &AuthConfig, now: f64) -> Result<()> {
-        let flight = self.flight(key, &auth.credential);
+    pub async fn revoke(&self, whose: Whose<'_>, auth: &AuthConfig, now: f64) -> Result<()> {
+        let flight = self.flight(whose, &auth.credential);
         let _turn = flight.lock().await;
-        let Some(kept) = self.load(key, &auth.credential).await? else { return Ok(()) };
+        let Some(kept) = self.load(whose, &auth.credential).await? else { return Ok(()) };
         let told = auth.method.revoke(&kept, now).await;
-        self.delete(key, &auth.credential).await?;
+        self.delete(whose, &auth.credential).await?;
         told
     }
 
     /// Keeps what is needed once a question is answered.
     pub async fn keep_pending(
         &self,
-        key: &SessionKey,
+        whose: Whose<'_>,
         question: &CallId,
         pending: &PendingAuth,
     ) -> Result<()> {
@@ -143,12 +158,12 @@ impl CredentialManager {
             Error::new(ErrorKind::Other, "what a question for a credential needs has no JSON form")
                 .with_source(e)
         })?;
-        self.save(key, &pending_place(question), Credential::new(value)).await
+        self.save(whose, &pending_place(question), Credential::new(value)).await
     }
 
     /// What was kept for the answer to a question.
-    pub async fn pending(&self, key: &SessionKey, question: &CallId) -> Result<Option<PendingAuth>> {
-        let Some(kept) = self.load(key, &pending_place(question)).await? else { return Ok(None) };
+    pub async fn pending(&self, whose: Whose<'_>, question: &CallId) -> Result<Option<PendingAuth>> {
+        let Some(kept) = self.load(whose, &pending_place(question)).await? else { return Ok(None) };
         let pending = PendingAuth::deserialize(kept.expose());
         // What it says is secret, and so is why it cannot be read.
         pending
@@ -157,38 +172,50 @@ impl CredentialManager {
     }
 
     /// Keeps what a person gave, until it is used.
-    pub async fn keep_given(&self, key: &SessionKey, given: &GivenAuth, value: Value) -> Result<()> {
-        self.save(key, &given.place(), Credential::new(value)).await
+    pub async fn keep_given(&self, whose: Whose<'_>, given: &GivenAuth, value: Value) -> Result<()> {
+        self.save(whose, &given.place(), Credential::new(value)).await
     }
 
-    /// Forgets what a person gave: it came to nothing.
-    pub async fn forget_given(&self, key: &SessionKey, given: &GivenAuth) -> Result<()> {
-        self.delete(key, &given.place()).await
+    /// A secret of Umbel's own about a user, made if there is none.
+    pub async fn own(
+        &self,
+        whose: Whose<'_>,
+        name: &SmolStr,
+        make: impl FnOnce() -> Result<Credential>,
+    ) -> Result<Credential> {
+        let flight = self.flight(whose, name);
+        let _turn = flight.lock().await;
+        if let Some(known) = self.load(whose, name).await? {
+            return Ok(known);
+        }
+        let made = make()?;
+        self.save(whose, name, made.clone()).await?;
+        Ok(made)
     }
 
     /// The credential as it is kept, renewed if it must be. What another process renewed meanwhile is as good.
-    async fn ready(&self, key: &SessionKey, auth: &AuthConfig, now: f64) -> Result<Option<Grant>> {
-        let kept = self.load(key, &auth.credential).await?;
+    async fn ready(&self, whose: Whose<'_>, auth: &AuthConfig, now: f64) -> Result<Option<Grant>> {
+        let kept = self.load(whose, &auth.credential).await?;
         match auth.method.standing(kept.as_ref(), now) {
             Standing::Ready => Ok(kept.map(|kept| Grant::new(&*auth.method, kept))),
             Standing::Ask => Ok(None),
-            Standing::Renew => self.renew(key, auth, kept, now).await,
+            Standing::Renew => self.renew(whose, auth, kept, now).await,
         }
     }
 
     async fn renew(
         &self,
-        key: &SessionKey,
+        whose: Whose<'_>,
         auth: &AuthConfig,
         kept: Option<Credential>,
         now: f64,
     ) -> Result<Option<Grant>> {
         let renewed = auth.method.renew(kept.as_ref(), now).await;
         if let Ok(Some(new)) = renewed {
-            self.save(key, &auth.credential, new.clone()).await?;
+            self.save(whose, &auth.credential, new.clone()).await?;
             return Ok(Some(Grant::new(&*auth.method, new)));
         }
-        let other = self.load(key, &auth.credential).await?.filter(|other| Some(other) != kept.as_ref());
+        let other = self.load(whose, &auth.credential).await?.filter(|other| Some(other) != kept.as_ref());
         match other.filter(|other| auth.method.standing(Some(other), now) == Standing::Ready) {
             Some(other) => Ok(Some(Grant::new(&*auth.method, other))),
             None => renewed.map(|_| None),
@@ -198,18 +225,18 @@ impl CredentialManager {
     /// Sees to it that a credential is not used again that its service refused. Gives another one if that is to be had.
     async fn refused(
         &self,
-        key: &SessionKey,
+        whose: Whose<'_>,
         auth: &AuthConfig,
         refused: &Grant,
         now: f64,
     ) -> Result<Option<Grant>> {
-        let kept = self.load(key, &auth.credential).await?;
+        let kept = self.load(whose, &auth.credential).await?;
         if kept.as_ref() != Some(refused.credential()) {
-            return self.ready(key, auth, now).await;
+            return self.ready(whose, auth, now).await;
         }
-        let renewed = self.renew(key, auth, kept, now).await?;
+        let renewed = self.renew(whose, auth, kept, now).await?;
         if renewed.is_none() {
-            self.delete(key, &auth.credential).await?;
+            self.delete(whose, &auth.credential).await?;
         }
         Ok(renewed)
     }
@@ -217,27 +244,27 @@ impl CredentialManager {
     /// The credential that a person's answer leads to. `None` if the answer was used before.
     async fn exchange(
         &self,
-        key: &SessionKey,
+        whose: Whose<'_>,
         auth: &AuthConfig,
         given: &GivenAuth,
         now: f64,
     ) -> Result<Option<Grant>> {
-        let Some(answer) = self.load(key, &given.place()).await? else { return Ok(None) };
-        let pending = self.pending(key, &given.question).await?.map(|kept| kept.pending);
+        let Some(answer) = self.load(whose, &given.place()).await? else { return Ok(None) };
+        let pending = self.pending(whose, &given.question).await?.map(|kept| kept.pending);
         let answer = AuthAnswer { given: answer.expose().clone(), pending: pending.unwrap_or_default() };
         let exchanged = auth.method.exchange(answer, now).await;
         if let Ok(credential) = &exchanged {
-            self.save(key, &auth.credential, credential.clone()).await?;
+            self.save(whose, &auth.credential, credential.clone()).await?;
         }
-        self.delete(key, &given.place()).await?;
-        self.delete(key, &pending_place(&given.question)).await?;
+        self.delete(whose, &given.place()).await?;
+        self.delete(whose, &pending_place(&given.question)).await?;
         exchanged.map(|credential| Some(Grant::new(&*auth.method, credential)))
     }
 
     /// The lock by which one works on a credential at a time.
-    fn flight(&self, key: &SessionKey, name: &SmolStr) -> Arc<Flight> {
+    fn flight(&self, whose: Whose<'_>, name: &SmolStr) -> Arc<Flight> {
         let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = [key.app().into(), key.user().into(), name.clone()];
+        let place = [whose.0.into(), whose.1.into(), name.clone()];
         if let Some(flight) = flights.get(&place).and_then(Weak::upgrade) {
             return flight;
         }
@@ -247,16 +274,16 @@ impl CredentialManager {
         flight
     }
 
-    async fn load(&self, key: &SessionKey, name: &str) -> Result<Option<Credential>> {
-        self.store.load(key.app(), key.user(), name).await
+    async fn load(&self, whose: Whose<'_>, name: &str) -> Result<Option<Credential>> {
+        self.store.load(whose.0, whose.1, name).await
     }
 
-    async fn save(&self, key: &SessionKey, name: &str, credential: Credential) -> Result<()> {
-        self.store.save(key.app(), key.user(), name, credential).await
+    async fn save(&self, whose: Whose<'_>, name: &str, credential: Credential) -> Result<()> {
+        self.store.save(whose.0, whose.1, name, credential).await
     }
 
-    async fn delete(&self, key: &SessionKey, name: &str) -> Result<()> {
-        self.store.delete(key.app(), key.user(), name).await
+    async fn delete(&self, whose: Whose<'_>, name: &str) -> Result<()> {
+        self.store.delete(whose.0, whose.1, name).await
     }
 }
 
@@ -332,14 +359,14 @@ async fn obtain(run: &Run, place: Address, auth: &AuthConfig, refused: Option<&G
             }
         };
     }
-    let (manager, key) = (&run.services().credentials, run.session_key());
-    let flight = manager.flight(key, name);
+    let (manager, whose) = (&run.services().credentials, whose(run));
+    let flight = manager.flight(whose, name);
     let _turn = flight.lock().await;
     let now = run.services().clock.now();
     let answered = last_answer(run, &place, name);
     let news = News::of(run);
     if let Some(given) = answered.as_ref().filter(|_| refused.is_none()).and_then(GivenAuth::of) {
-        match manager.exchange(key, auth, &given, now).await {
+        match manager.exchange(whose, auth, &given, now).await {
             Ok(Some(grant)) => return Ok(grant),
             Ok(None) => {}
             Err(error) => {
@@ -353,8 +380,8 @@ async fn obtain(run: &Run, place: Address, auth: &AuthConfig, refused: Option<&G
         }
     }
     let found = match refused {
-        Some(refused) => manager.refused(key, auth, refused, now).await?,
-        None => manager.ready(key, auth, now).await?,
+        Some(refused) => manager.refused(whose, auth, refused, now).await?,
+        None => manager.ready(whose, auth, now).await?,
     };
     if let Some(grant) = found {
         return Ok(grant);
@@ -364,22 +391,26 @@ async fn obtain(run: &Run, place: Address, auth: &AuthConfig, refused: Option<&G
     }
     match news.get(&place, name) {
         Some(Told::Denied(why)) => return Err(denied(why)),
-        Some(Told::Asking) if place.call.is_some() => return Err(Error::held()),
+        Some(Told::Asking(_)) if place.call.is_some() => return Err(Error::held()),
         _ => {}
     }
     if place.call.is_some() && run.open_questions().iter().any(|asked| is_about(asked, &place, name)) {
         return Err(Error::held());
     }
-    let request = auth.method.ask(now).await?;
+    // Agents that work side by side ask the same: then one sign-in does for all of them.
+    let request = match news.asked(name) {
+        Some(request) => request,
+        None => auth.method.ask(now).await?,
+    };
     Err(ask(run, &place, auth, request).await?)
 }
 
 /// The error by which a person is asked.
 async fn ask(run: &Run, place: &Address, auth: &AuthConfig, request: AuthRequest) -> Result<Error> {
     let id = run.services().ids.call();
-    let pending = PendingAuth { expects: request.expects, pending: request.pending };
-    run.services().credentials.keep_pending(run.session_key(), &id, &pending).await?;
-    News::of(run).put(place, &auth.credential, Told::Asking);
+    let pending = PendingAuth { expects: request.expects.clone(), pending: request.pending.clone() };
+    run.services().credentials.keep_pending(whose(run), &id, &pending).await?;
+    News::of(run).put(place, &auth.credential, Told::Asking(Box::new(request.clone())));
     let answers = run.values().answers(run.source());
     let nth = answers.iter().filter(|(asked, _)| asked.address.is_place(place)).count();
     let question = Question {

@@ -8,9 +8,11 @@
 //! - [`tool`], [`tool_context`]: the contract of a tool; [`function_tool`]: tools from closures
 //! - [`agent`], [`callbacks`], [`run`], [`config`], [`view`]: the contract of an agent, and a run as it sees it
 //! - [`artifact`], [`memory`], [`credential`]: the other stores
+//! - [`code`]: the contract of what runs code that a model wrote
 //! - [`handler`]: what extends agents and runs; [`onion`]: calls on their way through the layers; [`plan`], [`turn`],
 //!   [`transcript`], [`values`]: what handlers work on
 //! - [`interrupt`]: a pause with a question
+//! - [`trace_context`]: which trace work is a part of; [`conventions`]: the names of spans, attributes and metrics
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven: that is `umbel-runtime`.
 
@@ -27,6 +29,7 @@ pub mod code;
 pub mod config;
 pub mod content;
 pub mod context;
+pub mod conventions;
 pub mod credential;
 pub mod credential_manager;
 mod detached;
@@ -59,6 +62,7 @@ pub mod state;
 pub mod store;
 pub mod tool;
 pub mod tool_context;
+pub mod trace_context;
 pub mod transcript;
 pub mod turn;
 pub mod values;
@@ -74,7 +78,7 @@ pub use auth::{
 pub use callbacks::{AgentCallback, Callbacks};
 pub use cancel::{CancelReason, CancelToken, SafePoint};
 pub use clock::{Clock, SteppingClock, SystemClock};
-pub use code::CodeExecutor;
+pub use code::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, CodeSpec};
 pub use config::{OtherBuilds, RunConfig, RunLimits, ToolErrors, UnfinishedCalls};
 pub use content::{Content, Parts, Role};
 pub use context::Context;
@@ -94,7 +98,9 @@ pub use json::Object;
 pub use list::List;
 pub use log::{AgentDone, CallFinished, Continued, Edited, Failure, Kept, LogEntry, Outcome, RunStep};
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
-pub use model::{Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
+pub use model::{
+    Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest, Provider, Thinking, ToolChoice,
+};
 pub use onion::{
     ChunkStream, Guarded, LayerPlace, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
 };
@@ -117,6 +123,7 @@ pub use tool::{
     Toolset,
 };
 pub use tool_context::{CallMade, InnerLayers, ToolContext};
+pub use trace_context::{SpanContent, TraceContext, Tracer, set_tracer, tracer};
 pub use transcript::{Edit, Transcript};
 pub use turn::ModelTurn;
 pub use values::{Replay, RunValues};

@@ -1,6 +1,7 @@
 //! The runner: agents, stores and settings put together, ready to answer.
 
 mod answers;
+mod credential_answers;
 mod drive;
 mod hot;
 mod journal;
@@ -20,10 +21,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use smol_str::SmolStr;
 use umbel_core::{
-    Agent, AgentTree, Answer, ArtifactStore, CancelToken, Clock, Content, CredentialManager, CredentialStore,
-    Extensions, Handler, IdKind, Ids, InMemorySessions, Interrupt, MemoryStore, NewSession, Object,
-    OtherBuilds, Part, Parts, RandomIds, Result, Role, Run, RunConfig, RunId, RunStep, Services, Session,
-    SessionKey, SessionStore, SystemClock, UnfinishedCalls,
+    Agent, AgentTree, Answer, ArtifactStore, AuthConfig, CancelToken, Clock, Content, CredentialManager,
+    CredentialStore, Extensions, Handler, IdKind, Ids, InMemorySessions, Interrupt, MemoryStore, NewSession,
+    Object, OtherBuilds, Part, Parts, RandomIds, Result, Role, Run, RunConfig, RunId, RunStep, Services,
+    Session, SessionKey, SessionStore, SystemClock, UnfinishedCalls,
 };
 
 pub(crate) use self::answers::digest;
@@ -196,6 +197,13 @@ impl Runner {
     /// Goes on with the last run of a session, if it was cancelled or has failed: what is done is not done again.
     pub fn continue_run(&self, key: &SessionKey) -> RunStream {
         self.begin(key, self.shared.services.ids.run(), Begins::Again, self.shared.config.clone())
+    }
+
+    /// Gives a user's credential up: its service is told, and it is forgotten here, even if that fails.
+    pub async fn revoke_credential(&self, user: impl AsRef<str>, auth: &AuthConfig) -> Result<()> {
+        let services = &self.shared.services;
+        let whose = (self.app(), user.as_ref());
+        services.credentials.revoke(whose, auth, services.clock.now()).await
     }
 
     /// Closes the runner's handlers. Runs that are under way are not affected.

@@ -11,6 +11,7 @@ mod calls;
 mod checklist;
 mod confirmations;
 mod context_edit;
+mod credentials;
 mod desk;
 mod edits;
 mod eino_bugs;
