@@ -31,6 +31,8 @@ pub(crate) struct App {
     pub(crate) inspect: bool,
     /// Where the time of runs went, if that is recorded.
     pub(crate) traces: Option<Traces>,
+    /// Whether requests are part of the trace that they name.
+    pub(crate) trusts_traces: bool,
     /// What models cost.
     pub(crate) prices: Prices,
     /// When idle sessions are deleted, if somebody said so.

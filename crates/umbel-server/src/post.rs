@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use siphasher::sip::SipHasher13;
 use smol_str::SmolStr;
 use umbel_agui::{InputLimits, RunAgentInput, proto};
-use umbel_core::{Object, SessionKey};
+use umbel_core::{Object, SessionKey, TraceContext};
 
 use crate::app::Offered;
 use crate::auth::Principal;
@@ -82,15 +82,16 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     match after {
         None => {
             let (key, digest) = (&live.key, live.digest);
-            let asked = Asked { key, input: &input, digest, principal: &principal, state: &state };
+            let trace = TraceContext::current();
+            let asked = Asked { key, input: &input, digest, principal: &principal, state: &state, trace };
             let planned = plan(endpoint, &asked).await;
             start(offered.clone(), ticket, planned).await?;
         }
         Some(first) => {
-            let offered = offered.clone();
+            let (offered, trace) = (offered.clone(), TraceContext::current());
             tokio::spawn(async move {
                 first.ended().await;
-                wait_turn(&offered, ticket, &body, &principal, &state).await;
+                wait_turn(&offered, ticket, &body, (&principal, &state), trace).await;
             });
         }
     }
@@ -141,12 +142,18 @@ async fn tell_again(offered: &Offered, ticket: Ticket) {
 }
 
 /// A run whose turn has come.
-async fn wait_turn(offered: &Offered, ticket: Ticket, body: &Bytes, principal: &Principal, state: &Object) {
+async fn wait_turn(
+    offered: &Offered,
+    ticket: Ticket,
+    body: &Bytes,
+    (principal, state): (&Principal, &Object),
+    trace: Option<TraceContext>,
+) {
     let live = ticket.live.clone();
     let planned = match RunAgentInput::parse_within(body, &InputLimits::default()) {
         Ok(input) => {
             let (key, digest) = (&live.key, live.digest);
-            let asked = Asked { key, input: &input, digest, principal, state };
+            let asked = Asked { key, input: &input, digest, principal, state, trace };
             plan(&offered.endpoint, &asked).await
         }
         Err(error) => Err(error.into()),

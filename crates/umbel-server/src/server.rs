@@ -56,6 +56,7 @@ pub struct Server {
     studio: bool,
     inspect: Option<bool>,
     traces: Option<Traces>,
+    distrusts_traces: bool,
     prices: Prices,
 }
 
@@ -140,6 +141,13 @@ impl Server {
         self
     }
 
+    /// Whether requests are part of the trace that they name in `traceparent`. They are unless told otherwise; who serves
+    /// strangers may not want to have theirs in its own traces.
+    pub fn trust_traces(mut self, trusted: bool) -> Self {
+        self.distrusts_traces = !trusted;
+        self
+    }
+
     /// What models cost, in US dollars, so that traces tell what each call of one did.
     pub fn prices(mut self, prices: Prices) -> Self {
         self.prices = prices;
@@ -174,6 +182,7 @@ impl Server {
             studio,
             inspect,
             traces,
+            distrusts_traces,
             prices,
             limits: _,
         } = self;
@@ -207,6 +216,7 @@ impl Server {
         let app = Arc::new(App {
             runs,
             traces,
+            trusts_traces: !distrusts_traces,
             prices,
             inspect: inspect.unwrap_or(auth.is_none()),
             gate: Gate { hosts, origins, open, studio_at: studio.then(|| base.clone()) },
