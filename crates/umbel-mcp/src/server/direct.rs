@@ -33,7 +33,7 @@ impl Model for DirectModel {
     }
 
     fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {
-        let last = request.contents.iter().last();
+        let last = request.contents.iter().next_back();
         let asked = last.filter(|content| content.role == Some(Role::User) && !content.has_responses());
         let asked = asked.and_then(|content| serde_json::from_str::<DirectCall>(&content.text()).ok());
         let part = match asked {
