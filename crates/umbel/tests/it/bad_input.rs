@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use umbel::{
     AuthConfig, BoxFuture, Chunk, CodeExecutor, CodeResult, Content, Error, ErrorKind, Event, ExecutableCode,
-    FunctionCall, FunctionTool, LlmAgent, NewSession, Outcome, Part, Response, Result, Role, Run, RunConfig,
-    RunLimits, Runner, ScriptedModel, Sequential, SessionKey, Source, Tool, ToolError, ToolErrors, ToolSpec,
-    Toolset, agent_fn,
+    FunctionCall, FunctionTool, LlmAgent, NewSession, Outcome, Part, PlainAuth, Response, Result, Role, Run,
+    RunConfig, RunLimits, Runner, ScriptedModel, Sequential, SessionKey, Source, Tool, ToolError, ToolErrors,
+    ToolSpec, Toolset, agent_fn,
 };
 
 use crate::support::{
@@ -467,7 +467,7 @@ impl Toolset for Locked {
 
 #[test]
 fn what_is_not_supported_yet_cannot_be_built() {
-    let auth = || AuthConfig { credential: "mail".into(), scheme: json!({}) };
+    let auth = || AuthConfig::new("mail", PlainAuth::bearer());
     let mut spec = ToolSpec::new("mail", "", json!({"type": "object"}));
     spec.auth = Some(auth());
     let mail = FunctionTool::raw(spec, |_, _| Box::pin(async { Ok(Value::Null.into()) }));

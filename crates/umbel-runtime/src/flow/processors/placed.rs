@@ -5,19 +5,6 @@ use umbel_core::{Response, Result, Run, Work};
 use super::{RequestProcessor, ResponseProcessor};
 use crate::agents::LlmAgent;
 
-/// Where answers to credential requests will be taken in.
-pub(super) struct Auth;
-
-impl RequestProcessor for Auth {
-    fn name(&self) -> &str {
-        "auth"
-    }
-
-    fn applies(&self, _agent: &LlmAgent) -> bool {
-        false
-    }
-}
-
 /// Where code and its results will be taken in and out.
 pub(super) struct CodeExecution;
 
