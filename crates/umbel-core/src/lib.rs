@@ -12,6 +12,7 @@
 //! - [`handler`]: what extends agents and runs; [`onion`]: calls on their way through the layers; [`plan`], [`turn`],
 //!   [`transcript`], [`values`]: what handlers work on
 //! - [`interrupt`]: a pause with a question
+//! - [`trace_context`]: which trace work is a part of; [`conventions`]: the names of spans, attributes and metrics
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven: that is `umbel-runtime`.
 
@@ -27,6 +28,7 @@ pub mod code;
 pub mod config;
 pub mod content;
 pub mod context;
+pub mod conventions;
 pub mod credential;
 mod detached;
 pub mod error;
@@ -56,6 +58,7 @@ pub mod state;
 pub mod store;
 pub mod tool;
 pub mod tool_context;
+pub mod trace_context;
 pub mod transcript;
 pub mod turn;
 pub mod values;
@@ -87,7 +90,9 @@ pub use json::Object;
 pub use list::List;
 pub use log::{AgentDone, CallFinished, Continued, Edited, Failure, Kept, LogEntry, Outcome, RunStep};
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
-pub use model::{Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
+pub use model::{
+    Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest, Provider, Thinking, ToolChoice,
+};
 pub use onion::{
     ChunkStream, Guarded, LayerPlace, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
 };
@@ -109,6 +114,7 @@ pub use tool::{
     ToolValue, Toolset,
 };
 pub use tool_context::{CallMade, InnerLayers, ToolContext};
+pub use trace_context::{SpanContent, TraceContext, Tracer, set_tracer, tracer};
 pub use transcript::{Edit, Transcript};
 pub use turn::ModelTurn;
 pub use values::{Replay, RunValues};

@@ -27,6 +27,11 @@ pub trait Model: Send + Sync + fmt::Debug {
         Capabilities::default()
     }
 
+    /// Who runs it.
+    fn provider(&self) -> Provider<'_> {
+        Provider::default()
+    }
+
     /// Answers a request.
     ///
     /// There is one path: a model that does not stream gives one [`Chunk::Complete`]. A stream that breaks off must
@@ -43,8 +48,28 @@ impl<M: Model + ?Sized> Model for Arc<M> {
         (**self).capabilities()
     }
 
+    fn provider(&self) -> Provider<'_> {
+        (**self).provider()
+    }
+
     fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {
         (**self).generate(request)
+    }
+}
+
+/// Who runs a model, for those who measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Provider<'a> {
+    /// The name that OpenTelemetry's conventions have for it, such as `openai`, `anthropic` or `gcp.gemini`; `custom` unless
+    /// told.
+    pub name: &'a str,
+    /// The host that is asked, and its port, if there is one.
+    pub server: Option<(&'a str, u16)>,
+}
+
+impl Default for Provider<'_> {
+    fn default() -> Self {
+        Self { name: "custom", server: None }
     }
 }
 

@@ -12,7 +12,7 @@ use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::Verifier;
 use serde_json::{Value, json};
-use umbel_core::{Error, ErrorKind, Result, ToolError, ToolValue};
+use umbel_core::{Error, ErrorKind, Result, ToolError, ToolValue, TraceContext};
 
 use crate::guard::Guard;
 use crate::secret::{Secret, hide, hide_in};
@@ -64,21 +64,7 @@ impl Request {
 
 impl Http {
     pub(crate) fn new(guard: Guard, limits: HttpLimits) -> Result<Self> {
-        let failed = |error: &dyn StdError| {
-            Error::new(ErrorKind::Build, format!("no connections can be made: {error}"))
-        };
-        let tls = TLS.clone().map_err(|message| Error::new(ErrorKind::Build, message))?;
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls)
-            .dns_resolver(Arc::new(guard.clone()))
-            // Redirects are followed here, where each can be looked at.
-            .redirect(reqwest::redirect::Policy::none())
-            // A proxy would look names up by itself, and go where nobody looked.
-            .no_proxy()
-            .connect_timeout(limits.time)
-            .user_agent(concat!("umbel/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| failed(&error))?;
+        let client = guarded_client(&guard, limits.time)?;
         Ok(Self { client, guard, limits })
     }
 
@@ -124,6 +110,9 @@ impl Http {
             headers.insert(name, value.clone());
         }
         let mut sent = self.client.request(request.method.clone(), request.url.clone()).headers(headers);
+        if let Some(context) = TraceContext::current() {
+            sent = context.headers().fold(sent, |sent, (name, value)| sent.header(name, value));
+        }
         if let Some(body) = &request.body {
             sent = sent.body(body.clone());
         }
@@ -184,6 +173,22 @@ fn body_value(body: &[u8], kind: &str, is_cut: bool, secrets: &[Secret]) -> Valu
     }
 }
 
+/// A client that connects only where a guard lets it, within that time. It follows no redirects: whoever asks looks at each
+/// address first.
+pub fn guarded_client(guard: &Guard, connect: Duration) -> Result<Client> {
+    let tls = TLS.clone().map_err(|message| Error::new(ErrorKind::Build, message))?;
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .dns_resolver(Arc::new(guard.clone()))
+        .redirect(reqwest::redirect::Policy::none())
+        // A proxy would look names up by itself, and go where nobody looked.
+        .no_proxy()
+        .connect_timeout(connect)
+        .user_agent(concat!("umbel/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|error| Error::new(ErrorKind::Build, format!("no connections can be made: {error}")))
+}
+
 /// A header that is shown nowhere.
 pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue)> {
     let refuse = |message: String| Error::new(ErrorKind::Build, message);
@@ -197,7 +202,7 @@ pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue
 
 /// Whether a model may say what a header of this name has.
 pub(crate) fn is_open(name: &HeaderName) -> bool {
-    const OWN: [&str; 12] = [
+    const OWN: [&str; 14] = [
         "accept",
         "accept-encoding",
         "connection",
@@ -206,6 +211,8 @@ pub(crate) fn is_open(name: &HeaderName) -> bool {
         "expect",
         "host",
         "te",
+        "traceparent",
+        "tracestate",
         "trailer",
         "transfer-encoding",
         "upgrade",

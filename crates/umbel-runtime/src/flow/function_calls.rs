@@ -13,9 +13,9 @@ use tracing::Instrument;
 use umbel_core::{
     Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirm, Confirmation, Content,
     DecisionKind, Error, ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt,
-    NextTool, Object, Part, Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep, ToolCall,
-    ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolValue,
-    UnfinishedCalls, Work,
+    NextTool, Object, Part, Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep,
+    SpanContent, ToolCall, ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult,
+    ToolSet, ToolValue, UnfinishedCalls, Work,
 };
 
 use super::{Turn, code};
@@ -401,8 +401,8 @@ impl Caller<'_> {
 
     /// Makes one call, callbacks and all.
     async fn make(&self, call: &FunctionCall) -> Result<Done> {
-        let span = spans::tool_call(call);
         let meta = self.tools.get(&call.name);
+        let span = spans::tool_call(self.run, call, meta.map(|meta| meta.tool.spec()));
         let confirmation =
             call.id.as_ref().and_then(|id| self.batch.confirmations.get(id)).cloned().map(Box::new);
         let (event, batch) = (self.batch.event.clone(), self.several.clone());
@@ -421,8 +421,12 @@ impl Caller<'_> {
             let value = self.value(&cx, call, meta, &mut asks).await;
             match &value {
                 Err(error) => spans::record_error(error.kind().code()),
-                Ok(value) if value.is_error => spans::record_error(ErrorKind::Tool.code()),
+                // A call that waits for people has not failed.
+                Ok(value) if value.is_error && asks.is_none() => spans::record_error(ErrorKind::Tool.code()),
                 Ok(_) => {}
+            }
+            if let Ok(value) = &value {
+                spans::said(SpanContent::Result(value));
             }
             value
         };
@@ -622,7 +626,10 @@ impl Caller<'_> {
     async fn known(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<Box<ToolValue>> {
         match self.gate(cx, meta, args)? {
             Gate::Shut(answer) => Ok(answer),
-            Gate::Open(args) => self.guarded(cx, meta, args).await,
+            Gate::Open(args) => {
+                spans::said(SpanContent::Arguments(&args));
+                self.guarded(cx, meta, args).await
+            }
         }
     }
 
@@ -802,6 +809,7 @@ impl ToolEnd for Centre<'_> {
                 Gate::Shut(answer) => return Ok(ToolOutput::Value(answer)),
                 Gate::Open(args) => args,
             };
+            spans::said(SpanContent::Arguments(&args));
             let spec = meta.tool.spec();
             let work = async {
                 let given = match self.caller.given(call.cx, meta, &args)? {

@@ -107,9 +107,7 @@ async fn cut_short(spec: CodeSpec, unfinished: UnfinishedCalls) -> (Notes, Runne
     let make = |store: Spy| {
         let agent: Arc<dyn Agent> =
             Arc::new(writes("print x", 1).code_executor(noting(&notes, spec.clone())));
-        let mut config = umbel::RunConfig::default();
-        config.unfinished_calls = unfinished;
-        recovery::runner(store, agent).config(config).build().unwrap()
+        recovery::runner(store, agent).unfinished_calls(unfinished).build().unwrap()
     };
     let other = make(store.clone());
     let key = other.create_session("ann").await.unwrap().key;
