@@ -11,6 +11,9 @@ use crate::run::Run;
 use crate::session::SessionKey;
 use crate::work::BoxFuture;
 
+/// The name that running code has where it is a call: in handlers, in questions to people, in front ends.
+pub const RUN_CODE: &str = "run_code";
+
 /// Runs code that a model wrote.
 ///
 /// The flow calls it as it calls a tool: within the time that a call may take, behind the handlers around tool calls, and
@@ -105,6 +108,41 @@ impl CodeInput {
         self.session = Some(session);
         self
     }
+}
+
+/// What stands around code, or its result, in the words of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fence {
+    /// Before it.
+    pub open: String,
+    /// Behind it.
+    pub close: String,
+}
+
+impl Fence {
+    /// A fence with this before and that behind.
+    pub fn new(open: impl Into<String>, close: impl Into<String>) -> Self {
+        Self { open: open.into(), close: close.into() }
+    }
+
+    /// The usual fence of Markdown, with a name.
+    pub fn named(name: &str) -> Self {
+        Self::new(format!("```{name}\n"), "\n```")
+    }
+
+    /// The text inside the fence.
+    pub fn around(&self, text: &str) -> String {
+        format!("{}{text}{}", self.open, self.close)
+    }
+}
+
+/// How code and its results are told to a model that knows them as words alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CodeWords {
+    /// Around code.
+    pub code: Fence,
+    /// Around results.
+    pub result: Fence,
 }
 
 /// A file that code reads or writes.
@@ -240,6 +278,22 @@ impl CodeOutcome {
         }
     }
 
+    /// The outcome of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [
+            Self::Ok,
+            Self::Failed { exit_code: None },
+            Self::TimeLimit,
+            Self::CpuLimit,
+            Self::MemoryLimit,
+            Self::OutputLimit,
+            Self::ProcessLimit,
+            Self::DiskLimit,
+            Self::Killed { signal: None },
+        ];
+        all.into_iter().find(|outcome| outcome.name() == name)
+    }
+
     /// Its name in the log, where there are but three: `OUTCOME_OK`, `OUTCOME_FAILED` and `OUTCOME_DEADLINE_EXCEEDED`.
     pub fn in_log(self) -> &'static str {
         match self {
@@ -292,6 +346,8 @@ mod tests {
         let names: std::collections::BTreeSet<_> = all.iter().map(|outcome| outcome.name()).collect();
         let words: std::collections::BTreeSet<_> = all.iter().map(|outcome| outcome.words()).collect();
         assert_eq!((names.len(), words.len()), (all.len(), all.len()));
+        assert!(all.iter().all(|outcome| CodeOutcome::from_name(outcome.name()).is_some()));
+        assert_eq!(CodeOutcome::from_name("bored"), None);
         let ended_well: Vec<_> = all.iter().filter(|outcome| outcome.in_log() == "OUTCOME_OK").collect();
         assert_eq!(ended_well, [&CodeOutcome::Ok]);
         assert_eq!(CodeOutcome::TimeLimit.in_log(), "OUTCOME_DEADLINE_EXCEEDED");

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 
-use crate::part::{FunctionCall, FunctionResponse, Part};
+use crate::code::RUN_CODE;
+use crate::id::CallId;
+use crate::json::Object;
+use crate::part::{FunctionCall, FunctionResponse, Part, Payload};
 
 /// The parts of a message; most have one.
 pub type Parts = SmallVec<[Part; 1]>;
@@ -102,6 +105,33 @@ impl Content {
     #[inline]
     pub fn has_responses(&self) -> bool {
         self.responses().next().is_some()
+    }
+
+    /// The id of the code that the flow is to run: the last thing that a model said, with an id that the flow gave it.
+    #[inline]
+    pub fn code_id(&self) -> Option<&CallId> {
+        match self.parts.last().map(|part| &part.payload) {
+            Some(Payload::Code(code)) => code.id.as_ref().filter(|id| id.is_client()),
+            _ => None,
+        }
+    }
+
+    /// That code as a call.
+    pub fn code_call(&self) -> Option<FunctionCall> {
+        let id = self.code_id()?.clone();
+        let Some(Payload::Code(code)) = self.parts.last().map(|part| &part.payload) else { return None };
+        let text = code.code.clone().unwrap_or_default();
+        let args = Object::from_iter([("code".to_owned(), text.into())]);
+        Some(FunctionCall::new(RUN_CODE, args).with_id(id))
+    }
+
+    /// The ids of the calls that it has results of. Code that was run counts as a call.
+    pub fn answered(&self) -> impl Iterator<Item = &CallId> {
+        self.parts.iter().filter_map(|part| match &part.payload {
+            Payload::Response(response) => response.id.as_ref(),
+            Payload::CodeResult(result) => result.id.as_ref(),
+            _ => None,
+        })
     }
 
     /// Its text without thoughts, joined.

@@ -217,6 +217,16 @@ impl Event {
         self.content.iter().flat_map(|content| content.responses())
     }
 
+    /// The code in it that the flow is to run, as a call.
+    pub fn code_call(&self) -> Option<FunctionCall> {
+        self.content.as_ref()?.code_call()
+    }
+
+    /// The ids of the calls that it has results of. Code that was run counts as a call.
+    pub fn answered(&self) -> impl Iterator<Item = &CallId> {
+        self.content.iter().flat_map(|content| content.answered())
+    }
+
     /// Its text without thoughts.
     pub fn text(&self) -> String {
         self.content.as_ref().map(|content| content.text()).unwrap_or_default()
@@ -269,10 +279,12 @@ impl Event {
         if failed && !self.is_partial() && !has_calls {
             return true;
         }
-        let ends_with_result = self.content.as_ref().is_some_and(|content| {
-            matches!(content.parts.last().map(|part| &part.payload), Some(Payload::CodeResult(_)))
+        // The model has something to say to the result of code. So it has to code that the flow is to run.
+        let ends_with_code = self.content.as_ref().is_some_and(|content| {
+            let last = content.parts.last().map(|part| &part.payload);
+            matches!(last, Some(Payload::CodeResult(_))) || content.code_id().is_some()
         });
-        !has_calls && self.responses().next().is_none() && !self.is_partial() && !ends_with_result
+        !has_calls && self.responses().next().is_none() && !self.is_partial() && !ends_with_code
     }
 
     fn from_json(value: Value) -> crate::Result<Self> {

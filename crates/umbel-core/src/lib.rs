@@ -80,7 +80,7 @@ pub use callbacks::{AgentCallback, Callbacks};
 pub use caller::Caller;
 pub use cancel::{CancelReason, CancelToken, SafePoint};
 pub use clock::{Clock, SteppingClock, SystemClock};
-pub use code::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, CodeSpec};
+pub use code::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, CodeSpec, CodeWords, Fence};
 pub use config::{OtherBuilds, RunConfig, RunLimits, ToolErrors, UnfinishedCalls};
 pub use content::{Content, Parts, Role};
 pub use context::Context;

@@ -2,6 +2,8 @@
 //! more to do.
 
 mod answer;
+mod code;
+pub(crate) mod data_files;
 mod draft;
 mod function_calls;
 mod handlers;
@@ -15,12 +17,13 @@ use std::sync::Arc;
 
 use umbel_core::{Agent, Event, ModelRequest, Result, Run, SafePoint, Transcript};
 
+pub(crate) use self::code::as_response;
 pub use self::draft::Draft;
 pub(crate) use self::draft::add_given;
 pub use self::function_calls::{Again, Batch};
 pub(crate) use self::function_calls::{CONFIRM_LAYER, INJECTED};
-pub(crate) use self::function_calls::{as_object, error_value};
-pub use self::processors::{Processors, RequestProcessor, ResponseProcessor};
+pub(crate) use self::function_calls::{as_object, calls_of, error_value};
+pub use self::processors::{Answered, Processors, RequestProcessor, ResponseProcessor};
 pub(crate) use self::questions::emit_questions;
 
 use self::answer::Answer;

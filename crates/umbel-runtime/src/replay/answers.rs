@@ -14,6 +14,7 @@ use umbel_core::{
 
 use super::recording::{Done, Lane, Recording, calls, is_answer, response, runs, under};
 use super::{Difference, Part};
+use crate::flow::calls_of;
 use crate::stand_in::StandIn;
 use crate::text;
 
@@ -170,7 +171,8 @@ impl Answers {
             Lane { under: under.to_owned(), agent: source.author.clone(), branch: source.branch.clone() };
         let events = cx.run().events();
         let made = events.iter().filter(|event| !event.is_user() && Lane::of(under, event) == lane);
-        let count = made.flat_map(|event| event.calls()).filter(|call| call.id.as_ref() == Some(id)).count();
+        let count =
+            made.flat_map(|event| calls_of(event)).filter(|call| call.id.as_ref() == Some(id)).count();
         let place = *self.by_id.get(&(lane, id.clone()))?.get(count.checked_sub(1)?)?;
         let done = self.calls.get(place).filter(|done| is_the_call(&done.call, cx))?;
         Some((place, done))
@@ -185,7 +187,7 @@ impl Answers {
 /// Whether the model called the same as then. People and handlers may have changed the arguments since, then as now.
 fn is_the_call(then: &FunctionCall, cx: &ToolContext) -> bool {
     let events = cx.run().events();
-    let mut calls = events.iter().rev().flat_map(|event| event.calls());
+    let mut calls = events.iter().rev().flat_map(|event| calls_of(event));
     let now = calls.find(|call| call.id.as_ref() == cx.call_id());
     then.name == *cx.tool_name()
         && now.is_none_or(|now| canonical(now.args.as_deref()) == canonical(then.args.as_deref()))
