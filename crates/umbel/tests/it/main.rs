@@ -11,6 +11,7 @@ mod calls;
 mod checklist;
 mod confirmations;
 mod context_edit;
+mod credential_secrets;
 mod credentials;
 mod desk;
 mod edits;
