@@ -8,6 +8,7 @@
 //! - [`tool`], [`tool_context`]: the contract of a tool; [`function_tool`]: tools from closures
 //! - [`agent`], [`callbacks`], [`run`], [`config`], [`view`]: the contract of an agent, and a run as it sees it
 //! - [`artifact`], [`memory`], [`credential`]: the other stores
+//! - [`code`]: the contract of what runs code that a model wrote
 //! - [`handler`]: what extends agents and runs; [`onion`]: calls on their way through the layers; [`plan`], [`turn`],
 //!   [`transcript`], [`values`]: what handlers work on
 //! - [`interrupt`]: a pause with a question
@@ -70,7 +71,7 @@ pub use artifact::{ArtifactStore, InMemoryArtifacts};
 pub use callbacks::{AgentCallback, Callbacks};
 pub use cancel::{CancelReason, CancelToken, SafePoint};
 pub use clock::{Clock, SteppingClock, SystemClock};
-pub use code::CodeExecutor;
+pub use code::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, CodeSpec};
 pub use config::{OtherBuilds, RunConfig, RunLimits, ToolErrors, UnfinishedCalls};
 pub use content::{Content, Parts, Role};
 pub use context::Context;

@@ -64,21 +64,7 @@ impl Request {
 
 impl Http {
     pub(crate) fn new(guard: Guard, limits: HttpLimits) -> Result<Self> {
-        let failed = |error: &dyn StdError| {
-            Error::new(ErrorKind::Build, format!("no connections can be made: {error}"))
-        };
-        let tls = TLS.clone().map_err(|message| Error::new(ErrorKind::Build, message))?;
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls)
-            .dns_resolver(Arc::new(guard.clone()))
-            // Redirects are followed here, where each can be looked at.
-            .redirect(reqwest::redirect::Policy::none())
-            // A proxy would look names up by itself, and go where nobody looked.
-            .no_proxy()
-            .connect_timeout(limits.time)
-            .user_agent(concat!("umbel/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| failed(&error))?;
+        let client = guarded_client(&guard, limits.time)?;
         Ok(Self { client, guard, limits })
     }
 
@@ -185,6 +171,22 @@ fn body_value(body: &[u8], kind: &str, is_cut: bool, secrets: &[Secret]) -> Valu
         Ok(json) if !is_cut => hide_in(json, secrets),
         _ => Value::String(hide(text, secrets, is_cut)),
     }
+}
+
+/// A client that connects only where a guard lets it, within that time. It follows no redirects: whoever asks looks at each
+/// address first.
+pub fn guarded_client(guard: &Guard, connect: Duration) -> Result<Client> {
+    let tls = TLS.clone().map_err(|message| Error::new(ErrorKind::Build, message))?;
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .dns_resolver(Arc::new(guard.clone()))
+        .redirect(reqwest::redirect::Policy::none())
+        // A proxy would look names up by itself, and go where nobody looked.
+        .no_proxy()
+        .connect_timeout(connect)
+        .user_agent(concat!("umbel/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|error| Error::new(ErrorKind::Build, format!("no connections can be made: {error}")))
 }
 
 /// A header that is shown nowhere.

@@ -23,7 +23,7 @@ mod secret;
 
 pub use self::command::{Command, CommandTool};
 pub use self::guard::{Guard, Lookup, is_public};
-pub use self::http::HttpLimits;
+pub use self::http::{HttpLimits, guarded_client};
 pub use self::http_get::HttpGet;
 pub use self::openapi::{OpenApi, OpenApiTools};
 pub use self::secret::Secret;

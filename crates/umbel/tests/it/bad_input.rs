@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use umbel::{
-    AuthConfig, BoxFuture, Chunk, CodeExecutor, CodeResult, Content, Error, ErrorKind, Event, ExecutableCode,
-    FunctionCall, FunctionTool, LlmAgent, NewSession, Outcome, Part, Response, Result, Role, Run, RunConfig,
-    RunLimits, Runner, ScriptedModel, Sequential, SessionKey, Source, Tool, ToolError, ToolErrors, ToolSpec,
-    Toolset, agent_fn,
+    AuthConfig, BoxFuture, Chunk, Content, Error, ErrorKind, Event, FunctionCall, FunctionTool, LlmAgent,
+    NewSession, Outcome, Part, Response, Result, Role, Run, RunConfig, RunLimits, Runner, ScriptedModel,
+    Sequential, SessionKey, Source, Tool, ToolError, ToolErrors, ToolSpec, Toolset, agent_fn,
 };
 
 use crate::support::{
@@ -441,14 +440,6 @@ fn an_output_schema_that_is_none_cannot_be_built() {
     assert!(error.message().contains("output schema"), "{error}");
 }
 
-struct NoExecutor;
-
-impl CodeExecutor for NoExecutor {
-    fn execute<'a>(&'a self, _: &'a Run, _: &'a ExecutableCode) -> BoxFuture<'a, Result<CodeResult>> {
-        Box::pin(async { Ok(CodeResult::default()) })
-    }
-}
-
 struct Locked(AuthConfig);
 
 impl Toolset for Locked {
@@ -472,7 +463,7 @@ fn what_is_not_supported_yet_cannot_be_built() {
     spec.auth = Some(auth());
     let mail = FunctionTool::raw(spec, |_, _| Box::pin(async { Ok(Value::Null.into()) }));
     let agent = || LlmAgent::new("a").model(fine());
-    for agent in [agent().code_executor(NoExecutor), agent().tool(mail), agent().toolset(Locked(auth()))] {
+    for agent in [agent().tool(mail), agent().toolset(Locked(auth()))] {
         assert_eq!(refused(agent).kind(), ErrorKind::Unsupported);
     }
 }

@@ -1,0 +1,1 @@
+//! Agents as an MCP server.
