@@ -25,7 +25,6 @@ mod drive;
 mod emitter;
 mod endpoint;
 mod gate;
-mod jwks;
 #[cfg(feature = "jwks-url")]
 mod jwks_url;
 mod jwt;

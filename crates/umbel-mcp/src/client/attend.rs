@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rmcp::model::{ClientResult, ElicitResult, ElicitationAction, ErrorData, InputRequest, ProgressNotificationParam};
+use rmcp::model::{
+    ClientResult, ElicitResult, ElicitationAction, ErrorData, InputRequest, ProgressNotificationParam,
+};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use umbel_core::{Object, Result, ToolContext};

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientResult, CreateMessageRequestMethod, CreateMessageRequestParams,
-    CreateMessageResult, ElicitRequestParams, ElicitResult, ElicitationCapability, ElicitationCreateRequestMethod,
-    FormElicitationCapability, Implementation, InputRequest, ListRootsResult, LoggingLevel,
-    LoggingMessageNotificationParam, ProgressNotificationParam, Request, Root, RootsCapabilities,
-    SamplingCapability, UrlElicitationCapability,
+    CreateMessageResult, ElicitRequestParams, ElicitResult, ElicitationCapability,
+    ElicitationCreateRequestMethod, FormElicitationCapability, Implementation, InputRequest, ListRootsResult,
+    LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam, Request, Root,
+    RootsCapabilities, SamplingCapability, UrlElicitationCapability,
 };
 use rmcp::service::{InboundStreamOrigin, NotificationContext, RequestContext};
 use rmcp::{ClientHandler, ErrorData, RoleClient};

@@ -25,8 +25,8 @@ use super::calls::{Calls, News};
 use super::handler::{Grants, Handler};
 use super::http::Bearer;
 use super::lines::{Ended, Lines};
-use super::steady::Steady;
 use super::stdio::Program;
+use super::steady::Steady;
 use super::toolset::{McpLimits, Place, Protocol};
 
 /// The error by which a server says that a person must first go to an address.
@@ -37,6 +37,8 @@ const GO_THERE_FIRST: ErrorCode = ErrorCode(-32042);
 pub(crate) enum Failure {
     /// The connection ended.
     Ended(String),
+    /// There is no connection.
+    Unreachable(String),
     /// Nothing came in time.
     Late(Duration),
     /// The server refuses it.
@@ -67,6 +69,9 @@ impl Failure {
                      before you try it again"
                 ),
             ),
+            Self::Unreachable(why) => {
+                (ErrorKind::Tool, format!("the MCP server `{server}` cannot be reached: {why}"))
+            }
             Self::Late(time) => {
                 let seconds = time.as_secs_f64();
                 (ErrorKind::Timeout, format!("the MCP server `{server}` did not answer within {seconds} s"))
@@ -75,7 +80,8 @@ impl Failure {
                 (ErrorKind::Tool, format!("the MCP server `{server}` refuses: {}", error.message))
             }
             Self::Stranger(_) => {
-                let message = format!("the MCP server `{server}` wants to know who asks: give it a credential");
+                let message =
+                    format!("the MCP server `{server}` wants to know who asks: give it a credential");
                 (ErrorKind::Tool, message)
             }
             Self::GoThereFirst(_) => {
@@ -243,7 +249,8 @@ impl Link {
     fn failure(&self, error: ServiceError) -> Failure {
         match error {
             ServiceError::McpError(error) if error.code == GO_THERE_FIRST => {
-                let there = error.data.as_ref().and_then(|data| data.get("elicitations")?.as_array().cloned());
+                let there =
+                    error.data.as_ref().and_then(|data| data.get("elicitations")?.as_array().cloned());
                 Failure::GoThereFirst(there.unwrap_or_default())
             }
             ServiceError::McpError(error) => Failure::Refused(error),

@@ -120,7 +120,9 @@ struct Unfold<'a> {
 impl<'a> Unfold<'a> {
     fn size(&mut self, value: &'a Value) -> Option<u64> {
         match value {
-            Value::Array(values) => values.iter().try_fold(1u64, |sum, value| Some(sum.saturating_add(self.size(value)?))),
+            Value::Array(values) => {
+                values.iter().try_fold(1u64, |sum, value| Some(sum.saturating_add(self.size(value)?)))
+            }
             Value::Object(fields) => {
                 let mut sum = 1u64;
                 for (key, value) in fields {
@@ -153,7 +155,12 @@ impl<'a> Unfold<'a> {
 
 /// Whether a schema refers to itself.
 pub(crate) fn is_recursive(schema: &Value) -> bool {
-    fn walk<'a>(whole: &'a Value, value: &'a Value, path: &mut Vec<&'a str>, done: &mut HashSet<&'a str>) -> bool {
+    fn walk<'a>(
+        whole: &'a Value,
+        value: &'a Value,
+        path: &mut Vec<&'a str>,
+        done: &mut HashSet<&'a str>,
+    ) -> bool {
         match value {
             Value::Array(values) => values.iter().any(|value| walk(whole, value, path, done)),
             Value::Object(fields) => fields.iter().any(|(key, value)| {
@@ -188,7 +195,8 @@ mod tests {
 
     fn tool(name: &str, schema: Value) -> Tool {
         let description = "Does something.";
-        serde_json::from_value(json!({"name": name, "description": description, "inputSchema": schema})).unwrap()
+        serde_json::from_value(json!({"name": name, "description": description, "inputSchema": schema}))
+            .unwrap()
     }
 
     fn names(tools: Vec<Tool>) -> Vec<String> {
@@ -245,7 +253,8 @@ mod tests {
     #[test]
     fn what_refers_to_itself_is_known() {
         assert!(is_recursive(&json!({"$ref": "#"})));
-        let pair = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}});
+        let pair =
+            json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}});
         assert!(is_recursive(&pair));
         let plain = json!({"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {}}});
         assert!(!is_recursive(&plain));

@@ -156,8 +156,8 @@ fn read(path: &Path) -> Result<AllPinned> {
 /// Writes beside the file and puts it in its place, so that there is always a whole one.
 fn write(path: &Path, all: &AllPinned) -> Result<()> {
     let beside = path.with_extension("new");
-    let text = serde_json::to_vec_pretty(all)
-        .map_err(|error| Error::new(ErrorKind::Store, error.to_string()))?;
+    let text =
+        serde_json::to_vec_pretty(all).map_err(|error| Error::new(ErrorKind::Store, error.to_string()))?;
     std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path)).map_err(|error| {
         Error::new(ErrorKind::Store, format!("{} cannot be written: {error}", path.display()))
     })

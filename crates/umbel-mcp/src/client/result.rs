@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(read(texts).value, "a\nb");
         let both = json!({"content": [{"type": "text", "text": "{}"}], "structuredContent": {"n": 1}});
         assert_eq!(read(both).value, json!({"n": 1}));
-        assert_eq!(read(json!({"content": []})).value, json!([]));
+        assert_eq!(read(json!({"content": []})).value, "");
     }
 
     #[test]
@@ -163,11 +163,14 @@ mod tests {
             {"type": "resource", "resource": {"uri": "a:c", "blob": "aGk="}},
             {"type": "resource_link", "uri": "a:d", "name": "d", "description": "more"}]});
         let read = value("s", serde_json::from_value(mixed).unwrap(), 1_000);
-        assert_eq!(read.parts, [
-            Part::data("image/png", "hi"),
-            Part::data("audio/wav", "hi"),
-            Part::data("application/octet-stream", "hi"),
-        ]);
+        assert_eq!(
+            read.parts,
+            [
+                Part::data("image/png", "hi"),
+                Part::data("audio/wav", "hi"),
+                Part::data("application/octet-stream", "hi"),
+            ]
+        );
         let expected = json!(["see", {"type": "image", "mimeType": "image/png"},
             {"type": "image", "mimeType": "image/png", "error": "its data cannot be read"},
             {"type": "audio", "mimeType": "audio/wav"},

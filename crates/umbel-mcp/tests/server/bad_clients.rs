@@ -1,11 +1,10 @@
 //! Clients that do not keep to the protocol, or want too much.
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use umbel_mcp::server::{McpLimits, McpServer};
 
-use crate::http::{House, initialize, tool_call};
-use crate::support::{TestTool, soon, speaker};
+use crate::http::{House, tool_call};
+use crate::support::{Lines, TestTool, soon, speaker};
 
 fn echo() -> TestTool {
     TestTool::new("echo", |_, _| std::future::ready(Ok(json!("echo").into())))
@@ -134,36 +133,15 @@ async fn a_call_may_be_cancelled_at_any_point() {
 
 #[tokio::test]
 async fn garbage_in_lines_does_not_end_the_conversation() {
-    let (near, far) = tokio::io::duplex(1 << 20);
-    let (read, write) = tokio::io::split(far);
     let limits = McpLimits { message_bytes: 10_000, ..McpLimits::default() };
-    let server = McpServer::new("house").tool(echo()).limits(limits);
-    let served = tokio::spawn(server.serve(read, write, "ann"));
-    let (read, mut write) = tokio::io::split(near);
-    let mut lines = BufReader::new(read).lines();
-    write.write_all(format!("{}\n", initialize()).as_bytes()).await.unwrap();
-    assert!(soon(lines.next_line()).await.unwrap().unwrap().contains("serverInfo"));
-    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    let mut lines = Lines::new(McpServer::new("house").tool(echo()).limits(limits)).await;
     let long = "x".repeat(50_000);
-    for line in
-        [ready.to_string().as_str(), "garbage", "", "{\"jsonrpc\":", &long, "\u{fffd}\u{0}", "[1,2", "null"]
-    {
-        write.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    for line in ["garbage", "", "{\"jsonrpc\":", &long, "\u{fffd}\u{0}", "[1,2", "null"] {
+        lines.send(line).await;
     }
-    write.write_all(format!("{}\n", tool_call(7, "echo", json!({}))).as_bytes()).await.unwrap();
-    let answer = soon(async {
-        loop {
-            let line = lines.next_line().await.unwrap().unwrap();
-            let message: Value = serde_json::from_str(&line).unwrap();
-            if message["id"] == 7 {
-                return message;
-            }
-        }
-    })
-    .await;
+    lines.send(&tool_call(7, "echo", json!({})).to_string()).await;
+    let (_, answer) = lines.until_answer(7).await;
     assert_eq!(answer["result"]["content"][0]["text"], "echo");
-    drop((lines, write));
-    soon(served).await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use rmcp::ServiceError;
-use rmcp::model::{
-    ClientRequest, ErrorCode, LoggingLevel, NumberOrString, ProgressToken, RequestMetaObject,
-    SetLevelRequestParams,
-};
+use rmcp::model::{ClientRequest, ErrorCode, NumberOrString, ProgressToken, RequestMetaObject};
 use rmcp::service::PeerRequestOptions;
 use serde_json::{Value, json};
 use umbel_core::{Error, ErrorKind, Part, ToolError, ToolValue, TraceContext};
@@ -14,7 +11,7 @@ use umbel_mcp::server::{AgentOffer, ClientModel, McpLimits, McpServer};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
 
 use crate::support::{
-    TestClient, TestTool, call, connect, session, sessions_of, soon, speaker, texts, turns, until,
+    Lines, TestClient, TestTool, call, connect, session, sessions_of, soon, speaker, texts, turns, until,
 };
 
 #[tokio::test]
@@ -250,18 +247,21 @@ async fn a_tool_says_how_far_it_is() {
 
 #[tokio::test]
 async fn who_asks_for_no_progress_gets_news_as_log_messages() {
-    let test = TestClient::default();
-    let tool = || TestTool::with_news("load", vec![json!("one"), json!({"n": 2})], json!("loaded"));
-    let client = connect(McpServer::new("house").tool(tool()), "ann", test.clone()).await;
-    client.set_level(SetLevelRequestParams::new(LoggingLevel::Warning)).await.unwrap();
-    client.call_tool(call("load", json!({}))).await.unwrap();
-    client.set_level(SetLevelRequestParams::new(LoggingLevel::Debug)).await.unwrap();
-    client.call_tool(call("load", json!({}))).await.unwrap();
-    until(|| test.logs.lock().unwrap().len() >= 2).await;
-    let logs: Vec<_> = test.logs.lock().unwrap().drain(..).map(|log| (log.logger, log.data)).collect();
-    let logger = Some("load".to_owned());
-    assert_eq!(logs, [(logger.clone(), json!("one")), (logger, json!({"n": 2}))]);
-    assert!(test.progress().is_empty());
+    let tool = TestTool::with_news("load", vec![json!("one"), json!({"n": 2})], json!("loaded"));
+    let mut lines = Lines::new(McpServer::new("house").tool(tool)).await;
+    for (id, level, expected) in [(1, "debug", 2), (3, "warning", 0), (5, "info", 2)] {
+        let params = json!({"level": level});
+        let set = json!({"jsonrpc": "2.0", "id": id, "method": "logging/setLevel", "params": params});
+        lines.send(&set.to_string()).await;
+        lines.until_answer(id).await;
+        lines.send(&crate::http::tool_call(id + 1, "load", json!({})).to_string()).await;
+        let (news, answer) = lines.until_answer(id + 1).await;
+        assert_eq!(answer["result"]["content"][0]["text"], "loaded");
+        let told: Vec<&Value> = news.iter().map(|one| &one["params"]).collect();
+        let one = json!({"level": "info", "logger": "load", "data": "one"});
+        let two = json!({"level": "info", "logger": "load", "data": {"n": 2}});
+        assert_eq!(told, [&one, &two][..expected], "{level}");
+    }
 }
 
 #[tokio::test]

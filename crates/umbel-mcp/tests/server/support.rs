@@ -6,12 +6,13 @@ use std::time::Duration;
 use rmcp::model::{
     CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, CreateMessageRequestParams,
     CreateMessageResult, ElicitRequestParams, ElicitResult, ElicitationAction, Implementation,
-    LoggingMessageNotificationParam, ProgressNotificationParam, SamplingMessage,
+    ProgressNotificationParam, SamplingMessage,
 };
 use rmcp::service::{NotificationContext, RequestContext, RunningService, ServiceExt};
 use rmcp::{ClientHandler, ErrorData, RoleClient};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use umbel_core::{
     BoxFuture, EventFilter, Object, Result, SessionKey, Tool, ToolContext, ToolError, ToolItem, ToolOutput,
@@ -29,7 +30,6 @@ pub(crate) struct TestClient {
     pub(crate) answers: Option<Answers>,
     pub(crate) asked: Arc<Mutex<Vec<Value>>>,
     pub(crate) progress: Arc<Mutex<Vec<ProgressNotificationParam>>>,
-    pub(crate) logs: Arc<Mutex<Vec<LoggingMessageNotificationParam>>>,
     pub(crate) samples: bool,
 }
 
@@ -90,14 +90,6 @@ impl ClientHandler for TestClient {
 
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
         self.progress.lock().unwrap().push(params);
-    }
-
-    async fn on_logging_message(
-        &self,
-        params: LoggingMessageNotificationParam,
-        _: NotificationContext<RoleClient>,
-    ) {
-        self.logs.lock().unwrap().push(params);
     }
 }
 
@@ -225,4 +217,47 @@ pub(crate) async fn sessions_of(runner: &Runner, user: &str) -> Vec<SessionKey> 
 pub(crate) async fn turns(runner: &Runner, key: &SessionKey) -> usize {
     let session = runner.sessions().get(key, EventFilter::default()).await.unwrap().unwrap();
     session.events.iter().filter(|event| event.is_user()).count()
+}
+
+/// A client that sends what it likes, a message in each line.
+pub(crate) struct Lines {
+    read: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
+    write: WriteHalf<DuplexStream>,
+}
+
+impl Lines {
+    /// A client that has introduced itself.
+    pub(crate) async fn new(server: McpServer) -> Self {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let (read, write) = tokio::io::split(far);
+        tokio::spawn(server.serve(read, write, "ann"));
+        let (read, write) = tokio::io::split(near);
+        let mut lines = Self { read: BufReader::new(read).lines(), write };
+        lines.send(&crate::http::initialize().to_string()).await;
+        assert!(lines.next().await.get("result").is_some());
+        lines.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string()).await;
+        lines
+    }
+
+    pub(crate) async fn send(&mut self, line: &str) {
+        self.write.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+
+    /// What the server says next.
+    pub(crate) async fn next(&mut self) -> Value {
+        let line = soon(self.read.next_line()).await.unwrap().expect("it said nothing more");
+        serde_json::from_str(&line).unwrap()
+    }
+
+    /// What it says until it answers that request, and the answer.
+    pub(crate) async fn until_answer(&mut self, id: u32) -> (Vec<Value>, Value) {
+        let mut before = Vec::new();
+        loop {
+            let next = self.next().await;
+            if next["id"] == id {
+                return (before, next);
+            }
+            before.push(next);
+        }
+    }
 }
