@@ -7,7 +7,7 @@ use umbel_core::{BoxFuture, Content, InMemoryArtifacts, Part, Result, Role};
 use umbel_mcp::server::{McpServer, Prompt, Resource, Resources};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
 
-use crate::support::{TestClient, TestTool, call, connect, speaker};
+use crate::support::{Lines, TestClient, TestTool, call, connect, speaker};
 
 /// An agent that saves a report, and its user's own notes.
 fn writer() -> Runner {
@@ -82,6 +82,36 @@ async fn a_program_offers_what_it_likes() {
     assert!(
         matches!(none, Err(ServiceError::McpError(error)) if error.code == ErrorCode::RESOURCE_NOT_FOUND)
     );
+}
+
+#[tokio::test]
+async fn who_watches_is_told_of_changes() {
+    let server = McpServer::new("house").resources(Diary);
+    let changes = server.changes();
+    let mut lines = Lines::new(server).await;
+    let watch = |id: u32, what: &str, uri: &str| {
+        json!({"jsonrpc": "2.0", "id": id, "method": format!("resources/{what}"), "params": {"uri": uri}})
+            .to_string()
+    };
+    for (id, what, uri) in
+        [(1, "subscribe", "diary://a"), (2, "subscribe", "diary://b"), (3, "unsubscribe", "diary://b")]
+    {
+        lines.send(&watch(id, what, uri)).await;
+        lines.until_answer(id).await;
+    }
+    for uri in ["diary://b", "diary://c", "diary://a"] {
+        changes.tell(uri).await;
+    }
+    let told = lines.next().await;
+    assert_eq!(
+        (&told["method"], &told["params"]["uri"]),
+        (&json!("notifications/resources/updated"), &json!("diary://a"))
+    );
+    for n in 0..100 {
+        lines.send(&watch(10 + n, "subscribe", &format!("diary://{n}"))).await;
+        let (_, answer) = lines.until_answer(10 + n).await;
+        assert_eq!(answer.get("error").is_some(), n == 99, "{answer}");
+    }
 }
 
 #[tokio::test]
