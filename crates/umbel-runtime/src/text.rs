@@ -44,6 +44,8 @@ pub const TRANSFER_TOOL: &str =
 
 /// What a call is answered that waits for a person's word.
 pub use umbel_core::interrupt::NEEDS_CONFIRMATION;
+/// What a call is answered that waits for a credential.
+pub use umbel_core::interrupt::NEEDS_CREDENTIAL;
 
 /// What a call is answered that a person rejected.
 pub const REJECTED: &str = "A person rejected this call, so it was not made.";
@@ -51,6 +53,11 @@ pub const REJECTED: &str = "A person rejected this call, so it was not made.";
 /// The same, with the person's words.
 pub fn rejected_because(reason: &str) -> String {
     format!("A person rejected this call, so it was not made. They said: {reason}")
+}
+
+/// Tells the model why the tools of a toolset are not there.
+pub fn toolset_locked(toolset: &str, why: &str) -> String {
+    format!("The tools of `{toolset}` cannot be used in this turn: {why}.")
 }
 
 /// What a person is asked who may do more than approve and reject.

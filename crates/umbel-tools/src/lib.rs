@@ -4,16 +4,19 @@
 //! |---|---|---|
 //! | [`OpenApi`] | One tool for each operation of an HTTP service | [`Guard`]; time, size; secrets stay here |
 //! | [`HttpGet`] | Reads a page | [`Guard`]; time, size |
+//! | [`OAuth`] | Signs people and programs in, for tools that need it | PKCE; HTTPS; time, size |
 //! | [`Command`] | Runs a program | No shell; a schema; a cleared environment; time, size |
 //!
 //! # Layout
 //! - `guard.rs`: which addresses may be asked; `http.rs`: asking them
 //! - `openapi/`: from a document to tools; `http_get.rs`
+//! - `auth/`: credentials that a service gives
 //! - `command.rs`: programs
 //! - `secret.rs`: what nobody must see
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+mod auth;
 mod command;
 mod guard;
 mod http;
@@ -21,6 +24,7 @@ mod http_get;
 mod openapi;
 mod secret;
 
+pub use self::auth::{OAuth, OAuthClient, OAuthMethod};
 pub use self::command::{Command, CommandTool};
 pub use self::guard::{Guard, Lookup, is_public};
 pub use self::http::{HttpLimits, guarded_client};

@@ -8,10 +8,10 @@ use serde_json::Value;
 use siphasher::sip::SipHasher13;
 use smol_str::SmolStr;
 use umbel_core::{
-    AfterOrder, Agent, AgentKind, AgentPlan, AgentTree, BoxFuture, Callbacks, Content, Context, Error,
-    ErrorKind, Event, Extending, GenerateConfig, Handler, InstructionProvider, Mode, Model, ModelRequest,
-    NodeId, Object, Response, Result, Run, Tool, ToolContext, ToolMeta, ToolSet, Toolset, TransferPolicy,
-    Words, Work,
+    AfterOrder, Agent, AgentKind, AgentPlan, AgentTree, AuthConfig, BoxFuture, Callbacks, Content, Context,
+    Error, ErrorKind, Event, Extending, GenerateConfig, Handler, InstructionProvider, Mode, Model,
+    ModelRequest, NodeId, Object, Response, Result, Run, Tool, ToolContext, ToolMeta, ToolSet, Toolset,
+    TransferPolicy, Words, Work,
 };
 
 use crate::adk_stage::AdkStage;
@@ -428,18 +428,9 @@ impl LlmAgent {
         if let Some(Err(problem)) = &self.output_schema {
             return refuse(ErrorKind::Build, problem.clone());
         }
-        let auth = self.tools.iter().find(|meta| meta.tool.spec().auth.is_some());
-        if let Some(meta) = auth {
-            let message =
-                format!("tool `{}` needs a credential, which is not supported yet", meta.tool.spec().name);
-            return refuse(ErrorKind::Unsupported, message);
-        }
-        if let Some(toolset) = self.toolsets.iter().find(|toolset| toolset.auth().is_some()) {
-            let message =
-                format!("toolset `{}` needs a credential, which is not supported yet", toolset.name());
-            return refuse(ErrorKind::Unsupported, message);
-        }
-        Ok(())
+        let tools = self.tools.iter().filter_map(|meta| meta.tool.spec().auth.as_ref());
+        let toolsets = self.toolsets.iter().filter_map(|toolset| toolset.auth());
+        tools.chain(toolsets).try_for_each(AuthConfig::check)
     }
 }
 

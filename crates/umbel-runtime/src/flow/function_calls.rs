@@ -11,13 +11,14 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 use tracing::Instrument;
 use umbel_core::{
-    Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirm, Confirmation, Content,
-    DecisionKind, Error, ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt,
-    NextTool, Object, Part, Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep,
-    SpanContent, ToolCall, ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult,
-    ToolSet, ToolValue, UnfinishedCalls, Work,
+    Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirm, Content, DecisionKind, Error,
+    ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt, NextTool, Object, Part,
+    Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep, SpanContent, ToolCall,
+    ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolSpec,
+    ToolValue, UnfinishedCalls, Work,
 };
 
+use super::questions::{self, emit_with_questions};
 use super::{Turn, code};
 use crate::adk_stage::fails_the_run;
 use crate::detailed::detailed;
@@ -143,7 +144,7 @@ pub(crate) struct Executed {
     /// What they ask people.
     pub(super) asks: Vec<Interrupt>,
     /// Those that wait for people.
-    waiting: Vec<CallId>,
+    pub(super) waiting: Vec<CallId>,
 }
 
 /// Makes the calls, emits what they gave, and sees to what that asks for. Gives the last event.
@@ -190,53 +191,6 @@ pub(super) fn mark_direct(tools: &ToolSet, batch: &Batch, event: &mut Event) {
     if made.any(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly)) {
         event.actions_mut().skip_summarization = Some(true);
     }
-}
-
-/// Emits the responses, and the questions to people that some of them raise. Gives the last event.
-pub(super) async fn emit_with_questions(run: &Run, made: Executed) -> Result<Option<Arc<Event>>> {
-    let Executed { event, asks, waiting } = made;
-    let Some(mut event) = event else { return Ok(None) };
-    if asks.is_empty() {
-        return run.emit(event).await.map(Some);
-    }
-    let settled =
-        event.responses().any(|response| response.id.as_ref().is_none_or(|id| !waiting.contains(id)));
-    if settled || event.content.is_none() {
-        // Some calls have their results: the model shall see those once the others have theirs too.
-        event.actions_mut().skip_summarization = None;
-        run.emit(event).await?;
-        emit_questions(run, asks).await.map(Some)
-    } else {
-        emit_questions(run, asks).await?;
-        run.emit(event).await.map(Some)
-    }
-}
-
-/// Asks people. The form of the questions in the log is that of google-adk.
-pub(crate) async fn emit_questions(run: &Run, asks: Vec<Interrupt>) -> Result<Arc<Event>> {
-    let mut ids = Vec::new();
-    let parts = asks.iter().map(|asked| {
-        let confirmation = Confirmation {
-            hint: asked.message.clone(),
-            payload: asked.payload.clone(),
-            ..Confirmation::default()
-        };
-        let mut args = Object::new();
-        if let Some(call) = &asked.call {
-            args.insert("originalFunctionCall".to_owned(), json!(call));
-        }
-        args.insert("toolConfirmation".to_owned(), json!(confirmation));
-        if let Some(schema) = &asked.response_schema {
-            args.insert("responseSchema".to_owned(), schema.clone());
-        }
-        ids.push(asked.id.clone());
-        Part::call(FunctionCall::new(asked.call_name(), args).with_id(asked.id.clone()))
-    });
-    let content = Content::new(Role::Model, parts.collect::<Parts>());
-    let mut event = run.event().with_content(content);
-    ids.sort();
-    event.long_running_tool_ids = Some(Box::new(ids));
-    run.emit_with(event, vec![RunStep::Asked { interrupts: Box::new(asks) }]).await
 }
 
 /// Makes the calls and merges what they gave into one event, not yet emitted.
@@ -506,9 +460,7 @@ impl Caller<'_> {
             Some(Raised::Held) => Vec::new(),
             None => vec![self.interrupt(cx, call, cx.address(), Question::confirm(error.message()))],
         };
-        if let Some(first) = asks.first() {
-            cx.request_confirmation(first.message.clone().unwrap_or_default(), first.payload.clone())?;
-        }
+        questions::note(cx, &asks)?;
         cx.skip_summarization();
         Ok(asks)
     }
@@ -602,8 +554,10 @@ impl Caller<'_> {
         };
         if error.kind() == ErrorKind::Interrupted {
             // A layer or the tool asks a person; the call is made again with the answer.
-            *asks = Some(self.asked(cx, call, &error)?);
-            return Ok(Box::new(error_value(text::NEEDS_CONFIRMATION)));
+            let asked = self.asked(cx, call, &error)?;
+            let waits = questions::waits_for(&asked);
+            *asks = Some(asked);
+            return Ok(Box::new(error_value(waits)));
         }
         // A run that was told to stop stops, be it for its deadline: nobody may take that for a tool's failure.
         if let Some(reason) = self.run.cancel_token().reason().filter(|_| !error.is_control()) {
@@ -715,7 +669,10 @@ impl Caller<'_> {
         let work = async {
             let given = match self.given(cx, meta, &args)? {
                 Some(given) => given,
-                None => meta.tool.call(cx, args).await,
+                None => {
+                    unlock(cx, spec).await?;
+                    meta.tool.call(cx, args).await
+                }
             };
             self.finish(cx, given).await
         };
@@ -814,13 +771,24 @@ impl ToolEnd for Centre<'_> {
             let work = async {
                 let given = match self.caller.given(call.cx, meta, &args)? {
                     Some(given) => given,
-                    None => meta.tool.call(call.cx, args).await,
+                    None => {
+                        unlock(call.cx, spec).await?;
+                        meta.tool.call(call.cx, args).await
+                    }
                 };
                 given.map_err(ToolError::into_error)
             };
             let made = self.caller.within(&spec.name, spec.timeout, work).await;
             Ok(made.map_err(|error| error.asked_by(|| Asker::Itself))?)
         })
+    }
+}
+
+/// Sees to it that the credential is there which a tool needs.
+fn unlock<'a>(cx: &'a ToolContext, spec: &'a ToolSpec) -> Work<'a, Result<()>> {
+    match &spec.auth {
+        None => Work::done(Ok(())),
+        Some(auth) => Work::later(async move { cx.credential(auth).await.map(|_| ()) }),
     }
 }
 

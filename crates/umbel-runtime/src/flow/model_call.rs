@@ -248,7 +248,8 @@ impl<'a> Call<'_, 'a> {
         self.asked.note(|span| {
             span.record_event(&event.id);
             if let Some(content) = &event.content {
-                span.within(|| spans::said(SpanContent::Answer(content)));
+                let finish_reason = event.meta.as_ref().and_then(|meta| meta.finish_reason.as_deref());
+                span.within(|| spans::said(SpanContent::Answer { content, finish_reason }));
             }
         });
     }

@@ -102,7 +102,8 @@ fn waits(run: &Run, events: &List<Arc<Event>>, begin: usize) -> bool {
 
 /// Whether a call is answered later, by a person or by work elsewhere.
 fn waits_later(event: &Event, call: &CallId) -> bool {
-    event.calls().any(|made| made.id.as_ref() == Some(call) && made.name == REQUEST_CONFIRMATION)
+    let asks = |name: &str| [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&name);
+    event.calls().any(|made| made.id.as_ref() == Some(call) && asks(&made.name))
 }
 
 /// The calls that were under way, or about to be, if the agent's last word was to make them.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use smol_str::SmolStr;
-use umbel_core::interrupt::{NEEDS_CONFIRMATION, REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
+use umbel_core::interrupt::{
+    NEEDS_CONFIRMATION, NEEDS_CREDENTIAL, REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT,
+};
 use umbel_core::{
     Actions, Event, FunctionCall, FunctionResponse, Interrupt, LogEntry, Object, Outcome, Response, Result,
     RunId, RunStep, SessionKey, SessionStore, StateScope, Versions,
@@ -189,7 +191,7 @@ pub(super) fn calls(recording: &Recording, under: &str) -> Vec<Done> {
 /// Whether a result only says that the call waits.
 fn is_for_the_time_being(response: &FunctionResponse) -> bool {
     let values = response.response.iter().flat_map(|object| object.values());
-    values.filter_map(Value::as_str).any(|text| text == NEEDS_CONFIRMATION)
+    values.filter_map(Value::as_str).any(|text| [NEEDS_CONFIRMATION, NEEDS_CREDENTIAL].contains(&text))
 }
 
 /// A run of the session.

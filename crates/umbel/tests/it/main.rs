@@ -12,6 +12,7 @@ mod checklist;
 mod code_execution;
 mod confirmations;
 mod context_edit;
+mod credentials;
 mod desk;
 mod edits;
 mod eino_bugs;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use umbel_core::{Answer, Content, ContentsView, Part, Payload, Result, Role, Run, RunStep, Work};
 
-use super::{Answered, RequestProcessor, ResponseProcessor, confirmation};
+use super::{Answered, RequestProcessor, ResponseProcessor, answers};
 use crate::agents::LlmAgent;
 use crate::code::AgentCode;
 use crate::flow::code::{code_part, failures, find};
@@ -67,7 +67,7 @@ async fn look_at(draft: &mut Draft<'_>, file: &DataFile) -> Result<()> {
     let mut batch = Batch::of_event(&event);
     // Nobody needs to agree to what no model wrote.
     batch.confirmations.insert(id, Answer::approve());
-    confirmation::make(draft, &batch).await
+    answers::make(draft, &batch).await
 }
 
 /// Tells the model how to have code run, and takes code out of its answers.

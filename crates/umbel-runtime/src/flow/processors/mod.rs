@@ -1,13 +1,12 @@
 //! The steps that make a request, by name and in order.
 
+mod answers;
 mod basic;
 mod code_execution;
 mod compaction;
-mod confirmation;
 mod contents;
 mod instructions;
 mod output_schema;
-mod placed;
 mod planning;
 mod transfer;
 
@@ -81,8 +80,8 @@ impl Default for Processors {
         static DEFAULT: LazyLock<Processors> = LazyLock::new(|| Processors {
             request: Arc::new(vec![
                 Arc::new(basic::Basic),
-                Arc::new(placed::Auth),
-                Arc::new(confirmation::Confirmations),
+                Arc::new(answers::AUTH),
+                Arc::new(answers::CONFIRMATION),
                 Arc::new(instructions::Instructions),
                 Arc::new(instructions::Identity),
                 Arc::new(compaction::Compaction),
