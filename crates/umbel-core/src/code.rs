@@ -7,12 +7,16 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use crate::error::Result;
+use crate::part::{CodeResult, ExecutableCode, FunctionCall, FunctionResponse};
 use crate::run::Run;
 use crate::session::SessionKey;
 use crate::work::BoxFuture;
 
 /// The name that running code has where it is a call: in handlers, in questions to people, in front ends.
 pub const RUN_CODE: &str = "run_code";
+
+/// How the id of code begins that looks at a file which the user sent. No model asked for it. The rest is the file's name.
+pub const LOOKS_AT_FILE: &str = "adk-file-";
 
 /// Runs code that a model wrote.
 ///
@@ -48,7 +52,8 @@ pub struct CodeSpec {
     /// Running the same code again does no harm, since it can reach nothing outside: code that was cut short by a crash
     /// is then simply run again.
     pub repeatable: bool,
-    /// How long code may run, if not as long as the run's limits say.
+    /// After which time the flow gives it up, if not when the run's limits say. An executor that stops code itself, and can
+    /// tell the model so, needs a little longer than that.
     pub timeout: Option<Duration>,
 }
 
@@ -70,7 +75,7 @@ impl CodeSpec {
         self
     }
 
-    /// The same, where code may run that long.
+    /// The same, given up after that time.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.timeout = Some(time);
         self
@@ -143,6 +148,26 @@ pub struct CodeWords {
     pub code: Fence,
     /// Around results.
     pub result: Fence,
+}
+
+impl ExecutableCode {
+    /// The call that runs it.
+    pub fn as_call(&self) -> FunctionCall {
+        let args = [("code".to_owned(), self.code.clone().unwrap_or_default().into())];
+        FunctionCall { id: self.id.clone(), ..FunctionCall::new(RUN_CODE, args.into_iter().collect()) }
+    }
+}
+
+impl CodeResult {
+    /// What the call that ran the code gave.
+    pub fn as_response(&self) -> FunctionResponse {
+        let known = [CodeOutcome::Ok, CodeOutcome::TimeLimit];
+        let outcome = known.into_iter().find(|known| self.outcome.as_deref() == Some(known.in_log()));
+        let outcome = outcome.unwrap_or(CodeOutcome::Failed { exit_code: None }).name();
+        let output = self.output.clone().unwrap_or_default();
+        let given = [("outcome".to_owned(), outcome.into()), ("output".to_owned(), output.into())];
+        FunctionResponse::new(self.id.clone(), RUN_CODE, given.into_iter().collect())
+    }
 }
 
 /// A file that code reads or writes.

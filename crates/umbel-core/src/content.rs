@@ -5,9 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 
-use crate::code::RUN_CODE;
 use crate::id::CallId;
-use crate::json::Object;
 use crate::part::{FunctionCall, FunctionResponse, Part, Payload};
 
 /// The parts of a message; most have one.
@@ -118,11 +116,29 @@ impl Content {
 
     /// That code as a call.
     pub fn code_call(&self) -> Option<FunctionCall> {
-        let id = self.code_id()?.clone();
-        let Some(Payload::Code(code)) = self.parts.last().map(|part| &part.payload) else { return None };
-        let text = code.code.clone().unwrap_or_default();
-        let args = Object::from_iter([("code".to_owned(), text.into())]);
-        Some(FunctionCall::new(RUN_CODE, args).with_id(id))
+        self.code_id()?;
+        match self.parts.last().map(|part| &part.payload) {
+            Some(Payload::Code(code)) => Some(code.as_call()),
+            _ => None,
+        }
+    }
+
+    /// The calls in it and, as calls, the code that was or is to be run, in order: for those who show them.
+    pub fn calls_and_code(&self) -> impl Iterator<Item = FunctionCall> {
+        self.parts.iter().filter_map(|part| match &part.payload {
+            Payload::Call(call) => Some((**call).clone()),
+            Payload::Code(code) => Some(code.as_call()),
+            _ => None,
+        })
+    }
+
+    /// The responses in it and, as responses, the results of code, in order: for those who show them.
+    pub fn responses_and_results(&self) -> impl Iterator<Item = FunctionResponse> {
+        self.parts.iter().filter_map(|part| match &part.payload {
+            Payload::Response(response) => Some((**response).clone()),
+            Payload::CodeResult(result) => Some(result.as_response()),
+            _ => None,
+        })
     }
 
     /// The ids of the calls that it has results of. Code that was run counts as a call.

@@ -7,8 +7,10 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::actions::Actions;
+use crate::code::LOOKS_AT_FILE;
 use crate::content::Content;
 use crate::id::{CallId, EventId, RunId};
+use crate::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL};
 use crate::json::{Fields, Object};
 use crate::part::{FunctionCall, FunctionResponse, Payload};
 
@@ -222,6 +224,16 @@ impl Event {
         self.content.as_ref()?.code_call()
     }
 
+    /// The calls in it and, as calls, the code that was or is to be run: for those who show them.
+    pub fn calls_and_code(&self) -> impl Iterator<Item = FunctionCall> {
+        self.content.iter().flat_map(|content| content.calls_and_code())
+    }
+
+    /// The responses in it and, as responses, the results of code: for those who show them.
+    pub fn responses_and_results(&self) -> impl Iterator<Item = FunctionResponse> {
+        self.content.iter().flat_map(|content| content.responses_and_results())
+    }
+
     /// The ids of the calls that it has results of. Code that was run counts as a call.
     pub fn answered(&self) -> impl Iterator<Item = &CallId> {
         self.content.iter().flat_map(|content| content.answered())
@@ -265,6 +277,20 @@ impl Event {
     /// The rest to be changed.
     pub fn meta_mut(&mut self) -> &mut Meta {
         self.meta.get_or_insert_default()
+    }
+
+    /// Whether a model may have said this. What handlers and agents without a model say looks the same; results, questions
+    /// to people, and code that looks at files do not.
+    pub fn is_answer(&self) -> bool {
+        let Some(content) = &self.content else { return false };
+        let asks =
+            |call: &FunctionCall| [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&call.name.as_str());
+        !self.is_user()
+            && !self.is_partial()
+            && !content.has_responses()
+            && !content.answered().any(CallId::is_client)
+            && !content.code_id().is_some_and(|id| id.as_str().starts_with(LOOKS_AT_FILE))
+            && !content.calls().any(asks)
     }
 
     /// Whether the agent has said its last word of this turn with it.

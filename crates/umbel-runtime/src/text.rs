@@ -154,8 +154,9 @@ def explore(name):
     """Reads a table, says what is in it, and gives it back."""
     if pandas is None:
         with open(name, newline="", encoding="utf-8-sig", errors="replace") as file:
-            table = list(csv.DictReader(file))
-        columns = {column: [row[column] for row in table] for column in (table[0] if table else ()) if column}
+            rows = csv.DictReader(file)
+            table = list(rows)
+        columns = {column: [row[column] for row in table] for column in rows.fieldnames or () if column}
     else:
         table = pandas.read_csv(name)
         columns = {column: table[column].dropna().tolist() for column in table.columns}

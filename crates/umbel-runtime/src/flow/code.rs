@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use umbel_core::code::RUN_CODE;
 use umbel_core::{
     CallId, CodeOutcome, CodeResult, Content, Event, ExecutableCode, Fence, FunctionResponse, Part, Parts,
     Payload, Role, Run, ToolSet,
@@ -162,14 +161,4 @@ fn result_of(response: &FunctionResponse) -> CodeResult {
         output: Some(output),
         ..CodeResult::default()
     }
-}
-
-/// The result of code as the tool that runs it answers.
-pub(crate) fn as_response(result: &CodeResult) -> FunctionResponse {
-    let known = [CodeOutcome::Ok, CodeOutcome::TimeLimit];
-    let outcome = known.into_iter().find(|known| result.outcome.as_deref() == Some(known.in_log()));
-    let outcome = outcome.unwrap_or(FAILED).name();
-    let output = result.output.clone().unwrap_or_default();
-    let given = [("outcome".to_owned(), outcome.into()), ("output".to_owned(), output.into())];
-    FunctionResponse::new(result.id.clone(), RUN_CODE, given.into_iter().collect())
 }

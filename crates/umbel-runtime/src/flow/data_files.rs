@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use umbel_core::code::LOOKS_AT_FILE;
 use umbel_core::{Blob, CallId, CodeFile, Content, Event, List, Part, Payload, Role};
 
 use crate::contents::visible::apply_rewinds;
@@ -9,9 +10,6 @@ use crate::text;
 
 /// The media type of a table.
 const CSV: &str = "text/csv";
-
-/// How the id of code begins that looks at a file. The rest is the file's name.
-const LOOKS_AT: &str = "adk-file-";
 
 /// A table that the user sent, named after its place in the log, so that it never changes its name: `data_3_2.csv` is the
 /// second part of the third event.
@@ -33,7 +31,7 @@ impl DataFile {
 
     /// The id of the code that looks at it.
     pub(crate) fn call_id(&self) -> CallId {
-        format!("{LOOKS_AT}{}", self.name).into()
+        format!("{LOOKS_AT_FILE}{}", self.name).into()
     }
 
     /// Whether it was looked at, or is being.
@@ -53,7 +51,7 @@ impl DataFile {
 
 /// Whether code with that id looks at a file, which no model asked for.
 pub(crate) fn looks_at_file(id: &CallId) -> bool {
-    id.as_str().starts_with(LOOKS_AT)
+    id.as_str().starts_with(LOOKS_AT_FILE)
 }
 
 /// A part as a table, if it is one.

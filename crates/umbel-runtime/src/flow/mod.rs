@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 use umbel_core::{Agent, Event, ModelRequest, Result, Run, SafePoint, Transcript};
 
-pub(crate) use self::code::as_response;
 pub use self::draft::Draft;
 pub(crate) use self::draft::add_given;
 pub use self::function_calls::{Again, Batch};

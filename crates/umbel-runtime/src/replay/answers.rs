@@ -12,7 +12,7 @@ use umbel_core::{
     ToolValue,
 };
 
-use super::recording::{Done, Lane, Recording, calls, is_answer, response, runs, under};
+use super::recording::{Done, Lane, Recording, calls, response, runs, under};
 use super::{Difference, Part};
 use crate::flow::calls_of;
 use crate::stand_in::StandIn;
@@ -102,7 +102,7 @@ impl Answers {
             let under = under(&root, one.key.id());
             let number =
                 |event: &Event| runs.iter().position(|run| run.id == event.run).map_or(0, |at| at + 1);
-            for event in one.events().filter(|event| is_answer(event)) {
+            for event in one.events().filter(|event| event.is_answer()) {
                 lanes
                     .entry(Lane::of(&under, event))
                     .or_default()
@@ -246,7 +246,7 @@ impl StandIn for Answers {
         let source = run.source();
         let lane = Lane { under, agent: source.author.clone(), branch: source.branch.clone() };
         let events = run.events();
-        let said = |event: &Event| is_answer(event) && Lane::of(&lane.under, event) == lane;
+        let said = |event: &Event| event.is_answer() && Lane::of(&lane.under, event) == lane;
         let place = events.iter().filter(|event| said(event)).count();
         let (place_in_words, number, outcome) = {
             let mut state = self.lock();

@@ -9,12 +9,11 @@ use umbel_core::interrupt::{
     NEEDS_CONFIRMATION, NEEDS_CREDENTIAL, REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT,
 };
 use umbel_core::{
-    Actions, CallId, Event, FunctionCall, FunctionResponse, Interrupt, LogEntry, Object, Outcome, Payload,
-    Response, Result, RunId, RunStep, SessionKey, SessionStore, StateScope, Versions,
+    Actions, Event, FunctionCall, FunctionResponse, Interrupt, LogEntry, Object, Outcome, Response, Result,
+    RunId, RunStep, SessionKey, SessionStore, StateScope, Versions,
 };
 
-use crate::flow::data_files::looks_at_file;
-use crate::flow::{as_response, calls_of};
+use crate::flow::calls_of;
 
 /// A session that was recorded, with those that worked for it.
 #[derive(Clone, Debug)]
@@ -119,18 +118,6 @@ impl Lane {
     }
 }
 
-/// Whether a model may have said this. What handlers and agents without a model say looks the same, then and now.
-pub(super) fn is_answer(event: &Event) -> bool {
-    let asks = |call: &FunctionCall| [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&call.name.as_str());
-    !event.is_user()
-        && !event.is_partial()
-        && event.content.is_some()
-        && event.responses().next().is_none()
-        && !event.answered().any(CallId::is_client)
-        && !event.content.as_ref().and_then(|content| content.code_id()).is_some_and(looks_at_file)
-        && !event.calls().any(asks)
-}
-
 /// What the model said with an event.
 pub(super) fn response(event: &Event) -> Response {
     Response {
@@ -167,7 +154,9 @@ pub(super) fn calls(recording: &Recording, under: &str) -> Vec<Done> {
                     done.push(Done { lane: Lane::of(under, event), call, ..Done::default() });
                 }
                 let mut actions = event.actions.clone();
-                for response in results(event).filter(|response| !is_for_the_time_being(response)) {
+                for response in
+                    event.responses_and_results().filter(|response| !is_for_the_time_being(response))
+                {
                     let place = response.id.as_ref().and_then(|id| places.get(id.as_str()));
                     let Some(done) = place.and_then(|place| done.get_mut(*place)) else { continue };
                     done.response.clone_from(&response.response);
@@ -197,16 +186,6 @@ pub(super) fn calls(recording: &Recording, under: &str) -> Vec<Done> {
         }
     }
     done
-}
-
-/// What calls gave, by an event. The result of code is that of the call which ran it.
-fn results(event: &Event) -> impl Iterator<Item = FunctionResponse> {
-    let parts = event.content.iter().flat_map(|content| content.parts.iter());
-    parts.filter_map(|part| match &part.payload {
-        Payload::Response(response) => Some((**response).clone()),
-        Payload::CodeResult(result) => Some(as_response(result)),
-        _ => None,
-    })
 }
 
 /// Whether a result only says that the call waits.

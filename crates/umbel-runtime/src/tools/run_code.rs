@@ -1,7 +1,6 @@
 //! Runs code that a model wrote, as a tool.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use umbel_core::code::RUN_CODE;
@@ -13,9 +12,6 @@ use umbel_core::{
 use crate::code::CodeExecution;
 use crate::flow::data_files;
 use crate::text;
-
-/// How much longer a call may take than the code itself: its executor is to say that it ran too long, not the flow.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs code that a model wrote, as a tool: for models that are better at calls than at writing code between their words.
 /// An agent with a [code executor](crate::LlmAgent::code_executor) needs no such tool.
@@ -43,7 +39,7 @@ impl RunCode {
         if let Some(executor) = execution.executor() {
             spec.idempotent = executor.spec().repeatable;
             spec.exclusive = executor.spec().stateful;
-            spec.timeout = executor.spec().timeout.map(|time| time.saturating_add(GRACE));
+            spec.timeout = executor.spec().timeout;
         }
         Self { execution, spec }
     }

@@ -361,7 +361,7 @@ async fn code_is_stopped_when_its_time_is_over() {
         }
         let seen = read(runner.run_with(&key, "go", limits)).await;
         let result = &results(&seen.assert_finished().whole())[0];
-        let words = if own.is_some() { "longer than 65 s" } else { "longer than 0.02 s" };
+        let words = if own.is_some() { "longer than 60 s" } else { "longer than 0.02 s" };
         assert!(result["output"].as_str().unwrap().contains(words), "{result}");
         assert_eq!(toy.notes.all(), ["hangs", "killed"]);
     }
