@@ -5,6 +5,8 @@
 mod command;
 mod documents;
 mod http;
+mod oauth;
+mod oauth_server;
 mod openapi;
 
 use std::sync::Arc;
