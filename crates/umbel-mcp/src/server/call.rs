@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use ::http::request::Parts as Head;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ElicitRequest, ElicitResult, InputRequest,
     InputRequiredResult, LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam,
@@ -15,9 +16,10 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer};
 use serde_json::Value;
+use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
 use umbel_core::{
     Answer, Content, Error, ErrorKind, Event, IdKind, Interrupt, Object, Outcome, Part, Parts, Piece, Result,
-    Role, RunConfig, SessionKey,
+    Role, RunConfig, SessionKey, TraceContext,
 };
 use umbel_runtime::Said as Heard;
 
@@ -219,8 +221,11 @@ impl Call<'_> {
         let mut news = News::new(self);
         let runner = &self.offer.runner;
         let mut config: RunConfig = (**runner.config()).clone();
-        config.streaming = news.token.is_some();
+        config.streaming = news.token.is_some() || matches!(self.offer.kind, Kind::Tool);
         config.create_session = matches!(begins, Begins::New(_));
+        if let Some(trace) = self.trace() {
+            config.extensions.insert(trace);
+        }
         let message = match begins {
             Begins::New(message) | Begins::Message(message) => message,
             Begins::Answers(answers) => {
@@ -249,6 +254,17 @@ impl Call<'_> {
             }
             _ => Ok(Ended::Said(Box::new(said))),
         }
+    }
+
+    /// The trace that the call is part of, as the message says, or the request that it came with.
+    fn trace(&self) -> Option<TraceContext> {
+        let meta = &self.context.meta.0;
+        if let Some(parent) = meta.get_traceparent() {
+            return TraceContext::parse(parent, meta.get_tracestate());
+        }
+        let headers = &self.context.extensions.get::<Head>()?.headers;
+        let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        TraceContext::parse(header(TRACEPARENT)?, header(TRACESTATE))
     }
 
     /// Has people asked by the client, if it can.

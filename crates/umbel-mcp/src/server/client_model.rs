@@ -70,10 +70,10 @@ impl Model for ClientModel {
 }
 
 fn params(request: &ModelRequest) -> CreateMessageRequestParams {
-    let messages = request.contents.iter().filter_map(|content| {
+    // A message for each part: not every client reads messages of several.
+    let messages = request.contents.iter().flat_map(|content| {
         let role = if content.role == Some(Role::Model) { McpRole::Assistant } else { McpRole::User };
-        let blocks: Vec<_> = content.parts.iter().filter_map(block).collect();
-        (!blocks.is_empty()).then(|| SamplingMessage::new_multiple(role, blocks))
+        content.parts.iter().filter_map(block).map(move |block| SamplingMessage::new(role.clone(), block))
     });
     let tokens = request.config.max_output_tokens.unwrap_or(TOKENS);
     let mut params = CreateMessageRequestParams::new(messages.collect(), tokens);

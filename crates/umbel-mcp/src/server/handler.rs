@@ -14,7 +14,8 @@ use rmcp::model::{
     GetPromptRequestParams, GetPromptResponse, GetPromptResult, Implementation, ListPromptsResult,
     ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, LoggingLevel, PaginatedRequestParams,
     ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Reference, Resource as McpResource,
-    ResourceContents, ResourceTemplate, ServerCapabilities, ServerConfig, SetLevelRequestParams, Tool,
+    ResourceContents, ResourceTemplate, ServerCapabilities, ServerConfig, SetLevelRequestParams,
+    SubscribeRequestParams, Tool, UnsubscribeRequestParams,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -23,6 +24,7 @@ use umbel_core::{Caller, Error, Part, Payload};
 
 use super::McpLimits;
 use super::call::Call;
+use super::changes::{Changes, Watched};
 use super::offer::Offered;
 use super::prompts::Prompt;
 use super::resources::{Resource, Resources};
@@ -35,6 +37,7 @@ pub(super) struct Catalog {
     pub(super) instructions: Option<String>,
     pub(super) offers: Vec<Offered>,
     pub(super) resources: Vec<Arc<dyn Resources>>,
+    pub(super) changes: Changes,
     pub(super) prompts: Vec<Prompt>,
     /// Whether whoever calls may say that a call is to be made.
     pub(super) callers_confirm: bool,
@@ -99,11 +102,12 @@ pub(super) struct Handler {
     user: Option<SmolStr>,
     /// From which level on it wants to be told what goes on.
     level: Arc<Mutex<LoggingLevel>>,
+    watched: Arc<Watched>,
 }
 
 impl Handler {
     pub(super) fn new(catalog: Arc<Catalog>, user: Option<SmolStr>) -> Self {
-        Self { catalog, user, level: Arc::new(Mutex::new(LoggingLevel::Info)) }
+        Self { catalog, user, level: Arc::new(Mutex::new(LoggingLevel::Info)), watched: Arc::default() }
     }
 
     /// Who asks: the one that every request is of, or the one that the server found out.
@@ -128,7 +132,8 @@ impl ServerHandler for Handler {
         let catalog = &self.catalog;
         let mut capabilities = ServerCapabilities::builder().enable_logging().enable_tools().build();
         if !catalog.resources.is_empty() {
-            capabilities.resources = Some(Default::default());
+            let resources = capabilities.resources.get_or_insert_default();
+            resources.subscribe = Some(true);
         }
         if !catalog.prompts.is_empty() {
             capabilities.prompts = Some(Default::default());
@@ -215,6 +220,27 @@ impl ServerHandler for Handler {
         }
         let message = format!("there is no resource `{}`", params.uri);
         Err(ErrorData::resource_not_found(message, None))
+    }
+
+    async fn subscribe(
+        &self,
+        params: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if !self.watched.add(params.uri) {
+            return Err(ErrorData::invalid_request("too much is watched: stop watching something", None));
+        }
+        self.catalog.changes.watch(&self.watched, &context.peer);
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        params: UnsubscribeRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.watched.remove(&params.uri);
+        Ok(())
     }
 
     async fn list_prompts(

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use http_body::Body;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use rmcp::model::{ErrorCode, ErrorData, ProtocolVersion};
+use rmcp::model::{ClientJsonRpcMessage, ErrorCode, ErrorData, ProtocolVersion};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use umbel_core::Caller;
@@ -96,10 +96,9 @@ impl McpService {
             Err(refused) => return refused,
         };
         if head.method == Method::POST
-            && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&body)
+            && let Err(refused) = check(&body)
         {
-            let message = format!("the message is no JSON: {error}");
-            return refuse(StatusCode::BAD_REQUEST, ErrorCode::PARSE_ERROR, &message);
+            return refused;
         }
         let request = Request::from_parts(head, Full::new(body));
         USER.scope(caller.user, self.inner.handle(request)).await
@@ -131,6 +130,17 @@ where
         }
         Err(_) => Err(refuse(StatusCode::BAD_REQUEST, ErrorCode::INVALID_REQUEST, "the message broke off")),
     }
+}
+
+/// Refuses what is no message.
+fn check(body: &[u8]) -> Result<(), Answer> {
+    let Err(error) = serde_json::from_slice::<ClientJsonRpcMessage>(body) else { return Ok(()) };
+    let is_json = serde_json::from_slice::<Value>(body).is_ok();
+    let (code, what) = match is_json {
+        true => (ErrorCode::INVALID_REQUEST, "is not one that a client may send"),
+        false => (ErrorCode::PARSE_ERROR, "is no JSON"),
+    };
+    Err(refuse(StatusCode::BAD_REQUEST, code, &format!("the message {what}: {error}")))
 }
 
 fn refuse(status: StatusCode, code: ErrorCode, message: &str) -> Answer {

@@ -6,12 +6,13 @@
 //! # Layout
 //! - [`McpServer`]: what is offered, put together; [`AgentOffer`]: an agent as it is offered
 //! - [`McpService`]: the same over HTTP, to be mounted in a server; `stdio.rs`: the same for the program that started us
-//! - [`Resources`] and [`Prompt`]: what else clients can read
+//! - [`Resources`] and [`Prompt`]: what else clients can read; [`Changes`]: how they hear that it changed
 //! - [`ClientModel`]: a model that asks the client's
 //! - in `handler.rs` what a client may ask, in `call.rs` what a call comes to, in `questions.rs` how people are asked, in
 //!   `result.rs` what the client gets; `sessions.rs` knows whose session is whose
 
 mod call;
+mod changes;
 mod client_model;
 mod direct;
 mod handler;
@@ -32,6 +33,7 @@ use smol_str::SmolStr;
 use umbel_core::{Error, ErrorKind, Result, Tool};
 use umbel_runtime::{LlmAgent, Runner, RunnerBuilder};
 
+pub use self::changes::Changes;
 pub use self::client_model::ClientModel;
 pub use self::http::McpService;
 pub use self::offer::AgentOffer;
@@ -100,6 +102,7 @@ pub struct McpServer {
     tools: Vec<Arc<dyn Tool>>,
     tool_runner: Box<dyn FnOnce(RunnerBuilder) -> RunnerBuilder + Send>,
     resources: Vec<Arc<dyn Resources>>,
+    changes: Changes,
     prompts: Vec<Prompt>,
     callers_confirm: bool,
     limits: McpLimits,
@@ -116,6 +119,7 @@ impl McpServer {
             tools: Vec::new(),
             tool_runner: Box::new(|runner| runner),
             resources: Vec::new(),
+            changes: Changes::default(),
             prompts: Vec::new(),
             callers_confirm: false,
             limits: McpLimits::default(),
@@ -160,6 +164,11 @@ impl McpServer {
     pub fn resources(mut self, resources: impl Resources + 'static) -> Self {
         self.resources.push(Arc::new(resources));
         self
+    }
+
+    /// By which clients are told that something they watch has changed.
+    pub fn changes(&self) -> Changes {
+        self.changes.clone()
     }
 
     /// Offers a prompt: words for people to begin with.
@@ -239,6 +248,7 @@ impl McpServer {
             instructions: self.instructions,
             offers,
             resources,
+            changes: self.changes,
             prompts: self.prompts,
             callers_confirm: self.callers_confirm,
             calls: Calls::new(&self.limits),

@@ -675,14 +675,18 @@ async fn tools_of_agents_that_work_for_a_call_get_theirs() {
 }
 
 #[tokio::test]
-async fn a_confirmation_and_a_credential_of_one_batch_are_answered_in_any_order() {
+async fn another_question_and_one_for_a_credential_of_one_batch_are_answered_in_any_order() {
     for way in WAYS {
         for first in ["credential", "confirmation"] {
             let (service, notes) = (Service::default(), Notes::default());
             let told = notes.clone();
-            let delete = FunctionTool::new("delete", "", move |_: Value| {
-                told.add("deleted");
-                async { Ok(json!({"deleted": true})) }
+            let delete = FunctionTool::with_context("delete", "", move |cx, _: Value| {
+                let told = told.clone();
+                Box::pin(async move {
+                    assert!(cx.interrupt("Delete it?")?.confirmed);
+                    told.add("deleted");
+                    Ok(json!({"deleted": true}))
+                })
             });
             let batch = [
                 call_with_id("c1", "send", json!({})),
@@ -693,7 +697,7 @@ async fn a_confirmation_and_a_credential_of_one_batch_are_answered_in_any_order(
             let agent = LlmAgent::new("a")
                 .model(model.clone())
                 .tool(locked("send", service.auth(), &notes))
-                .tool(delete.confirm(umbel::Confirm::Always));
+                .tool(delete);
             let (_, _, make) = runner(agent);
             let desk = Desk::new(way, make).await;
             desk.say("go").await;

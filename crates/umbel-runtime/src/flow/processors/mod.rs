@@ -64,7 +64,6 @@ pub trait ResponseProcessor: Send + Sync {
     fn process<'a>(&'a self, answer: &'a mut Answered<'_>) -> Work<'a, Result<()>>;
 }
 
-/// The processors of an agent, in order. They can be replaced, removed, and others put between them.
 ///
 /// Requests: `basic`, `auth`, `confirmation`, `instructions`, `identity`, `compaction`, `data_files`, `contents`,
 /// `planning`, `code_execution`, `output_schema`, `transfer`, `display_names`. Responses: `planning`, `code_execution`.
