@@ -8,10 +8,11 @@
 //! - [`tool`], [`tool_context`]: the contract of a tool; [`function_tool`]: tools from closures
 //! - [`agent`], [`callbacks`], [`run`], [`config`], [`view`]: the contract of an agent, and a run as it sees it
 //! - [`artifact`], [`memory`], [`credential`]: the other stores
+//! - [`code`]: the contract of what runs code that a model wrote
 //! - [`handler`]: what extends agents and runs; [`onion`]: calls on their way through the layers; [`plan`], [`turn`],
 //!   [`transcript`], [`values`]: what handlers work on
 //! - [`interrupt`]: a pause with a question
-//! - [`trace_context`]: which trace work is a part of
+//! - [`trace_context`]: which trace work is a part of; [`conventions`]: the names of spans, attributes and metrics
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven: that is `umbel-runtime`.
 
@@ -22,12 +23,14 @@ pub mod agent;
 pub mod artifact;
 pub mod auth;
 pub mod callbacks;
+pub mod caller;
 pub mod cancel;
 pub mod clock;
 pub mod code;
 pub mod config;
 pub mod content;
 pub mod context;
+pub mod conventions;
 pub mod credential;
 pub mod credential_manager;
 mod detached;
@@ -74,9 +77,10 @@ pub use auth::{
     AuthAnswer, AuthConfig, AuthMethod, AuthRequest, Expects, Grant, HttpAuth, HttpPlace, Standing,
 };
 pub use callbacks::{AgentCallback, Callbacks};
+pub use caller::Caller;
 pub use cancel::{CancelReason, CancelToken, SafePoint};
 pub use clock::{Clock, SteppingClock, SystemClock};
-pub use code::CodeExecutor;
+pub use code::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, CodeSpec, CodeWords, Fence};
 pub use config::{OtherBuilds, RunConfig, RunLimits, ToolErrors, UnfinishedCalls};
 pub use content::{Content, Parts, Role};
 pub use context::Context;
@@ -96,7 +100,9 @@ pub use json::Object;
 pub use list::List;
 pub use log::{AgentDone, CallFinished, Continued, Edited, Failure, Kept, LogEntry, Outcome, RunStep};
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
-pub use model::{Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
+pub use model::{
+    Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest, Provider, Thinking, ToolChoice,
+};
 pub use onion::{
     ChunkStream, Guarded, LayerPlace, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
 };
@@ -119,7 +125,7 @@ pub use tool::{
     Toolset,
 };
 pub use tool_context::{CallMade, InnerLayers, ToolContext};
-pub use trace_context::{Said, TraceContext, Tracer, set_tracer, tracer};
+pub use trace_context::{SpanContent, TraceContext, Tracer, set_tracer, tracer};
 pub use transcript::{Edit, Transcript};
 pub use turn::ModelTurn;
 pub use values::{Replay, RunValues};

@@ -112,11 +112,16 @@ fn is_state(text: &str) -> bool {
 /// What is said in a run. It is content, and no field of a span: it goes to who was told to take it, and to no log.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Said<'a> {
+pub enum SpanContent<'a> {
     /// What a model is asked, as it is sent.
     Request(&'a ModelRequest),
     /// What it answered, as it is stored: after all handlers.
-    Answer(&'a Content),
+    Answer {
+        /// The message.
+        content: &'a Content,
+        /// Why it ended, as the model says.
+        finish_reason: Option<&'a str>,
+    },
     /// What a tool is called with.
     Arguments(&'a Object),
     /// What a tool gave, after all handlers.
@@ -133,7 +138,7 @@ pub trait Tracer: Send + Sync {
     fn enter(&self, context: &TraceContext) -> Box<dyn Any>;
 
     /// Takes what is said within the span that is entered now, if it was told to.
-    fn take(&self, said: Said<'_>);
+    fn take(&self, said: SpanContent<'_>);
 }
 
 static TRACER: OnceLock<&'static dyn Tracer> = OnceLock::new();

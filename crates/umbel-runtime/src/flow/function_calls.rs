@@ -13,13 +13,13 @@ use tracing::Instrument;
 use umbel_core::{
     Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirm, Content, DecisionKind, Error,
     ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt, NextTool, Object, Part,
-    Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep, ToolCall, ToolContext, ToolEnd,
-    ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolSpec, ToolValue, UnfinishedCalls,
-    Work,
+    Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep, SpanContent, ToolCall,
+    ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolSpec,
+    ToolValue, UnfinishedCalls, Work,
 };
 
-use super::Turn;
 use super::questions::{self, emit_with_questions};
+use super::{Turn, code};
 use crate::adk_stage::fails_the_run;
 use crate::detailed::detailed;
 use crate::runner::digest;
@@ -52,6 +52,8 @@ pub struct Batch {
     pub together: Option<Arc<[FunctionCall]>>,
     /// The tools that the model called where people put others in their place.
     pub renamed: BTreeMap<CallId, SmolStr>,
+    /// It is one call: to run the code that the model wrote. What it gives is told as a result of code.
+    pub is_code: bool,
 }
 
 /// Whether calls were made before.
@@ -67,11 +69,17 @@ pub enum Again {
 }
 
 impl Batch {
-    /// The calls of an event.
+    /// The calls of an event, or the code in it that is to be run.
     pub fn of_event(event: &Event) -> Self {
         let event_id = Some(event.id.clone()).filter(|id| !id.is_empty());
-        Self { calls: event.calls().cloned().collect(), event: event_id, ..Self::default() }
+        let is_code = event.code_call().is_some();
+        Self { calls: calls_of(event).collect(), event: event_id, is_code, ..Self::default() }
     }
+}
+
+/// The calls that an event asks for. Code that is to be run is one.
+pub(crate) fn calls_of(event: &Event) -> impl Iterator<Item = FunctionCall> {
+    event.calls().cloned().chain(event.code_call())
 }
 
 impl Batch {
@@ -97,8 +105,8 @@ impl Batch {
 /// Answers that calls have already, as records of their end.
 pub(super) fn answered_steps(answers: &[(CallId, ToolValue)], event: &Event) -> Vec<RunStep> {
     let finished = |(id, value): &(CallId, ToolValue)| {
-        let call = event.calls().find(|call| call.id.as_ref() == Some(id))?;
-        let response = Some(response_part(call, value.clone()));
+        let call = calls_of(event).find(|call| call.id.as_ref() == Some(id))?;
+        let response = Some(response_part(&call, value.clone()));
         let finished = CallFinished { call: id.clone(), response, words: None, actions: None };
         Some(RunStep::CallFinished { finished: Box::new(finished) })
     };
@@ -151,7 +159,11 @@ pub(super) async fn follow(
     let layers = turn.layers.as_ref().unwrap_or(layers);
     let detailed = detailed(layers);
     let layers = detailed.as_deref().unwrap_or(layers);
+    let tools = code::tools_of(turn.agent, batch).unwrap_or(tools);
     let mut made = execute(run, layers, tools, batch).await?;
+    if batch.is_code {
+        code::as_result(turn.agent, run, &mut made);
+    }
     let Some(event) = &mut made.event else { return Ok(None) };
     mark_direct(tools, batch, event);
     turn.answer.save(turn.agent, event)?;
@@ -343,8 +355,8 @@ impl Caller<'_> {
 
     /// Makes one call, callbacks and all.
     async fn make(&self, call: &FunctionCall) -> Result<Done> {
-        let span = spans::tool_call(call);
         let meta = self.tools.get(&call.name);
+        let span = spans::tool_call(self.run, call, meta.map(|meta| meta.tool.spec()));
         let confirmation =
             call.id.as_ref().and_then(|id| self.batch.confirmations.get(id)).cloned().map(Box::new);
         let (event, batch) = (self.batch.event.clone(), self.several.clone());
@@ -363,8 +375,12 @@ impl Caller<'_> {
             let value = self.value(&cx, call, meta, &mut asks).await;
             match &value {
                 Err(error) => spans::record_error(error.kind().code()),
-                Ok(value) if value.is_error => spans::record_error(ErrorKind::Tool.code()),
+                // A call that waits for people has not failed.
+                Ok(value) if value.is_error && asks.is_none() => spans::record_error(ErrorKind::Tool.code()),
                 Ok(_) => {}
+            }
+            if let Ok(value) = &value {
+                spans::said(SpanContent::Result(value));
             }
             value
         };
@@ -564,7 +580,10 @@ impl Caller<'_> {
     async fn known(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<Box<ToolValue>> {
         match self.gate(cx, meta, args)? {
             Gate::Shut(answer) => Ok(answer),
-            Gate::Open(args) => self.guarded(cx, meta, args).await,
+            Gate::Open(args) => {
+                spans::said(SpanContent::Arguments(&args));
+                self.guarded(cx, meta, args).await
+            }
         }
     }
 
@@ -747,6 +766,7 @@ impl ToolEnd for Centre<'_> {
                 Gate::Shut(answer) => return Ok(ToolOutput::Value(answer)),
                 Gate::Open(args) => args,
             };
+            spans::said(SpanContent::Arguments(&args));
             let spec = meta.tool.spec();
             let work = async {
                 let given = match self.caller.given(call.cx, meta, &args)? {
@@ -796,6 +816,9 @@ fn mint(run: &Run, content: &mut Arc<Content>) {
 
 /// Gives calls without an id one, and says which of them are answered later. `None` if there are no calls.
 pub(super) fn name_calls(run: &Run, tools: &ToolSet, event: &mut Event) -> Option<Vec<CallId>> {
+    if let Some(code) = event.code_call() {
+        return Some(code.id.into_iter().collect());
+    }
     let content = event.content.as_mut().filter(|content| content.has_calls())?;
     mint(run, content);
     let later = |name: &str| tools.get(name).is_some_and(|meta| meta.tool.spec().long_running);

@@ -98,7 +98,7 @@ impl Taking<'_> {
         let given = response.response.clone().unwrap_or_default();
         if let Some(asked) = self.open.iter().find(|asked| asked.id == *id).cloned() {
             return match said(&given) {
-                Said::No(answer) => Ok(answer),
+                Said::No(answer) => Ok(*answer),
                 Said::Given(value, digest) => self.take(&asked, &value, digest).await,
             };
         }
@@ -142,7 +142,7 @@ impl Taking<'_> {
         let seen: Answer = serde_json::from_value(Value::Object(before.clone())).unwrap_or_default();
         let is_same = *given == before
             || match said(given) {
-                Said::No(answer) => answer == seen,
+                Said::No(answer) => *answer == seen,
                 Said::Given(value, _) => match GivenAuth::of(&seen) {
                     Some(known) => known.answer_digest == self.digest(&known.question, &value).await?,
                     None => false,
@@ -206,7 +206,7 @@ fn response_part(id: &CallId, answer: &Answer) -> Part {
 /// What people say to a question for a credential.
 enum Said {
     /// That they do not give it.
-    No(Answer),
+    No(Box<Answer>),
     /// What they give, and what it is an answer to.
     Given(Value, Option<String>),
 }
@@ -222,7 +222,7 @@ fn said(response: &Object) -> Said {
     let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
     match value.get("confirmed").and_then(Value::as_bool) {
         Some(false) => {
-            Said::No(Answer { reason: text("reason"), digest: text("digest"), ..Answer::reject() })
+            Said::No(Box::new(Answer { reason: text("reason"), digest: text("digest"), ..Answer::reject() }))
         }
         Some(true) => Said::Given(value.get("payload").cloned().unwrap_or_default(), text("digest")),
         None => {

@@ -75,8 +75,12 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
         };
         let result = {
             let span = spans::invocation(&run);
-            let work = pin!(caught(work(&run, &recorder)).instrument(span));
-            watched(work, &run, &recorder).await
+            let mut work = pin!(caught(work(&run, &recorder)).instrument(span));
+            let result = watched(work.as_mut(), &run, &recorder).await;
+            if let Err(error) = &result {
+                spans::record_error_in(work.span(), error.kind().code());
+            }
+            result
         };
         // The work is gone: if it was cut short in the middle of a write, nobody waits for that any more.
         finish(&run, &recorder, result).await

@@ -57,7 +57,7 @@ impl Kind {
 
 /// Who knows where the server is asked for what.
 pub(super) enum Places {
-    Known(Endpoints),
+    Known(Box<Endpoints>),
     Published(Box<Issuer>),
 }
 
@@ -92,7 +92,7 @@ fn random() -> Result<String> {
 impl OAuthMethod {
     async fn endpoints(&self, now: f64) -> Result<Endpoints> {
         match &self.places {
-            Places::Known(endpoints) => Ok(endpoints.clone()),
+            Places::Known(endpoints) => Ok(Endpoints::clone(endpoints)),
             Places::Published(issuer) => Ok(issuer.published(&self.http, now).await?.endpoints),
         }
     }
@@ -371,13 +371,17 @@ impl AuthMethod for OAuthMethod {
                 let url = issuer.url.as_str();
                 json!({"type": "openIdConnect", "openIdConnectUrl": url, "scopes": self.scopes})
             }
-            (_, Places::Known(Endpoints { authorize: Some(authorize), token, .. })) => {
-                json!({"type": "oauth2", "flows": {"authorizationCode": {
-                    "authorizationUrl": authorize.as_str(), "tokenUrl": token.as_str(), "scopes": scopes()}}})
-            }
-            (_, Places::Known(Endpoints { authorize: None, token, .. })) => {
-                json!({"type": "oauth2", "flows": {"clientCredentials": {
-                    "tokenUrl": token.as_str(), "scopes": scopes()}}})
+            (_, Places::Known(endpoints)) => {
+                let token = endpoints.token.as_str();
+                let mut flow = json!({"tokenUrl": token, "scopes": scopes()});
+                let name = match (&endpoints.authorize, flow.as_object_mut()) {
+                    (Some(url), Some(flow)) => {
+                        flow.insert("authorizationUrl".to_owned(), url.as_str().into());
+                        "authorizationCode"
+                    }
+                    _ => "clientCredentials",
+                };
+                json!({"type": "oauth2", "flows": {name: flow}})
             }
         }
     }

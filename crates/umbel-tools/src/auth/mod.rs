@@ -266,7 +266,7 @@ impl OAuth {
         let revoke = self.revocation_url.map(|url| address("revocation URL", &url, &guard)).transpose()?;
         let known = |authorize: Option<Url>, token: &str| -> Result<Places> {
             let token = address("token URL", token, &guard)?;
-            Ok(Places::Known(Endpoints { authorize, token, revoke: revoke.clone() }))
+            Ok(Places::Known(Box::new(Endpoints { authorize, token, revoke: revoke.clone() })))
         };
         let (kind, places) = match self.grant {
             Grant::Code { authorize, token, redirect } => {
