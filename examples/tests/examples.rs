@@ -30,6 +30,16 @@ fn weather() {
 }
 
 #[test]
+fn mcp() {
+    let expected = "\
+May I call lamp_switch? Yes.
+lamp_switch: {\"result\":\"the lamp is on\"}
+butler> It is bright now.
+";
+    assert_eq!(said(env!("CARGO_BIN_EXE_mcp"), &[]), expected);
+}
+
+#[test]
 fn memory() {
     let expected = "\
 guide> Hello, Ann. The night train it is.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use umbel_core::{Answer, AuthConfig, Outcome, PlainAuth};
-use umbel_mcp::client::{Http, McpLimits, McpOAuth, McpToolset};
+use umbel_mcp::client::{Http, McpOAuth, McpToolset, ToolsetLimits};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
 
 use crate::fake::tool;
@@ -148,7 +148,8 @@ async fn call_answered(reply: impl Fn() -> Reply + Send + Sync + 'static) -> Str
     let site =
         site(move |request, _| if request.body["method"] == "tools/call" { reply() } else { good(request) })
             .await;
-    let limits = McpLimits { answer: Duration::from_secs(5), message_bytes: 1 << 20, ..McpLimits::default() };
+    let limits =
+        ToolsetLimits { answer: Duration::from_secs(5), message_bytes: 1 << 20, ..ToolsetLimits::default() };
     let result = desk(toolset(&site).limits(limits), model()).await.result().await;
     result["error"].as_str().unwrap_or_else(|| panic!("{result} is an error")).to_owned()
 }
@@ -204,7 +205,7 @@ async fn a_stream_that_says_nothing_for_ever_is_given_up() {
         _ => good(request),
     })
     .await;
-    let limits = McpLimits { answer: Duration::from_millis(500), ..McpLimits::default() };
+    let limits = ToolsetLimits { answer: Duration::from_millis(500), ..ToolsetLimits::default() };
     let result = desk(toolset(&site).limits(limits), model()).await.result().await;
     assert_eq!(result["error"], "the MCP server `web` did not answer within 0.5 s");
 }
