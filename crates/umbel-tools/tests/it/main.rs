@@ -6,8 +6,10 @@ mod command;
 mod documents;
 mod http;
 mod oauth;
+mod oauth_runs;
 mod oauth_server;
 mod openapi;
+mod openapi_security;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
