@@ -7,7 +7,7 @@
 pub const TARGET: &str = "umbel_runtime::spans";
 
 /// Where the server makes those of its requests.
-pub const HTTP_TARGET: &str = "umbel_server::trace::http";
+pub const HTTP_TARGET: &str = "umbel_server::trace::request";
 
 /// The names of spans. With them goes what they are about: `chat gpt-5`.
 pub mod span {

@@ -23,6 +23,7 @@ pub mod agent;
 pub mod artifact;
 pub mod auth;
 pub mod callbacks;
+pub mod caller;
 pub mod cancel;
 pub mod clock;
 pub mod code;
@@ -76,9 +77,10 @@ pub use auth::{
     AuthAnswer, AuthConfig, AuthMethod, AuthRequest, Expects, Grant, HttpAuth, HttpPlace, Standing,
 };
 pub use callbacks::{AgentCallback, Callbacks};
+pub use caller::Caller;
 pub use cancel::{CancelReason, CancelToken, SafePoint};
 pub use clock::{Clock, SteppingClock, SystemClock};
-pub use code::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, CodeSpec};
+pub use code::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, CodeSpec, CodeWords, Fence};
 pub use config::{OtherBuilds, RunConfig, RunLimits, ToolErrors, UnfinishedCalls};
 pub use content::{Content, Parts, Role};
 pub use context::Context;

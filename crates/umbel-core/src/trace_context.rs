@@ -116,7 +116,12 @@ pub enum SpanContent<'a> {
     /// What a model is asked, as it is sent.
     Request(&'a ModelRequest),
     /// What it answered, as it is stored: after all handlers.
-    Answer(&'a Content),
+    Answer {
+        /// The message.
+        content: &'a Content,
+        /// Why it ended, as the model says.
+        finish_reason: Option<&'a str>,
+    },
     /// What a tool is called with.
     Arguments(&'a Object),
     /// What a tool gave, after all handlers.

@@ -18,8 +18,8 @@ use umbel_core::{
     ToolValue, UnfinishedCalls, Work,
 };
 
-use super::Turn;
 use super::questions::{self, emit_with_questions};
+use super::{Turn, code};
 use crate::adk_stage::fails_the_run;
 use crate::detailed::detailed;
 use crate::runner::digest;
@@ -52,6 +52,8 @@ pub struct Batch {
     pub together: Option<Arc<[FunctionCall]>>,
     /// The tools that the model called where people put others in their place.
     pub renamed: BTreeMap<CallId, SmolStr>,
+    /// It is one call: to run the code that the model wrote. What it gives is told as a result of code.
+    pub is_code: bool,
 }
 
 /// Whether calls were made before.
@@ -67,11 +69,17 @@ pub enum Again {
 }
 
 impl Batch {
-    /// The calls of an event.
+    /// The calls of an event, or the code in it that is to be run.
     pub fn of_event(event: &Event) -> Self {
         let event_id = Some(event.id.clone()).filter(|id| !id.is_empty());
-        Self { calls: event.calls().cloned().collect(), event: event_id, ..Self::default() }
+        let is_code = event.code_call().is_some();
+        Self { calls: calls_of(event).collect(), event: event_id, is_code, ..Self::default() }
     }
+}
+
+/// The calls that an event asks for. Code that is to be run is one.
+pub(crate) fn calls_of(event: &Event) -> impl Iterator<Item = FunctionCall> {
+    event.calls().cloned().chain(event.code_call())
 }
 
 impl Batch {
@@ -97,8 +105,8 @@ impl Batch {
 /// Answers that calls have already, as records of their end.
 pub(super) fn answered_steps(answers: &[(CallId, ToolValue)], event: &Event) -> Vec<RunStep> {
     let finished = |(id, value): &(CallId, ToolValue)| {
-        let call = event.calls().find(|call| call.id.as_ref() == Some(id))?;
-        let response = Some(response_part(call, value.clone()));
+        let call = calls_of(event).find(|call| call.id.as_ref() == Some(id))?;
+        let response = Some(response_part(&call, value.clone()));
         let finished = CallFinished { call: id.clone(), response, words: None, actions: None };
         Some(RunStep::CallFinished { finished: Box::new(finished) })
     };
@@ -151,7 +159,11 @@ pub(super) async fn follow(
     let layers = turn.layers.as_ref().unwrap_or(layers);
     let detailed = detailed(layers);
     let layers = detailed.as_deref().unwrap_or(layers);
+    let tools = code::tools_of(turn.agent, batch).unwrap_or(tools);
     let mut made = execute(run, layers, tools, batch).await?;
+    if batch.is_code {
+        code::as_result(turn.agent, run, &mut made);
+    }
     let Some(event) = &mut made.event else { return Ok(None) };
     mark_direct(tools, batch, event);
     turn.answer.save(turn.agent, event)?;
@@ -804,6 +816,9 @@ fn mint(run: &Run, content: &mut Arc<Content>) {
 
 /// Gives calls without an id one, and says which of them are answered later. `None` if there are no calls.
 pub(super) fn name_calls(run: &Run, tools: &ToolSet, event: &mut Event) -> Option<Vec<CallId>> {
+    if let Some(code) = event.code_call() {
+        return Some(code.id.into_iter().collect());
+    }
     let content = event.content.as_mut().filter(|content| content.has_calls())?;
     mint(run, content);
     let later = |name: &str| tools.get(name).is_some_and(|meta| meta.tool.spec().long_running);

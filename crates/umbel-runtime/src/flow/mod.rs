@@ -2,6 +2,8 @@
 //! more to do.
 
 mod answer;
+mod code;
+pub(crate) mod data_files;
 mod draft;
 mod function_calls;
 mod handlers;
@@ -19,8 +21,8 @@ pub use self::draft::Draft;
 pub(crate) use self::draft::add_given;
 pub use self::function_calls::{Again, Batch};
 pub(crate) use self::function_calls::{CONFIRM_LAYER, INJECTED};
-pub(crate) use self::function_calls::{as_object, error_value};
-pub use self::processors::{Processors, RequestProcessor, ResponseProcessor};
+pub(crate) use self::function_calls::{as_object, calls_of, error_value};
+pub use self::processors::{Answered, Processors, RequestProcessor, ResponseProcessor};
 pub(crate) use self::questions::emit_questions;
 
 use self::answer::Answer;

@@ -20,7 +20,7 @@ pub(super) async fn emit_with_questions(run: &Run, made: Executed) -> Result<Opt
     }
     let settled =
         event.responses().any(|response| response.id.as_ref().is_none_or(|id| !waiting.contains(id)));
-    if settled {
+    if settled || event.content.is_none() {
         // Some calls have their results: the model shall see those once the others have theirs too.
         event.actions_mut().skip_summarization = None;
         run.emit(event).await?;

@@ -18,7 +18,8 @@ pub(crate) async fn ask(run: &Run, model: &dyn Model, request: &ModelRequest) ->
         Ok(Some(response)) => {
             span.record_response(response);
             if let Some(content) = &response.content {
-                span.within(|| spans::said(SpanContent::Answer(content)));
+                let finish_reason = response.finish_reason();
+                span.within(|| spans::said(SpanContent::Answer { content, finish_reason }));
             }
         }
         Ok(None) => {}

@@ -13,6 +13,8 @@ use umbel_core::{
     RunId, RunStep, SessionKey, SessionStore, StateScope, Versions,
 };
 
+use crate::flow::calls_of;
+
 /// A session that was recorded, with those that worked for it.
 #[derive(Clone, Debug)]
 pub struct Recording {
@@ -116,16 +118,6 @@ impl Lane {
     }
 }
 
-/// Whether a model may have said this. What handlers and agents without a model say looks the same, then and now.
-pub(super) fn is_answer(event: &Event) -> bool {
-    let asks = |call: &FunctionCall| [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&call.name.as_str());
-    !event.is_user()
-        && !event.is_partial()
-        && event.content.is_some()
-        && event.responses().next().is_none()
-        && !event.calls().any(asks)
-}
-
 /// What the model said with an event.
 pub(super) fn response(event: &Event) -> Response {
     Response {
@@ -157,12 +149,14 @@ pub(super) fn calls(recording: &Recording, under: &str) -> Vec<Done> {
         match entry {
             LogEntry::Event(event) if event.is_user() => {}
             LogEntry::Event(event) => {
-                for call in event.calls() {
+                for call in calls_of(event) {
                     places.extend(call.id.as_ref().map(|id| (id.to_string(), done.len())));
-                    done.push(Done { lane: Lane::of(under, event), call: call.clone(), ..Done::default() });
+                    done.push(Done { lane: Lane::of(under, event), call, ..Done::default() });
                 }
                 let mut actions = event.actions.clone();
-                for response in event.responses().filter(|response| !is_for_the_time_being(response)) {
+                for response in
+                    event.responses_and_results().filter(|response| !is_for_the_time_being(response))
+                {
                     let place = response.id.as_ref().and_then(|id| places.get(id.as_str()));
                     let Some(done) = place.and_then(|place| done.get_mut(*place)) else { continue };
                     done.response.clone_from(&response.response);

@@ -89,8 +89,8 @@ impl Trail {
             };
         };
         let is_made = since.any(|event| {
-            let mut results = event.responses().filter(|response| response.id.as_ref() == Some(call));
-            results.any(|response| !response.is_waiting())
+            let mut responses = event.responses().filter(|response| response.id.as_ref() == Some(call));
+            event.answered().any(|id| id == call) && !responses.any(|response| response.is_waiting())
         });
         !is_made || self.open.iter().any(|open| is_same(&open.address))
     }

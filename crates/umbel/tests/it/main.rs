@@ -9,6 +9,7 @@ mod bad_input;
 mod call_limits;
 mod calls;
 mod checklist;
+mod code_execution;
 mod confirmations;
 mod context_edit;
 mod credential_secrets;

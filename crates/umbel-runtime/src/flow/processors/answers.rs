@@ -10,9 +10,9 @@ use umbel_core::{
 
 use super::RequestProcessor;
 use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL};
-use crate::flow::Draft;
-use crate::flow::function_calls::{self, Again, Batch, CONFIRM_LAYER};
+use crate::flow::function_calls::{self, Again, Batch, CONFIRM_LAYER, calls_of};
 use crate::flow::questions::emit_with_questions;
+use crate::flow::{Draft, code};
 
 /// Takes in answers to one kind of questions.
 pub(super) struct Answers {
@@ -93,10 +93,14 @@ async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) 
     Ok(())
 }
 
-/// Makes calls that were answered.
-async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
+/// Makes calls before the model is asked.
+pub(super) async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
     let layers = &draft.team.place(draft.run.node_id())?.onion.wrap_tool;
-    let mut made = function_calls::execute(draft.run, layers, &draft.tools, batch).await?;
+    let tools = code::tools_of(draft.agent, batch).unwrap_or(&draft.tools);
+    let mut made = function_calls::execute(draft.run, layers, tools, batch).await?;
+    if batch.is_code {
+        code::as_result(draft.agent, draft.run, &mut made);
+    }
     let Some(event) = &mut made.event else { return Ok(()) };
     function_calls::mark_direct(&draft.tools, batch, event);
     let transfer = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone());
@@ -156,7 +160,7 @@ fn waits_on(draft: &Draft<'_>, batch: &Batch) -> bool {
 fn is_used(events: &List<Arc<Event>>, at: usize, asked: &Interrupt) -> bool {
     let Some(call) = &asked.address.call else { return true };
     let mut since = events.iter_from(at + 1).filter(|event| asked.address.is_of(&event.source));
-    since.any(|event| event.responses().any(|response| response.id.as_ref() == Some(call)))
+    since.any(|event| event.answered().any(|answered| answered == call))
 }
 
 /// The calls that were answered, with those that waited with them: a batch for each event by which a model asked.
@@ -245,9 +249,9 @@ fn check(
         return Err(refused("the question shows a call without an id".to_owned()));
     }
     let made = events.iter().rev().find_map(|event| {
-        let call = event.calls().find(|call| call.id.as_ref() == Some(id) && !asks(call))?;
+        let call = calls_of(event).find(|call| call.id.as_ref() == Some(id) && !asks(call))?;
         let same = asked.address.event.as_ref().is_none_or(|asking| *asking == event.id);
-        same.then(|| (event.clone(), call.clone()))
+        same.then(|| (event.clone(), call))
     });
     let Some((event, made)) = made else {
         return Err(refused(format!("the question is about call `{id}`, which was never made")));
@@ -258,8 +262,9 @@ fn check(
     let Some(shown) = asked.call.as_ref().filter(|_| asked.address.inner.is_none()) else {
         return Ok(Some((event, made)));
     };
-    let tool = draft
-        .tool(&shown.name)
+    let code = code::tools_of(draft.agent, &Batch::of_event(&event));
+    let tool = code
+        .map_or_else(|| draft.tool(&shown.name), |tools| tools.get(&shown.name))
         .ok_or_else(|| refused(format!("there is no tool `{}` any more", shown.name)))?;
     let empty = Arc::new(Object::new());
     let args = |call: &FunctionCall| call.args.clone().unwrap_or_else(|| empty.clone());
