@@ -49,7 +49,8 @@ fn document(host: &str) -> Value {
 
 /// A person opens the link in a browser, signs in, and copies the address they are sent to.
 fn sign_in(question: &Interrupt) -> Answer {
-    let shown = question.payload.as_ref().and_then(|payload| payload.pointer("/exchangedAuthCredential/oauth2"));
+    let shown =
+        question.payload.as_ref().and_then(|payload| payload.pointer("/exchangedAuthCredential/oauth2"));
     let text = |name: &str| shown.and_then(|shown| shown.get(name)?.as_str()).unwrap_or_default();
     let (page, _) = text("authUri").split_once('?').unwrap_or_default();
     println!("A person signs in at the page {}", page.rsplit('/').next().unwrap_or_default());

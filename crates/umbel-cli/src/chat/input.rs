@@ -210,6 +210,8 @@ mod tests {
         let (hidden, open) = (Mask { is_on: true }, Mask::default());
         assert_eq!(hidden.highlight("schlüssel", 3), "*********");
         assert_eq!(open.highlight("schlüssel", 3), "schlüssel");
-        assert!(hidden.highlight_char("s", 1, CmdKind::Other) && !open.highlight_char("s", 1, CmdKind::Other));
+        assert!(
+            hidden.highlight_char("s", 1, CmdKind::Other) && !open.highlight_char("s", 1, CmdKind::Other)
+        );
     }
 }

@@ -222,7 +222,9 @@ impl<'a> Reading<'a> {
             (client, _) => client,
         };
         match (client, redirect, secret("secret"), given.flag("ask")) {
-            (Some(client), Some(redirect), None, false) => service.sign_in(scheme.value, client, redirect.value),
+            (Some(client), Some(redirect), None, false) => {
+                service.sign_in(scheme.value, client, redirect.value)
+            }
             (Some(client), None, None, false) => service.sign_in_as_program(scheme.value, client),
             (None, None, Some(secret), false) => service.secret(scheme.value, secret),
             (None, None, None, true) => service.ask_for(scheme.value),

@@ -413,9 +413,10 @@ async fn a_person_is_told_where_to_sign_in_and_may_leave_it() {
         "https://login.example/token",
         "https://app.example/back",
     );
-    let auth = AuthConfig::new("shop", method.build().unwrap());
-    let order = FunctionTool::new("order", "Orders.", |_: Value| async { json!({}) }).auth(auth);
-    let model = ScriptedModel::new("m").call("order", json!({})).text("A pity.");
+    let auth = umbel::AuthConfig::new("shop", method.build().unwrap());
+    let order =
+        umbel::FunctionTool::new("order", "Orders.", |_: serde_json::Value| async { Ok("done") }).auth(auth);
+    let model = ScriptedModel::new("m").call("order", serde_json::json!({})).text("A pity.");
     let runner = Runner::new("test", LlmAgent::new("shop").model(model).tool(order)).unwrap();
     let text = talk_with(runner, "go\n\n", Style::Plain, false).await;
     assert!(text.contains("Sign in at https://login.example/authorize?response_type=code"), "{text}");

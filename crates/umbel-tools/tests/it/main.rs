@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+#[cfg(target_os = "linux")]
+mod abuse;
 mod command;
 mod documents;
 mod http;
@@ -10,6 +12,8 @@ mod oauth_runs;
 mod oauth_server;
 mod openapi;
 mod openapi_security;
+#[cfg(target_os = "linux")]
+mod sandbox;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
