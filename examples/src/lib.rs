@@ -44,3 +44,7 @@ pub struct ForAssistants;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/studio.md")]
 pub struct Studio;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/oauth.md")]
+pub struct SignIn;

@@ -51,6 +51,14 @@ The model was told: You speak with Ann.
 }
 
 #[test]
+fn sign_in() {
+    let told = said(env!("CARGO_BIN_EXE_sign_in"), &[]);
+    assert!(told.starts_with("A person signs in at the page authorize\ntoday: "), "{told}");
+    assert!(told.contains("\"body\":\"10:00 Dentist\"") && told.contains("\"status\":200"), "{told}");
+    assert!(told.ends_with("clerk> You see the dentist at ten.\nA secret in the log: false\n"), "{told}");
+}
+
+#[test]
 fn approval_waits_in_the_database_for_another_process() {
     let folder = tempfile::tempdir().unwrap();
     for (answer, result, words) in [
