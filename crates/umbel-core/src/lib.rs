@@ -12,6 +12,7 @@
 //! - [`handler`]: what extends agents and runs; [`onion`]: calls on their way through the layers; [`plan`], [`turn`],
 //!   [`transcript`], [`values`]: what handlers work on
 //! - [`interrupt`]: a pause with a question
+//! - [`trace_context`]: which trace work is a part of; [`conventions`]: the names of spans, attributes and metrics
 //!
 //! Nothing here does I/O, and nothing here knows how a run is driven: that is `umbel-runtime`.
 
@@ -20,17 +21,22 @@
 pub mod actions;
 pub mod agent;
 pub mod artifact;
+pub mod auth;
 pub mod callbacks;
+pub mod caller;
 pub mod cancel;
 pub mod clock;
 pub mod code;
 pub mod config;
 pub mod content;
 pub mod context;
+pub mod conventions;
 pub mod credential;
+pub mod credential_manager;
 mod detached;
 pub mod error;
 pub mod event;
+mod expects;
 pub mod extensions;
 pub mod function_tool;
 pub mod handler;
@@ -48,6 +54,7 @@ pub mod onion;
 pub mod part;
 pub mod partial_arg;
 pub mod piece;
+pub mod plain_auth;
 pub mod plan;
 pub mod response;
 pub mod run;
@@ -56,6 +63,7 @@ pub mod state;
 pub mod store;
 pub mod tool;
 pub mod tool_context;
+pub mod trace_context;
 pub mod transcript;
 pub mod turn;
 pub mod values;
@@ -65,14 +73,19 @@ pub mod work;
 pub use actions::{Actions, Compaction, Confirmation, ModelUsage};
 pub use agent::{AfterOrder, Agent, AgentKind, AgentTree, Extending, Mode, NodeId, TransferPolicy};
 pub use artifact::{ArtifactStore, InMemoryArtifacts};
+pub use auth::{
+    AuthAnswer, AuthConfig, AuthMethod, AuthRequest, Expects, Grant, HttpAuth, HttpPlace, Standing,
+};
 pub use callbacks::{AgentCallback, Callbacks};
+pub use caller::Caller;
 pub use cancel::{CancelReason, CancelToken, SafePoint};
 pub use clock::{Clock, SteppingClock, SystemClock};
-pub use code::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, CodeSpec};
+pub use code::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, CodeSpec, CodeWords, Fence};
 pub use config::{OtherBuilds, RunConfig, RunLimits, ToolErrors, UnfinishedCalls};
 pub use content::{Content, Parts, Role};
 pub use context::Context;
 pub use credential::{Credential, CredentialStore, InMemoryCredentials};
+pub use credential_manager::{CredentialManager, GivenAuth, PendingAuth};
 pub use error::{BoxError, Error, ErrorKind, ModelErrorKind, Result};
 pub use event::{Event, Meta, Source, Usage};
 pub use extensions::Extensions;
@@ -87,13 +100,16 @@ pub use json::Object;
 pub use list::List;
 pub use log::{AgentDone, CallFinished, Continued, Edited, Failure, Kept, LogEntry, Outcome, RunStep};
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
-pub use model::{Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest, Thinking, ToolChoice};
+pub use model::{
+    Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest, Provider, Thinking, ToolChoice,
+};
 pub use onion::{
     ChunkStream, Guarded, LayerPlace, ModelCall, ModelEnd, NextModel, NextTool, ToolCall, ToolEnd, ToolResult,
 };
 pub use part::{Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, Payload};
 pub use partial_arg::PartialArg;
 pub use piece::Piece;
+pub use plain_auth::PlainAuth;
 pub use plan::{
     AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, provided, template,
 };
@@ -105,10 +121,11 @@ pub use store::{
     Abandoned, EventFilter, Idle, IdleFilter, Lease, NewSession, OpenQuestion, SessionStore, Versions,
 };
 pub use tool::{
-    AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolStream,
-    ToolValue, Toolset,
+    Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolStream, ToolValue,
+    Toolset,
 };
 pub use tool_context::{CallMade, InnerLayers, ToolContext};
+pub use trace_context::{SpanContent, TraceContext, Tracer, set_tracer, tracer};
 pub use transcript::{Edit, Transcript};
 pub use turn::ModelTurn;
 pub use values::{Replay, RunValues};

@@ -27,6 +27,11 @@ pub trait Model: Send + Sync + fmt::Debug {
         Capabilities::default()
     }
 
+    /// Who runs it.
+    fn provider(&self) -> Provider<'_> {
+        Provider::default()
+    }
+
     /// Answers a request.
     ///
     /// There is one path: a model that does not stream gives one [`Chunk::Complete`]. A stream that breaks off must
@@ -43,8 +48,28 @@ impl<M: Model + ?Sized> Model for Arc<M> {
         (**self).capabilities()
     }
 
+    fn provider(&self) -> Provider<'_> {
+        (**self).provider()
+    }
+
     fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {
         (**self).generate(request)
+    }
+}
+
+/// Who runs a model, for those who measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Provider<'a> {
+    /// The name that OpenTelemetry's conventions have for it, such as `openai`, `anthropic` or `gcp.gemini`; `custom` unless
+    /// told.
+    pub name: &'a str,
+    /// The host that is asked, and its port, if there is one.
+    pub server: Option<(&'a str, u16)>,
+}
+
+impl Default for Provider<'_> {
+    fn default() -> Self {
+        Self { name: "custom", server: None }
     }
 }
 
@@ -86,6 +111,8 @@ pub struct Capabilities {
     pub pairs_calls_by_id: bool,
     /// It refuses media that carry a display name.
     pub refuses_display_names: bool,
+    /// It can run code itself, where its provider is.
+    pub runs_code: bool,
     /// How many tokens it takes in one request, if that is known.
     pub context_tokens: Option<u32>,
 }
@@ -106,6 +133,12 @@ impl Capabilities {
     /// The same, refusing display names.
     pub fn refuses_display_names(mut self) -> Self {
         self.refuses_display_names = true;
+        self
+    }
+
+    /// The same, able to run code itself.
+    pub fn runs_code(mut self) -> Self {
+        self.runs_code = true;
         self
     }
 
@@ -189,6 +222,9 @@ pub struct GenerateConfig {
     /// Whether it may call several tools at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_calls: Option<bool>,
+    /// Whether it may run code itself, where its provider is. A model that cannot ignores this.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub run_code: bool,
     /// The media type of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_mime_type: Option<SmolStr>,

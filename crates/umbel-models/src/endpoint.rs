@@ -11,7 +11,7 @@ use reqwest::{Client, Proxy, Url};
 use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::Verifier;
-use umbel_core::{BoxFuture, BoxStream, Error, ErrorKind, ModelErrorKind, Result};
+use umbel_core::{BoxFuture, BoxStream, Error, ErrorKind, ModelErrorKind, Provider, Result, TraceContext};
 
 use crate::failure;
 use crate::tape::{Played, Recording, Tape};
@@ -80,6 +80,8 @@ pub(crate) struct Endpoint {
     pub(crate) proxy: Option<String>,
     pub(crate) tape: Option<Tape>,
     client: Option<Client>,
+    /// The host of the address, and its port.
+    server: Option<(String, u16)>,
 }
 
 /// An answer that has begun.
@@ -100,6 +102,7 @@ impl Endpoint {
             proxy: None,
             tape: None,
             client: None,
+            server: None,
         }
     }
 
@@ -118,8 +121,24 @@ impl Endpoint {
             let message = format!("the key of {} has characters that no key has", self.provider);
             return Err(refuse(message));
         }
+        self.server = url.host_str().map(str::to_owned).zip(url.port_or_known_default());
         self.client = Some(client(self.timeouts.connect, self.proxy.as_deref()).map_err(refuse)?);
         Ok(())
+    }
+
+    /// Whose it is, for those who measure.
+    pub(crate) fn provider(&self) -> Provider<'_> {
+        let name = match self.provider.as_str() {
+            // A server that speaks like OpenAI is told from it by its address.
+            "openai" | "openai-chat" | "the server" => "openai",
+            "gemini" | "google" => "gcp.gemini",
+            "vertex" => "gcp.vertex_ai",
+            "azure" => "azure.ai.openai",
+            "mistral" => "mistral_ai",
+            "xai" => "x_ai",
+            same => same,
+        };
+        Provider { name, server: self.server.as_ref().map(|(host, port)| (host.as_str(), *port)) }
     }
 
     /// Sends a request and waits for the answer to begin.
@@ -138,6 +157,9 @@ impl Endpoint {
         let client = self.client.as_ref().ok_or_else(|| self.failed("the model was not opened"))?;
         let mut request =
             client.post(url).headers(self.headers.clone()).header(CONTENT_TYPE, "application/json");
+        if let Some(context) = TraceContext::current() {
+            request = context.headers().fold(request, |request, (name, value)| request.header(name, value));
+        }
         request = match &self.key {
             Key::None => request,
             Key::Header(name, Secret(key)) => request.header(HeaderName::from_static(name), sensitive(key)?),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::{FutureExt, StreamExt};
 use reqwest::header::{HeaderName, HeaderValue};
 use smol_str::SmolStr;
-use umbel_core::{BoxStream, Capabilities, Chunk, Error, ErrorKind, Model, ModelRequest, Result};
+use umbel_core::{BoxStream, Capabilities, Chunk, Error, ErrorKind, Model, ModelRequest, Provider, Result};
 
 use crate::answer::Answer;
 use crate::endpoint::{Endpoint, Key, Reply, Secret, Timeouts, TokenSource, sensitive};
@@ -162,6 +162,10 @@ impl Model for HttpModel {
 
     fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    fn provider(&self) -> Provider<'_> {
+        self.shared.endpoint.provider()
     }
 
     fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {

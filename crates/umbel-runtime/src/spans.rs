@@ -1,128 +1,266 @@
-//! Spans of a run: invocation, agent, model call, tool call, and hooks of handlers for those who want details. Field names
-//! are those of the GenAI conventions, and they stand here and nowhere else.
+//! Spans of a run: invocation, agent, model call, tool call, and hooks of handlers for those who want details. Their names
+//! and those of their fields are in [`conventions`](umbel_core::conventions).
+
+use std::time::Instant;
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span, field};
-use umbel_core::{EventId, FunctionCall, Handler, ModelRequest, Response, Run, ToolCall};
+use umbel_core::conventions::{attribute, span};
+use umbel_core::{
+    AgentKind, EventId, FunctionCall, GenerateConfig, Handler, Model, ModelRequest, Provider, Response, Run,
+    RunId, SpanContent, ToolCall, ToolSpec, TraceContext,
+};
 
 use crate::layers::{CallLog, Ending};
 
-/// Whether anybody may want details: which handlers are asked, when a model begins to answer, and with which event. It is
-/// one look at a number, so that it can be asked everywhere.
+/// Whether anybody listens at all. It is one look at a number, so that it can be asked everywhere.
+#[inline]
+pub(crate) fn is_heard() -> bool {
+    LevelFilter::current() >= LevelFilter::INFO
+}
+
+/// Whether anybody may want details: which handlers are asked.
 #[inline]
 pub(crate) fn is_detailed() -> bool {
-    LevelFilter::current() >= LevelFilter::DEBUG
+    LevelFilter::current() >= LevelFilter::DEBUG && tracing::span_enabled!(Level::DEBUG)
 }
 
-/// A run.
+/// A run. It is part of the trace that its configuration names, if there is one.
 pub(crate) fn invocation(run: &Run) -> Span {
-    tracing::info_span!(
-        "invocation",
-        "gen_ai.conversation.id" = run.session_key().id(),
-        "umbel.run.id" = run.id().as_str(),
-    )
+    let begin = || {
+        tracing::info_span!(
+            span::INVOCATION,
+            { attribute::CONVERSATION } = run.session_key().id(),
+            { attribute::RUN } = run.id().as_str(),
+            { attribute::RESUMES } = resumed(run).as_ref().map(RunId::as_str),
+            { attribute::ERROR } = field::Empty,
+        )
+    };
+    if !is_heard() {
+        return Span::none();
+    }
+    match run.config().extensions.get::<TraceContext>() {
+        Some(context) => context.within(begin),
+        None => begin(),
+    }
 }
 
-/// An agent at work.
+/// The run that this one goes on with under a name of its own: what people answer, or what it finds in the log.
+fn resumed(run: &Run) -> Option<RunId> {
+    let events = run.events();
+    let mut before = events.iter().rev().skip_while(|event| event.run == *run.id());
+    let is_answer = run.input().is_some_and(|said| said.has_responses());
+    let is_continued = events.last().is_some_and(|last| last.run != *run.id());
+    let earlier = before.next().filter(|_| is_answer || is_continued)?;
+    Some(earlier.run.clone())
+}
+
+/// An agent at work. One that runs others is a workflow.
 pub(crate) fn agent(run: &Run) -> Span {
+    if !is_heard() {
+        return Span::none();
+    }
+    let Ok(node) = run.node() else { return Span::none() };
+    let (branch, conversation) = (run.source().branch.as_deref(), run.session_key().id());
+    if matches!(node.agent.kind(), AgentKind::Sequential | AgentKind::Parallel | AgentKind::Loop) {
+        return tracing::info_span!(
+            span::INVOKE_WORKFLOW,
+            { attribute::OPERATION } = span::INVOKE_WORKFLOW,
+            { attribute::WORKFLOW } = run.agent_name().as_str(),
+            { attribute::CONVERSATION } = conversation,
+            { attribute::BRANCH } = branch,
+            { attribute::ERROR } = field::Empty,
+        );
+    }
+    let description = node.agent.description();
+    let model = crate::models::model_of(run).map(|model| (model.provider().name, model.name()));
     tracing::info_span!(
-        "invoke_agent",
-        "otel.name" = field::Empty,
-        "gen_ai.operation.name" = "invoke_agent",
-        "gen_ai.agent.name" = run.agent_name().as_str(),
-        "gen_ai.conversation.id" = run.session_key().id(),
-        "umbel.branch" = run.source().branch.as_deref(),
-        "error.type" = field::Empty,
+        span::INVOKE_AGENT,
+        { attribute::OPERATION } = span::INVOKE_AGENT,
+        { attribute::PROVIDER } = model.map(|(provider, _)| provider),
+        { attribute::REQUEST_MODEL } = model.map(|(_, model)| model),
+        { attribute::AGENT } = run.agent_name().as_str(),
+        { attribute::AGENT_ID } = %format_args!("{}/{}", run.session_key().app(), run.agent_name()),
+        { attribute::AGENT_DESCRIPTION } = Some(description).filter(|words| !words.is_empty()),
+        { attribute::CONVERSATION } = conversation,
+        { attribute::BRANCH } = branch,
+        { attribute::ERROR } = field::Empty,
     )
 }
 
-/// A model call.
-pub(crate) fn model_call(run: &Run, request: &ModelRequest) -> Span {
-    tracing::info_span!(
-        "chat",
-        "gen_ai.operation.name" = "chat",
-        "gen_ai.request.model" = request.model.as_str(),
-        "gen_ai.request.stream" = request.stream,
-        "gen_ai.agent.name" = run.agent_name().as_str(),
-        "gen_ai.conversation.id" = run.session_key().id(),
-        "gen_ai.response.model" = field::Empty,
-        "gen_ai.response.finish_reasons" = field::Empty,
-        "gen_ai.usage.input_tokens" = field::Empty,
-        "gen_ai.usage.output_tokens" = field::Empty,
-        "gen_ai.usage.cache_read.input_tokens" = field::Empty,
-        "gen_ai.usage.cache_creation.input_tokens" = field::Empty,
-        "gen_ai.usage.reasoning.output_tokens" = field::Empty,
-        "umbel.first_piece" = field::Empty,
-        "umbel.event.id" = field::Empty,
-        "error.type" = field::Empty,
-    )
+/// A model call, and when it began.
+#[derive(Clone)]
+pub(crate) struct ModelSpan {
+    span: Span,
+    began: Instant,
 }
 
-/// Notes what a model told about its answer in the span of its call.
-pub(crate) fn record_response(span: &Span, response: &Response) {
-    let Some(meta) = &response.meta else { return };
+/// A model call; `None` if nobody wants to know.
+pub(crate) fn model_call(run: &Run, model: &dyn Model, request: &ModelRequest) -> Option<ModelSpan> {
+    if !is_heard() {
+        return None;
+    }
+    let GenerateConfig { temperature, top_p, top_k, max_output_tokens, seed, .. } = &*request.config;
+    let GenerateConfig { frequency_penalty, presence_penalty, stop_sequences, .. } = &*request.config;
+    let Provider { name, server } = model.provider();
+    let is_json = request.output_schema.is_some()
+        || request.config.response_mime_type.as_deref() == Some("application/json");
+    let span = tracing::info_span!(
+        span::CHAT,
+        { attribute::OPERATION } = span::CHAT,
+        { attribute::PROVIDER } = name,
+        { attribute::REQUEST_MODEL } = request.model.as_str(),
+        { attribute::REQUEST_STREAM } = request.stream,
+        { attribute::TEMPERATURE } = *temperature,
+        { attribute::TOP_P } = *top_p,
+        { attribute::TOP_K } = top_k.map(f64::from),
+        { attribute::MAX_TOKENS } = max_output_tokens.map(i64::from),
+        { attribute::SEED } = *seed,
+        { attribute::STOP_SEQUENCES } = listed(stop_sequences),
+        { attribute::FREQUENCY_PENALTY } = *frequency_penalty,
+        { attribute::PRESENCE_PENALTY } = *presence_penalty,
+        { attribute::OUTPUT_TYPE } = is_json.then_some("json"),
+        { attribute::AGENT } = run.agent_name().as_str(),
+        { attribute::CONVERSATION } = run.session_key().id(),
+        { attribute::SERVER_ADDRESS } = server.map(|(host, _)| host),
+        { attribute::SERVER_PORT } = server.map(|(_, port)| i64::from(port)),
+        { attribute::RESPONSE_ID } = field::Empty,
+        { attribute::RESPONSE_MODEL } = field::Empty,
+        { attribute::FINISH_REASONS } = field::Empty,
+        { attribute::FIRST_CHUNK } = field::Empty,
+        { attribute::INPUT_TOKENS } = field::Empty,
+        { attribute::OUTPUT_TOKENS } = field::Empty,
+        { attribute::CACHE_READ_TOKENS } = field::Empty,
+        { attribute::CACHE_CREATION_TOKENS } = field::Empty,
+        { attribute::REASONING_TOKENS } = field::Empty,
+        { attribute::EVENT } = field::Empty,
+        { attribute::ERROR } = field::Empty,
+    );
     if span.is_disabled() {
-        return;
+        return None;
     }
-    if let Some(model) = &meta.model_version {
-        span.record("gen_ai.response.model", model.as_str());
+    span.in_scope(|| said(SpanContent::Request(request)));
+    Some(ModelSpan { span, began: Instant::now() })
+}
+
+/// A list as a field can hold it.
+fn listed(texts: &[String]) -> Option<String> {
+    if texts.is_empty() { None } else { serde_json::to_string(texts).ok() }
+}
+
+impl ModelSpan {
+    /// The span itself.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
     }
-    if let Some(reason) = &meta.finish_reason {
-        span.record("gen_ai.response.finish_reasons", reason.as_str());
+
+    /// What happens in `work` happens in the span.
+    pub(crate) fn within<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.span.in_scope(work)
     }
-    if let Some(code) = &meta.error_code {
-        span.record("error.type", code.as_str());
-    }
-    let Some(usage) = &meta.usage_metadata else { return };
-    for (name, count) in [
-        ("gen_ai.usage.input_tokens", usage.prompt_token_count),
-        ("gen_ai.usage.output_tokens", usage.candidates_token_count),
-        ("gen_ai.usage.cache_read.input_tokens", usage.cached_content_token_count),
-        ("gen_ai.usage.cache_creation.input_tokens", usage.cache_write_token_count),
-        ("gen_ai.usage.reasoning.output_tokens", usage.thoughts_token_count),
-    ] {
-        if let Some(count) = count {
-            span.record(name, count);
+
+    /// Notes what a model told about its answer.
+    pub(crate) fn record_response(&self, response: &Response) {
+        let Some(meta) = &response.meta else { return };
+        let span = &self.span;
+        if let Some(id) = meta.unknown.get("responseId").and_then(serde_json::Value::as_str) {
+            span.record(attribute::RESPONSE_ID, id);
+        }
+        if let Some(model) = &meta.model_version {
+            span.record(attribute::RESPONSE_MODEL, model.as_str());
+        }
+        if let Some(reason) = &meta.finish_reason {
+            span.record(attribute::FINISH_REASONS, reason.as_str());
+        }
+        if let Some(code) = &meta.error_code {
+            span.record(attribute::ERROR, code.as_str());
+        }
+        let Some(usage) = &meta.usage_metadata else { return };
+        for (name, count) in [
+            (attribute::INPUT_TOKENS, usage.prompt_token_count),
+            (attribute::OUTPUT_TOKENS, usage.candidates_token_count),
+            (attribute::CACHE_READ_TOKENS, usage.cached_content_token_count),
+            (attribute::CACHE_CREATION_TOKENS, usage.cache_write_token_count),
+            (attribute::REASONING_TOKENS, usage.thoughts_token_count),
+        ] {
+            if let Some(count) = count.and_then(|count| i64::try_from(count).ok()) {
+                span.record(name, count);
+            }
         }
     }
+
+    /// Notes that a piece of the answer came.
+    pub(crate) fn record_piece(&self, is_first: bool) {
+        if is_first {
+            self.span.record(attribute::FIRST_CHUNK, self.began.elapsed().as_secs_f64());
+        } else {
+            // A field that is recorded again and again would grow in every log.
+            tracing::trace!(parent: &self.span, "a piece came");
+        }
+    }
+
+    /// Notes which event an answer became.
+    pub(crate) fn record_event(&self, event: &EventId) {
+        self.span.record(attribute::EVENT, event.as_str());
+    }
+
+    /// Notes a failure.
+    pub(crate) fn record_error(&self, code: &str) {
+        record_error_in(&self.span, code);
+    }
 }
 
-/// Notes that a model has begun to answer in the span of its call.
-pub(crate) fn record_first_piece(span: &Span) {
-    span.record("umbel.first_piece", true);
-}
-
-/// Notes which event an answer became in the span of its call.
-pub(crate) fn record_event(span: &Span, event: &EventId) {
-    span.record("umbel.event.id", event.as_str());
+/// Hands what is said in the span that is entered now to who was told to take it. It never is a field.
+#[inline]
+pub(crate) fn said(said: SpanContent<'_>) {
+    if let Some(tracer) = umbel_core::tracer() {
+        tracer.take(said);
+    }
 }
 
 /// A hook of a handler. Some are called before a run's span begins, or after it has ended.
 pub(crate) fn handler(run: &Run, handler: &dyn Handler, hook: &'static str) -> Span {
     tracing::debug_span!(
-        "handle",
-        "umbel.run.id" = run.id().as_str(),
-        "umbel.handler" = handler.name(),
-        "umbel.hook" = hook,
-        "error.type" = field::Empty,
+        span::HANDLE,
+        { attribute::RUN } = run.id().as_str(),
+        { attribute::HANDLER } = handler.name(),
+        { attribute::HOOK } = hook,
+        { attribute::ERROR } = field::Empty,
     )
 }
 
-/// A tool call. Arguments and results are content, and content stays out of spans.
-pub(crate) fn tool_call(call: &FunctionCall) -> Span {
+/// A tool call. Arguments and results are content, and content stays out of fields.
+pub(crate) fn tool_call(run: &Run, call: &FunctionCall, spec: Option<&ToolSpec>) -> Span {
     tracing::info_span!(
-        "execute_tool",
-        "gen_ai.operation.name" = "execute_tool",
-        "gen_ai.tool.name" = call.name.as_str(),
-        "gen_ai.tool.call.id" = call.id.as_ref().map_or("", |id| id.as_str()),
-        "gen_ai.tool.type" = "function",
-        "error.type" = field::Empty,
+        span::EXECUTE_TOOL,
+        { attribute::OPERATION } = span::EXECUTE_TOOL,
+        { attribute::TOOL } = call.name.as_str(),
+        { attribute::CALL_ID } = call.id.as_ref().map(|id| id.as_str()),
+        { attribute::TOOL_TYPE } = spec.map(|_| "function"),
+        { attribute::TOOL_DESCRIPTION } =
+            spec.map(|spec| spec.description.as_str()).filter(|words| !words.is_empty()),
+        { attribute::AGENT } = run.agent_name().as_str(),
+        { attribute::ERROR } = field::Empty,
+    )
+}
+
+/// Another try of a tool call.
+pub(crate) fn retry(attempt: u32) -> Span {
+    tracing::info_span!(
+        span::RETRY,
+        { attribute::ATTEMPT } = i64::from(attempt),
+        { attribute::ERROR } = field::Empty
     )
 }
 
 /// Notes a failure in the current span.
 pub(crate) fn record_error(code: &str) {
-    Span::current().record("error.type", code);
+    record_error_in(&Span::current(), code);
+}
+
+/// Notes a failure in a span.
+pub(crate) fn record_error_in(span: &Span, code: &str) {
+    span.record(attribute::ERROR, code);
 }
 
 /// A call that is logged: nothing of what it is about, only which it is.

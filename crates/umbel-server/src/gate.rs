@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::auth::Principal;
 use crate::metrics::Counted;
 use crate::problem::Problem;
+use crate::trace::request::{self, traced};
 
 /// Where the studio is, below the base path.
 pub(crate) const STUDIO: &str = "/studio";
@@ -80,6 +81,9 @@ fn without_port(host: &str) -> &str {
 pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let allowed = origin.filter(|origin| origin.to_str().is_ok_and(|origin| app.gate.allows(origin)));
+    // Whoever only looks whether the server is alive does so all the time.
+    let is_traced = !app.gate.is_open(request.method(), request.uri().path());
+    let span = if is_traced { request::span(&request, app.trusts_traces) } else { None };
     let work = async {
         match enter(&app, request).await {
             Ok(Some(request)) => next.run(request).await,
@@ -87,20 +91,36 @@ pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
             Ok(None) => preflight(),
             Err(problem) => {
                 app.metrics.count(Counted::Refused);
-                problem.into_response()
+                turned_away(&app, problem)
             }
         }
     };
-    let mut response = match AssertUnwindSafe(work).catch_unwind().await {
+    let work = AssertUnwindSafe(work).catch_unwind().map(|answered| match answered {
         Ok(response) => response,
         Err(panic) => Problem::from(Error::from_panic("a request", panic.as_ref())).into_response(),
+    });
+    let mut response = match span {
+        Some(span) => Box::pin(traced(span, work)).await,
+        None => work.await,
     };
     if let Some(origin) = allowed {
         let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.append(header::VARY, HeaderValue::from_static("origin"));
-        let exposed = HeaderValue::from_static("content-location, retry-after");
+        let exposed = HeaderValue::from_static("content-location, mcp-session-id, retry-after");
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+    response
+}
+
+/// The answer to a request that is not let through. Who has no good token is told where to come by one, if that is known.
+fn turned_away(app: &App, problem: Problem) -> Response {
+    let how = app.protected.as_ref().filter(|_| problem.status == StatusCode::UNAUTHORIZED);
+    let how =
+        how.map(|told| if problem.code == "INVALID_TOKEN" { &told.invalid } else { &told.bare }).cloned();
+    let mut response = problem.into_response();
+    if let Some(how) = how {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
     }
     response
 }
@@ -131,7 +151,11 @@ fn preflight() -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
         (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
-        (header::ACCESS_CONTROL_ALLOW_HEADERS, "accept, authorization, content-type, last-event-id"),
+        (
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            "accept, authorization, content-type, last-event-id, traceparent, tracestate, \
+             mcp-method, mcp-name, mcp-protocol-version, mcp-session-id",
+        ),
         (header::ACCESS_CONTROL_MAX_AGE, "600"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));

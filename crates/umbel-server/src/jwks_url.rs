@@ -10,8 +10,8 @@ use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::Verifier;
 use umbel_core::{Error, ErrorKind, Result};
+use umbel_jwt::KeySet;
 
-use crate::jwks::KeySet;
 use crate::problem::Problem;
 
 /// How long an answer may take, and how many bytes it may have.

@@ -5,15 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::request::Parts;
-use serde::Deserialize;
 use serde_json::Value;
-use umbel_core::{BoxFuture, Object, Result};
+use umbel_core::{BoxFuture, Error, Object, Result};
+use umbel_jwt::{Expected, KeySet, Token};
 
 use crate::auth::{Auth, Principal, bearer_token};
-use crate::jwks::{Algorithm, KeySet};
 #[cfg(feature = "jwks-url")]
 use crate::jwks_url::KeysAtUrl;
 use crate::problem::Problem;
@@ -41,9 +38,7 @@ use crate::watched::Watched;
 #[derive(Clone)]
 pub struct Jwt {
     keys: Keys,
-    issuer: Option<String>,
-    audiences: Vec<String>,
-    leeway: Duration,
+    expected: Expected,
     user_claim: String,
 }
 
@@ -53,15 +48,6 @@ enum Keys {
     File(Arc<Watched<KeySet>>),
     #[cfg(feature = "jwks-url")]
     Url(Arc<KeysAtUrl>),
-}
-
-/// The head of a token.
-#[derive(Deserialize)]
-struct Header {
-    alg: String,
-    kid: Option<String>,
-    /// What must be understood beyond the standard. We understand nothing of the kind.
-    crit: Option<Value>,
 }
 
 impl Jwt {
@@ -86,25 +72,24 @@ impl Jwt {
     }
 
     fn with(keys: Keys) -> Self {
-        let (leeway, user_claim) = (Duration::from_secs(60), "sub".to_owned());
-        Self { keys, issuer: None, audiences: Vec::new(), leeway, user_claim }
+        Self { keys, expected: Expected::default(), user_claim: "sub".to_owned() }
     }
 
     /// Who must have issued a token (`iss`); anybody who has the keys unless told.
     pub fn issuer(mut self, issuer: impl Into<String>) -> Self {
-        self.issuer = Some(issuer.into());
+        self.expected.issuer = Some(issuer.into());
         self
     }
 
     /// For whom a token must be meant (`aud`). Told several times, any of them will do.
     pub fn audience(mut self, audience: impl Into<String>) -> Self {
-        self.audiences.push(audience.into());
+        self.expected.audiences.push(audience.into());
         self
     }
 
     /// How far clocks may be apart; a minute unless told.
     pub fn leeway(mut self, leeway: Duration) -> Self {
-        self.leeway = leeway;
+        self.expected.leeway = leeway;
         self
     }
 
@@ -114,54 +99,20 @@ impl Jwt {
         self
     }
 
-    /// What a token says, if it is good.
+    /// What a token says, if it counts here and now.
     async fn claims(&self, token: &str) -> Result<Object, Problem> {
-        let bad = || Problem::invalid_token("that is no signed token (JWT)");
-        let (signed, signature) = token.rsplit_once('.').ok_or_else(bad)?;
-        let (header, claims) = signed.split_once('.').ok_or_else(bad)?;
-        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| bad());
-        let header: Header = serde_json::from_slice(&decode(header)?).map_err(|_| bad())?;
-        let (claims, signature) = (decode(claims)?, decode(signature)?);
-        let Some(algorithm) = Algorithm::named(&header.alg).filter(|_| header.crit.is_none()) else {
-            let message = "the token is signed in a way that is not accepted: RS256, ES256 and EdDSA are";
-            return Err(Problem::invalid_token(message));
-        };
-        let id = header.kid.as_deref();
+        let refuse = |error: Error| Problem::invalid_token(error.message());
+        let token = Token::read(token).map_err(refuse)?;
         let keys = match &self.keys {
             Keys::Fixed(keys) => keys.clone(),
             Keys::File(file) => file.get().await,
             #[cfg(feature = "jwks-url")]
-            Keys::Url(url) => url.get(id).await?,
+            Keys::Url(url) => url.get(token.key_id()).await?,
         };
-        if !keys.verifies(algorithm, id, signed.as_bytes(), &signature) {
-            return Err(Problem::invalid_token("the token is not signed by one of the keys that count here"));
-        }
-        serde_json::from_slice(&claims).map_err(|_| bad())
-    }
-
-    /// Whether the token counts here and now.
-    fn check(&self, claims: &Object, now: f64) -> Result<(), Problem> {
-        let refuse = |message: &str| Err(Problem::invalid_token(message));
-        let leeway = self.leeway.as_secs_f64();
-        let Some(expiry) = claims.get("exp") else { return refuse("the token has no expiry (`exp`)") };
-        if !expiry.as_f64().is_some_and(|expiry| now < expiry + leeway) {
-            return refuse("the token has expired: get a new one");
-        }
-        let has_begun = |begin: &Value| begin.as_f64().is_some_and(|begin| begin <= now + leeway);
-        if !claims.get("nbf").is_none_or(has_begun) {
-            return refuse("the token does not count yet (`nbf`)");
-        }
-        let issuer = claims.get("iss").and_then(Value::as_str);
-        if self.issuer.is_some() && issuer != self.issuer.as_deref() {
-            return refuse("the token has another issuer (`iss`)");
-        }
-        let meant = |name: &Value| self.audiences.iter().any(|own| Some(own.as_str()) == name.as_str());
-        let is_meant = match claims.get("aud") {
-            None => self.audiences.is_empty(),
-            Some(Value::Array(names)) => names.iter().any(meant),
-            Some(name) => meant(name),
-        };
-        if is_meant { Ok(()) } else { refuse("the token is meant for somebody else (`aud`)") }
+        let claims = token.claims(&keys).map_err(refuse)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.expected.check(&claims, now.as_secs_f64()).map_err(refuse)?;
+        Ok(claims)
     }
 
     fn principal_of(&self, claims: Object) -> Result<Principal, Problem> {
@@ -179,12 +130,7 @@ impl Jwt {
 
 impl Auth for Jwt {
     fn principal<'a>(&'a self, head: &'a Parts) -> BoxFuture<'a, Result<Principal, Problem>> {
-        Box::pin(async move {
-            let claims = self.claims(bearer_token(head)?).await?;
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            self.check(&claims, now.as_secs_f64())?;
-            self.principal_of(claims)
-        })
+        Box::pin(async move { self.principal_of(self.claims(bearer_token(head)?).await?) })
     }
 }
 
@@ -196,6 +142,9 @@ impl fmt::Debug for Jwt {
             #[cfg(feature = "jwks-url")]
             Keys::Url(url) => url,
         };
-        f.debug_struct("Jwt").field("keys", keys).field("issuer", &self.issuer).finish_non_exhaustive()
+        f.debug_struct("Jwt")
+            .field("keys", keys)
+            .field("issuer", &self.expected.issuer)
+            .finish_non_exhaustive()
     }
 }

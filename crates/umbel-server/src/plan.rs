@@ -11,7 +11,7 @@ use umbel_agui::{
 use umbel_core::store::Entries;
 use umbel_core::{
     Actions, CallId, Content, Event, FunctionTool, Interrupt, List, LogEntry, NewSession, Object, Role,
-    RunConfig, RunId, SessionKey, Source, StateScope, ToolSet, ToolSpec,
+    RunConfig, RunId, SessionKey, Source, StateScope, ToolSet, ToolSpec, TraceContext,
 };
 use umbel_runtime::Runner;
 
@@ -58,6 +58,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) principal: &'a Principal,
     /// State that follows from the request.
     pub(crate) state: &'a Object,
+    /// The trace that it is part of.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// Looks at the session and finds out what is to be done; `None` if that was done before.
@@ -266,6 +268,9 @@ fn config(
             config.state_delta.insert(key.to_owned(), value);
         }
         config.extensions.insert(ClientInput { context, forwarded_props });
+    }
+    if let Some(trace) = &asked.trace {
+        config.extensions.insert(trace.clone());
     }
     match &endpoint.config {
         Some(make) => make(input, asked.principal, config),

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use siphasher::sip::SipHasher13;
 use smol_str::SmolStr;
 use umbel_agui::{InputLimits, RunAgentInput, proto};
-use umbel_core::{Object, SessionKey};
+use umbel_core::{Object, SessionKey, TraceContext};
 
 use crate::app::Offered;
 use crate::auth::Principal;
@@ -26,7 +26,7 @@ use crate::plan::{Asked, plan};
 use crate::problem::Problem;
 use crate::replay;
 use crate::resolve::Asking;
-use crate::runs::{Admission, Ticket};
+use crate::runs::{Admission, ServerLimits, Ticket};
 
 /// Tells proxies to hand on each frame as it comes.
 const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -50,7 +50,7 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     let principal = principal(&head)?;
     let encoding = encoding(&head.headers);
     check_type(&head.headers)?;
-    let body = read(offered, body).await?;
+    let body = read(offered.app.runs.limits(), body).await?;
     let input = RunAgentInput::parse_within(&body, &InputLimits::default())?;
     let asking = Asking { head: &head, principal: &principal, input: Some(&input) };
     let chosen = offered.choose(&asking, Some(&input.thread_id)).await?;
@@ -82,15 +82,16 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     match after {
         None => {
             let (key, digest) = (&live.key, live.digest);
-            let asked = Asked { key, input: &input, digest, principal: &principal, state: &state };
+            let trace = TraceContext::current();
+            let asked = Asked { key, input: &input, digest, principal: &principal, state: &state, trace };
             let planned = plan(endpoint, &asked).await;
             start(offered.clone(), ticket, planned).await?;
         }
         Some(first) => {
-            let offered = offered.clone();
+            let (offered, trace) = (offered.clone(), TraceContext::current());
             tokio::spawn(async move {
                 first.ended().await;
-                wait_turn(&offered, ticket, &body, &principal, &state).await;
+                wait_turn(&offered, ticket, &body, (&principal, &state), trace).await;
             });
         }
     }
@@ -141,12 +142,18 @@ async fn tell_again(offered: &Offered, ticket: Ticket) {
 }
 
 /// A run whose turn has come.
-async fn wait_turn(offered: &Offered, ticket: Ticket, body: &Bytes, principal: &Principal, state: &Object) {
+async fn wait_turn(
+    offered: &Offered,
+    ticket: Ticket,
+    body: &Bytes,
+    (principal, state): (&Principal, &Object),
+    trace: Option<TraceContext>,
+) {
     let live = ticket.live.clone();
     let planned = match RunAgentInput::parse_within(body, &InputLimits::default()) {
         Ok(input) => {
             let (key, digest) = (&live.key, live.digest);
-            let asked = Asked { key, input: &input, digest, principal, state };
+            let asked = Asked { key, input: &input, digest, principal, state, trace };
             plan(&offered.endpoint, &asked).await
         }
         Err(error) => Err(error.into()),
@@ -281,8 +288,7 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// The body of a request, if it is not too large and does not take too long.
-pub(crate) async fn read(offered: &Offered, body: axum::body::Body) -> Result<Bytes, Problem> {
-    let limits = offered.app.runs.limits();
+pub(crate) async fn read(limits: &ServerLimits, body: axum::body::Body) -> Result<Bytes, Problem> {
     let too_large = || {
         let message = format!("the request has more than {} bytes", limits.body_bytes);
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", message)

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`OpenApi`] | One tool for each operation of an HTTP service | [`Guard`]; time, size; secrets stay here |
 //! | [`HttpGet`] | Reads a page | [`Guard`]; time, size |
+//! | [`OAuth`] | Signs people and programs in, for tools that need it | PKCE; HTTPS; time, size |
 //! | [`Command`] | Runs a program | No shell; a schema; a cleared environment; time, size |
 //!
 //! [`Sandbox`] makes what runs the code that models write: a child process without network, with a file system of its own.
@@ -11,12 +12,14 @@
 //! # Layout
 //! - `guard.rs`: which addresses may be asked; `http.rs`: asking them
 //! - `openapi/`: from a document to tools; `http_get.rs`
+//! - `auth/`: credentials that a service gives
 //! - `command.rs`: programs
 //! - `sandbox/`: code that a model wrote; `process.rs`: how processes end
 //! - `secret.rs`: what nobody must see
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+mod auth;
 mod command;
 mod guard;
 mod http;
@@ -27,9 +30,10 @@ mod process;
 mod sandbox;
 mod secret;
 
+pub use self::auth::{OAuth, OAuthClient, OAuthMethod};
 pub use self::command::{Command, CommandTool};
 pub use self::guard::{Guard, Lookup, is_public};
-pub use self::http::HttpLimits;
+pub use self::http::{HttpLimits, guarded_client};
 pub use self::http_get::HttpGet;
 pub use self::openapi::{OpenApi, OpenApiTools};
 #[cfg(target_os = "linux")]

@@ -305,7 +305,9 @@
 //! | `postgres` | The same on a server that many processes share | No |
 //! | `server` | `umbel::server` and `umbel::agui`: agents offered to AG-UI front ends | No |
 //! | `models` | `umbel::models`: models at OpenAI and all who speak like it, Anthropic, Gemini and Ollama | No |
+//! | `mcp` | `umbel::mcp`: the tools of MCP servers for agents, and agents as an MCP server | No |
 //! | `outside` | `umbel::outside`: tools for HTTP services, by OpenAPI and behind a guard, and for commands | No |
+//! | `telemetry` | `umbel::telemetry`: traces and metrics by OpenTelemetry's conventions, sent by OTLP over HTTP | No |
 //! | `jwks-url` | The server's tokens checked with keys from a web address | No |
 //! | `studio` | Pages that show what agents do, served with them | No |
 
@@ -316,6 +318,8 @@ pub use umbel_agui as agui;
 pub use umbel_core as core;
 pub use umbel_core::*;
 pub use umbel_macros::{handler, tool};
+#[cfg(feature = "mcp")]
+pub use umbel_mcp as mcp;
 #[cfg(feature = "models")]
 pub use umbel_models as models;
 pub use umbel_runtime as runtime;
@@ -324,6 +328,8 @@ pub use umbel_runtime::*;
 pub use umbel_server as server;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use umbel_stores as stores;
+#[cfg(feature = "telemetry")]
+pub use umbel_telemetry as telemetry;
 #[cfg(feature = "outside")]
 pub use umbel_tools as outside;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use umbel::{BoxStream, Chunk, Model, ModelRequest, Result, ScriptedModel};
+use umbel::{BoxStream, Chunk, Model, ModelRequest, Provider, Result, ScriptedModel};
 
 /// A scripted model that may pause before each piece of its answer.
 #[derive(Debug)]
@@ -24,6 +24,10 @@ impl Paced {
 impl Model for Paced {
     fn name(&self) -> &str {
         self.script.name()
+    }
+
+    fn provider(&self) -> Provider<'_> {
+        self.script.provider()
     }
 
     fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {

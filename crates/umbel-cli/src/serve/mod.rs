@@ -17,6 +17,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use umbel_server::{BearerTokens, Server, Traces};
 use umbel_stores::Stores;
+use umbel_telemetry::{ContentCapture, Exporting, Telemetry};
 
 use self::greeting::Greeting;
 pub use self::options::Options;
@@ -37,12 +38,35 @@ pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     // What clients get as a reference is found here.
     let log = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
     let log = log.with_filter(LevelFilter::WARN);
-    tracing_subscriber::registry().with(log).with(traces.layer()).init();
+    let exporting = exporting(options)?;
+    let told = exporting.as_ref().map(Exporting::layer);
+    tracing_subscriber::registry().with(log).with(traces.layer()).with(told).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(serve(cli, options, &traces));
     // Told twice, it does not wait for what is still going on, but lets it go: programs of tools end then.
     runtime.shutdown_timeout(LETTING_GO);
+    if let Some(exporting) = exporting {
+        // A collector that does not answer was told of before.
+        let _ = exporting.shutdown(LETTING_GO);
+    }
     result
+}
+
+/// Traces and metrics on their way to a collector, if there is to be one.
+fn exporting(options: &Options) -> io::Result<Option<Exporting>> {
+    let telemetry = match &options.otlp {
+        Some(address) => Some(Telemetry::new("umbel").otlp(address)),
+        None => Telemetry::from_env("umbel"),
+    };
+    if telemetry.is_none() && options.otlp_content {
+        let message = "Where is it to be sent? Say so with `--otlp http://localhost:4318`.";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let with_content = |telemetry: Telemetry| match options.otlp_content {
+        true => telemetry.content(ContentCapture::new()),
+        false => telemetry,
+    };
+    telemetry.map(|telemetry| with_content(telemetry).build()).transpose().map_err(io::Error::other)
 }
 
 async fn serve(cli: &Cli, options: &Options, traces: &Traces) -> io::Result<ExitCode> {

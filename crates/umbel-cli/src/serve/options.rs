@@ -38,6 +38,12 @@ pub struct Options {
     /// Let whoever may ask look into prompts, logs and traces. Without --tokens that is so anyway.
     #[arg(long)]
     pub(super) inspect: bool,
+    /// Send traces and metrics there by OTLP over HTTP, such as http://localhost:4318. OpenTelemetry's own variables count too.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) otlp: Option<String>,
+    /// Send what is said along with the traces, too.
+    #[arg(long)]
+    pub(super) otlp_content: bool,
     /// Serve the agents alone, without the studio.
     #[arg(long)]
     pub(super) no_studio: bool,

@@ -5,16 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use reqwest::Url;
 use reqwest::header::CONTENT_TYPE;
-use ring::rand::SystemRandom;
-use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Mutex;
 use umbel_core::{BoxFuture, Error, ErrorKind, ModelErrorKind, Result};
+use umbel_jwt::SigningKey;
 
 use crate::endpoint::{Secret, Timeouts, TokenSource, client, words};
 
@@ -64,7 +61,7 @@ struct Inner {
 
 /// What a token is given for.
 enum Grant {
-    ServiceAccount { email: String, key: Box<RsaKeyPair>, key_id: Option<String>, token_uri: Url },
+    ServiceAccount { email: String, key: Box<SigningKey>, token_uri: Url },
     Person { client_id: String, client_secret: Secret, refresh_token: Secret, token_uri: Url },
     Machine { host: String },
 }
@@ -112,8 +109,7 @@ impl GoogleCredentials {
         let grant = match file.kind.as_str() {
             "service_account" => Grant::ServiceAccount {
                 email: file.client_email.ok_or_else(|| missing("client_email"))?,
-                key: Box::new(rsa_key(&file.private_key.ok_or_else(|| missing("private_key"))?)?),
-                key_id: file.private_key_id,
+                key: Box::new(signing_key(file.private_key, file.private_key_id)?),
                 token_uri,
             },
             "authorized_user" => Grant::Person {
@@ -257,20 +253,11 @@ impl Grant {
 
     /// What a service account says of itself, signed with its key.
     fn assertion(&self, now: SystemTime) -> Result<String> {
-        let Self::ServiceAccount { email, key, key_id, token_uri } = self else { return Ok(String::new()) };
+        let Self::ServiceAccount { email, key, token_uri } = self else { return Ok(String::new()) };
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let mut header = json!({"alg": "RS256", "typ": "JWT"});
-        if let (Some(id), Some(header)) = (key_id, header.as_object_mut()) {
-            header.insert("kid".to_owned(), id.as_str().into());
-        }
         let claims =
             json!({"iss": email, "scope": SCOPE, "aud": token_uri.as_str(), "iat": now, "exp": now + 3600});
-        let encoded = |value: &serde_json::Value| URL_SAFE_NO_PAD.encode(crate::json::text(value));
-        let signed = format!("{}.{}", encoded(&header), encoded(&claims));
-        let mut signature = vec![0; key.public().modulus_len()];
-        key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signed.as_bytes(), &mut signature)
-            .map_err(|_| refused("nothing can be signed with `private_key`"))?;
-        Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+        key.sign(&claims).map_err(|_| refused("nothing can be signed with `private_key`"))
     }
 
     /// The token in an answer.
@@ -339,12 +326,9 @@ impl TokenSource for GoogleCredentials {
 }
 
 /// The key in the text of a file.
-fn rsa_key(pem: &str) -> Result<RsaKeyPair> {
-    let bad = || refused("`private_key` is no RSA key");
-    let text: String =
-        pem.lines().filter(|line| !line.starts_with("-----")).flat_map(str::split_whitespace).collect();
-    let der = STANDARD.decode(text).map_err(|_| bad())?;
-    RsaKeyPair::from_pkcs8(&der).or_else(|_| RsaKeyPair::from_der(&der)).map_err(|_| bad())
+fn signing_key(pem: Option<String>, id: Option<String>) -> Result<SigningKey> {
+    let pem = pem.ok_or_else(|| refused("`private_key` is missing"))?;
+    SigningKey::from_pem(&pem, id).map_err(|_| refused("`private_key` is no RSA key"))
 }
 
 /// Credentials that are none.

@@ -5,22 +5,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as TaskContext, Poll};
 
 use futures::StreamExt;
-use tracing::{Instrument, Span};
 use umbel_core::{
     Address, CallId, Chunk, ChunkStream, Content, Context, Error, ErrorKind, Event, EventId, Extensions,
     Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, Run,
-    RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
+    RunStep, SafePoint, SpanContent, Step, ToolSet, ToolValue, Work,
 };
 
 use super::draft::Draft;
 use super::function_calls::{self, Batch};
+use super::processors::Answered;
 use super::{After, Made, Turn, handlers, overflow};
 use crate::aggregator::Aggregator;
 use crate::detailed::detailed;
 use crate::onion::Onion;
+use crate::spans::{self, ModelSpan};
 use crate::stand_in::StandIn;
+use crate::text;
 use crate::usage::book::metered;
-use crate::{spans, text};
 
 /// The error code of a model that ended its turn without an answer.
 const NO_CONTENT: &str = "MODEL_RETURNED_NO_CONTENT";
@@ -87,19 +88,20 @@ pub(super) async fn call_model(turn: &mut Turn<'_>, draft: &mut Draft<'_>) -> Re
         }
         _ => {
             run.count_model_call()?;
-            let span = spans::model_call(run, &draft.request);
-            let chunks = asked.generate(run, &*draft.model, &draft.request)?;
-            let read = async {
-                call.read(chunks).await.inspect_err(|error| spans::record_error(error.kind().code()))
-            };
+            let chunks = asked.ask(run, &*draft.model, &draft.request)?;
             // Boxed, since a future that is handed through several layers is copied by each of them.
-            Box::pin(read.instrument(span)).await
+            Box::pin(call.read(chunks)).await
         }
     };
     match answered {
         Ok(()) => call.turn.overflow = None,
+        Err(error) if run.cancel_token().is_cancelled() => {
+            asked.note(|span| span.record_error(error.kind().code()));
+            return Err(error);
+        }
         Err(error) => return Box::pin(call.failed(error, &draft.request)).await,
     }
+    asked.end();
     call.follow().await?;
     if let (Some(cx), None) = (call.cx, &call.last) {
         call.last = handlers::leave_actions(call.turn, cx).await?;
@@ -112,7 +114,7 @@ struct AskModel {
     /// Who answers in the model's place.
     stand_in: Option<Arc<dyn StandIn>>,
     /// The span of the last attempt.
-    span: Mutex<Option<Span>>,
+    span: Mutex<Option<ModelSpan>>,
 }
 
 impl ModelEnd for AskModel {
@@ -120,25 +122,30 @@ impl ModelEnd for AskModel {
         if let Err(error) = call.run().count_model_call() {
             return Work::done(Err(error));
         }
-        let span = spans::model_call(call.run(), &call.request);
-        *self.span.lock().unwrap_or_else(PoisonError::into_inner) = Some(span.clone());
-        let mut chunks = match span.in_scope(|| self.generate(call.run(), &*call.model, &call.request)) {
-            Ok(chunks) => chunks,
-            Err(error) => return Work::done(Err(error)),
-        };
-        let read = move |cx: &mut TaskContext<'_>| {
-            let _entered = span.enter();
-            let chunk = chunks.poll_next_unpin(cx);
-            if let Poll::Ready(Some(Err(error))) = &chunk {
-                spans::record_error(error.kind().code());
-            }
-            chunk
-        };
-        Work::done(Ok(Box::pin(futures::stream::poll_fn(read))))
+        Work::done(self.ask(call.run(), &*call.model, &call.request))
     }
 }
 
 impl AskModel {
+    /// Asks a model in a span of its own. It is entered while the answer is read, so that what follows from the answer is no
+    /// part of it.
+    fn ask(&self, run: &Run, model: &dyn Model, request: &ModelRequest) -> Result<ChunkStream<'static>> {
+        let Some(span) = spans::model_call(run, model, request) else {
+            return self.generate(run, model, request);
+        };
+        *self.span.lock().unwrap_or_else(PoisonError::into_inner) = Some(span.clone());
+        let asked = span.within(|| self.generate(run, model, request));
+        let mut chunks = asked.inspect_err(|error| span.record_error(error.kind().code()))?;
+        let read = move |cx: &mut TaskContext<'_>| {
+            let chunk = span.within(|| chunks.poll_next_unpin(cx));
+            if let Poll::Ready(Some(Err(error))) = &chunk {
+                span.record_error(error.kind().code());
+            }
+            chunk
+        };
+        Ok(Box::pin(futures::stream::poll_fn(read)))
+    }
+
     /// Asks a model, or who stands in for it. One that panics has failed, and not whoever stands around it.
     fn generate(&self, run: &Run, model: &dyn Model, request: &ModelRequest) -> Result<ChunkStream<'static>> {
         let answers = || {
@@ -150,11 +157,19 @@ impl AskModel {
             .map_err(|panic| Error::from_panic(&format!("model `{}`", model.name()), panic.as_ref()))
     }
 
-    /// Notes something in the span of the last attempt, which is the current one if there are no layers.
-    fn note(&self, record: impl FnOnce(&Span)) {
-        match &*self.span.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(span) => record(span),
-            None => record(&Span::current()),
+    /// Notes something in the span of the last attempt, if there is one.
+    fn note(&self, record: impl FnOnce(&ModelSpan)) {
+        if spans::is_heard()
+            && let Some(span) = &*self.span.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            record(span);
+        }
+    }
+
+    /// The last attempt is over: what comes now is no part of it.
+    fn end(&self) {
+        if spans::is_heard() {
+            *self.span.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
 }
@@ -185,17 +200,17 @@ impl<'a> Call<'_, 'a> {
             match chunk {
                 None => break,
                 Some(Ok(Chunk::Text(text))) => {
-                    self.begins(fold.is_none());
+                    self.note_piece(fold.is_none());
                     fold.get_or_insert_default().fold_text(&text, false);
                     self.show(text, false).await?;
                 }
                 Some(Ok(Chunk::Thought(text))) => {
-                    self.begins(fold.is_none());
+                    self.note_piece(fold.is_none());
                     fold.get_or_insert_default().fold_text(&text, true);
                     self.show(text, true).await?;
                 }
                 Some(Ok(chunk @ Chunk::Delta(_))) => {
-                    self.begins(fold.is_none());
+                    self.note_piece(fold.is_none());
                     let ids = run.services().ids.as_ref();
                     let piece = fold.get_or_insert_default().fold_chunk(chunk, ids, run.config().streaming);
                     if let Some(piece) = piece {
@@ -223,11 +238,20 @@ impl<'a> Call<'_, 'a> {
         }
     }
 
-    /// Notes when the first piece of an answer comes, if anybody wants to know.
-    fn begins(&self, is_first: bool) {
-        if is_first && spans::is_detailed() {
-            self.asked.note(spans::record_first_piece);
-        }
+    /// Notes that a piece of the answer came, if anybody wants to know.
+    fn note_piece(&self, is_first: bool) {
+        self.asked.note(|span| span.record_piece(is_first));
+    }
+
+    /// Notes what the answer became, once all handlers had a say.
+    fn note_said(&self, event: &Event) {
+        self.asked.note(|span| {
+            span.record_event(&event.id);
+            if let Some(content) = &event.content {
+                let finish_reason = event.meta.as_ref().and_then(|meta| meta.finish_reason.as_deref());
+                span.within(|| spans::said(SpanContent::Answer { content, finish_reason }));
+            }
+        });
     }
 
     /// The answer failed. A conversation that is too long is made shorter, if someone can, and the model is asked again.
@@ -276,7 +300,7 @@ impl<'a> Call<'_, 'a> {
         if response.partial == Some(true) {
             return self.preview(response).await;
         }
-        self.asked.note(|span| spans::record_response(span, &response));
+        self.asked.note(|span| span.record_response(&response));
         self.mark_empty(&mut response);
         let (mut answers, mut step) = (Vec::new(), Step::Continue);
         if let Some(cx) = self.cx.filter(|_| !self.onion.after_model.is_empty()) {
@@ -286,10 +310,12 @@ impl<'a> Call<'_, 'a> {
             let seen = Box::pin(seen).await?;
             (response, answers, step) = (seen.response, seen.answers, seen.step);
         }
-        let run = self.turn.run;
-        for processor in self.turn.agent.processors.response() {
-            processor.process(self.turn.agent, run, &mut response).await?;
+        let (run, agent) = (self.turn.run, self.turn.agent);
+        let mut answer = Answered { agent, run, response, actions: None };
+        for processor in agent.processors.response() {
+            processor.process(&mut answer).await?;
         }
+        let Answered { response, actions, .. } = answer;
         self.go_on(&step, &response, &mut answers);
         // What handlers ask from now on is about another answer.
         run.values().settle(&Address::new(run.source(), None));
@@ -297,27 +323,28 @@ impl<'a> Call<'_, 'a> {
             return Ok(());
         }
         let mut event = self.event(response);
-        if spans::is_detailed() {
-            self.asked.note(|span| spans::record_event(span, &event.id));
-        }
-        if let Some(actions) = self.cx.and_then(|cx| cx.take_actions()) {
+        for actions in [actions, self.cx.and_then(|cx| cx.take_actions())].into_iter().flatten() {
             event.actions_mut().merge(*actions);
         }
         let calls = function_calls::name_calls(run, &self.tools, &mut event);
         self.turn.answer.save(self.turn.agent, &mut event)?;
         let Some(calls) = calls else {
-            self.last = Some(run.emit(event).await?);
+            let event = run.emit(event).await?;
+            self.note_said(&event);
+            self.last = Some(event);
             return Ok(());
         };
         if step == Step::Jump(Jump::End) {
             // A handler wants none of them made.
             let none = RunStep::CallsStarted { calls: Box::default() };
-            self.last = Some(run.emit_with(event, vec![none]).await?);
+            let event = run.emit_with(event, vec![none]).await?;
+            self.note_said(&event);
+            self.last = Some(event);
             return Ok(());
         }
         if run.cancel_token().check_at(SafePoint::AfterModel).is_err() {
             // Whoever goes on with the run begins them.
-            run.emit(event).await?;
+            self.note_said(&*run.emit(event).await?);
             return run.cancel_token().check_at(SafePoint::AfterModel);
         }
         let mut steps = vec![RunStep::CallsStarted { calls: Box::new(calls) }];
@@ -325,6 +352,7 @@ impl<'a> Call<'_, 'a> {
             steps.extend(function_calls::answered_steps(&answers, &event));
         }
         let event = run.emit_with(event, steps).await?;
+        self.note_said(&event);
         self.last = Some(event.clone());
         self.batches.push(Batch { answers, ..Batch::of_event(&event) });
         Ok(())
@@ -341,8 +369,10 @@ impl<'a> Call<'_, 'a> {
         if *step == Step::Jump(Jump::End) {
             return;
         }
-        let calls = response.content.iter().flat_map(|content| content.calls());
-        for id in calls.filter_map(|call| call.id.clone()) {
+        let content = response.content.as_ref();
+        let calls = content.iter().flat_map(|content| content.calls()).filter_map(|call| call.id.clone());
+        let code = content.and_then(|content| content.code_call()).and_then(|call| call.id);
+        for id in calls.chain(code) {
             if answers.iter().all(|(answered, _)| *answered != id) {
                 answers.push((id, function_calls::error_value(text::CALL_SKIPPED)));
             }

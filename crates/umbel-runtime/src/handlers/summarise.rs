@@ -16,6 +16,7 @@ use super::per_agent;
 use super::token_counter::{ApproximateTokens, TokenCounter, running_count};
 use crate::compaction::{ModelSummariser, Summariser, compact, in_scope, safe_cut};
 use crate::contents::visible::is_visible;
+use crate::models::model_of;
 use crate::text;
 
 /// When it is time to sum up.
@@ -546,18 +547,6 @@ fn check_fraction(part: f64, window: Option<u64>) -> Result<()> {
 fn share(part: f64, window: Option<u64>) -> u64 {
     // Without a window nothing is a part of it; that was refused before.
     window.map_or(u64::MAX, |window| ((window as f64 * part) as u64).max(1))
-}
-
-/// The model that the agent thinks with.
-pub(super) fn model_of(run: &Run) -> Option<&Arc<dyn Model>> {
-    let mut place = Some(run.node_id());
-    while let Some(node) = place.and_then(|place| run.tree().node(place).ok()) {
-        if let Some(model) = node.agent.model() {
-            return Some(model);
-        }
-        place = node.parent;
-    }
-    None
 }
 
 /// Whether a user said it: an answer of a tool is a user's message too, but not their word.

@@ -11,7 +11,7 @@ use umbel_core::{
 use umbel_macros::handler;
 
 use super::limits::ModelLimitExit;
-use super::summarise::model_of;
+use crate::models::model_of;
 use crate::text;
 use crate::usage::book::Book;
 use crate::usage::{Money, Prices, Tally};

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use futures::TryFutureExt;
 use serde_json::json;
 use smol_str::SmolStr;
+use tracing::Instrument;
 use umbel_core::{
-    Error, ErrorKind, Handler, Hooks, NextTool, ToolCall, ToolOutput, ToolResult, ToolValue, Work,
+    Error, ErrorKind, Guarded, Handler, Hooks, NextTool, ToolCall, ToolOutput, ToolResult, ToolValue, Work,
 };
 
 use super::is_control;
 use crate::backoff::{Backoff, pause};
-use crate::text;
+use crate::{spans, text};
 
 /// Tries a call again that failed.
 ///
@@ -138,7 +140,11 @@ impl Handler for ToolRetry {
         Work::later(async move {
             let mut retry = 0;
             loop {
-                let error = match next.call(call.clone()).await {
+                let made = match retry {
+                    0 => next.call(call.clone()).await,
+                    again => again_in_span(again, next.call(call.clone())).await,
+                };
+                let error = match made {
                     Ok(output) => return Ok(output),
                     Err(error) => error.into_error(),
                 };
@@ -153,6 +159,12 @@ impl Handler for ToolRetry {
             }
         })
     }
+}
+
+/// A new try, in a span of its own.
+async fn again_in_span(retry: u32, made: Guarded<'_, ToolResult>) -> ToolResult {
+    let work = made.inspect_err(|error| spans::record_error(error.error().kind().code()));
+    work.instrument(spans::retry(retry.saturating_add(1))).await
 }
 
 impl fmt::Debug for ToolRetry {

@@ -1,15 +1,34 @@
 //! Asking a model something that is no part of the conversation.
 
 use futures::StreamExt;
-use umbel_core::{Chunk, Model, ModelRequest, Response, Result, Run};
+use tracing::Instrument;
+use umbel_core::{Chunk, Model, ModelRequest, Response, Result, Run, SpanContent};
 
 use crate::aggregator::Aggregator;
+use crate::spans;
 use crate::usage::book::metered;
 
 /// Asks a model something that is no part of the conversation, and reads its answer to the end. It counts as a model
 /// call of the run.
 pub(crate) async fn ask(run: &Run, model: &dyn Model, request: &ModelRequest) -> Result<Option<Response>> {
     run.count_model_call()?;
+    let Some(span) = spans::model_call(run, model, request) else { return read(run, model, request).await };
+    let answered = Box::pin(read(run, model, request).instrument(span.span().clone())).await;
+    match &answered {
+        Ok(Some(response)) => {
+            span.record_response(response);
+            if let Some(content) = &response.content {
+                let finish_reason = response.finish_reason();
+                span.within(|| spans::said(SpanContent::Answer { content, finish_reason }));
+            }
+        }
+        Ok(None) => {}
+        Err(error) => span.record_error(error.kind().code()),
+    }
+    answered
+}
+
+async fn read(run: &Run, model: &dyn Model, request: &ModelRequest) -> Result<Option<Response>> {
     let mut chunks = metered(run, model, model.generate(request));
     let (mut fold, mut whole): (Aggregator, Option<Response>) = (Aggregator::new(), None);
     while let Some(chunk) = run.cancel_token().guard(chunks.next()).await? {

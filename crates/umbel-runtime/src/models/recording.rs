@@ -9,7 +9,8 @@ use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use umbel_core::{
-    BoxStream, Capabilities, Chunk, Error, ErrorKind, Model, ModelErrorKind, ModelRequest, Response, Result,
+    BoxStream, Capabilities, Chunk, Error, ErrorKind, Model, ModelErrorKind, ModelRequest, Provider,
+    Response, Result,
 };
 
 /// One answer of a model, as it is written down.
@@ -127,6 +128,10 @@ impl Model for RecordingModel {
 
     fn capabilities(&self) -> Capabilities {
         self.model.capabilities()
+    }
+
+    fn provider(&self) -> Provider<'_> {
+        self.model.provider()
     }
 
     fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {

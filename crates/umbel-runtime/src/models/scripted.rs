@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use umbel_core::FunctionCall;
 use umbel_core::{
     BoxStream, Capabilities, Chunk, Content, Error, ErrorKind, Model, ModelErrorKind, ModelRequest, Object,
-    Part, Response, Result, Role,
+    Part, Provider, Response, Result, Role,
 };
 
 type Answer = Arc<dyn Fn(&ModelRequest) -> Vec<Result<Chunk>> + Send + Sync>;
@@ -143,6 +143,10 @@ impl Model for ScriptedModel {
 
     fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    fn provider(&self) -> Provider<'_> {
+        Provider { name: "umbel", server: None }
     }
 
     fn generate(&self, request: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {

@@ -22,7 +22,7 @@ use super::Shared;
 use super::journal::{Recorder, not_immediate};
 use super::pick::{pick_agent, workflow_above};
 use super::taking::{Patience, acquire};
-use super::{answers, recovery};
+use super::{answers, credential_answers, recovery};
 use crate::agents::run_agent;
 use crate::onion;
 use crate::team::Team;
@@ -75,8 +75,12 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
         };
         let result = {
             let span = spans::invocation(&run);
-            let work = pin!(caught(work(&run, &recorder)).instrument(span));
-            watched(work, &run, &recorder).await
+            let mut work = pin!(caught(work(&run, &recorder)).instrument(span));
+            let result = watched(work.as_mut(), &run, &recorder).await;
+            if let Err(error) = &result {
+                spans::record_error_in(work.span(), error.kind().code());
+            }
+            result
         };
         // The work is gone: if it was cut short in the middle of a write, nobody waits for that any more.
         finish(&run, &recorder, result).await
@@ -149,6 +153,9 @@ async fn start_later(task: Task) -> Result<Run> {
     if !hooks.on_input.is_empty() || depends_on_log(shared, &input) {
         // Handlers may look at the session, too.
         is_there = look(&recorder, &parts).await?;
+    }
+    if input.has_responses() {
+        input = credential_answers::take_out(&recorder, &parts, input).await?;
     }
     if !hooks.on_input.is_empty() {
         let early = Run::new(parts.clone(), shared.team.tree.root())?;

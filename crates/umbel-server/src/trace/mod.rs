@@ -4,7 +4,9 @@
 //! before a restart, follows from the times in the log, as far as these tell.
 
 mod from_log;
+
 mod recorded;
+pub(crate) mod request;
 
 use axum::extract::{Request, State};
 use axum::response::Response;

@@ -16,11 +16,9 @@ use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::{LookupSpan, SpanRef};
 use umbel_core::RunId;
+use umbel_core::conventions::{TARGET, attribute, span};
 
 use super::{Kind, Span};
-
-/// Where the runtime makes its spans.
-const TARGET: &str = "umbel_runtime::spans";
 
 /// How much is kept of what runs did. The run that began first goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,11 +229,11 @@ fn size(span: &Span) -> usize {
 /// What a span of the runtime stands for.
 fn kind(name: &str) -> Option<Kind> {
     Some(match name {
-        "invocation" => Kind::Run,
-        "invoke_agent" => Kind::Agent,
-        "chat" => Kind::Model,
-        "execute_tool" => Kind::Tool,
-        "handle" => Kind::Handler,
+        span::INVOCATION => Kind::Run,
+        span::INVOKE_AGENT | span::INVOKE_WORKFLOW => Kind::Agent,
+        span::CHAT => Kind::Model,
+        span::EXECUTE_TOOL => Kind::Tool,
+        span::HANDLE => Kind::Handler,
         _ => return None,
     })
 }
@@ -249,7 +247,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
             Some(above) if kind == Kind::Run => Some(Place { is_own: false, ..above }),
             above => {
                 let mut new = Span::new(kind, "", self.now());
-                let mut filling = Filling { now: new.start, span: &mut new, run: None };
+                let mut filling = Filling { span: &mut new, run: None };
                 attributes.record(&mut filling);
                 let run = filling.run.take();
                 self.begin(above, new, run)
@@ -264,8 +262,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
 
     fn on_record(&self, id: &Id, values: &Record<'_>, cx: Context<'_, S>) {
         let Some(place) = cx.span(id).and_then(|span| self.place(&span)) else { return };
-        let now = self.now();
-        self.change(&place, |span| values.record(&mut Filling { now, span, run: None }));
+        self.change(&place, |span| values.record(&mut Filling { span, run: None }));
     }
 
     fn on_exit(&self, id: &Id, cx: Context<'_, S>) {
@@ -287,7 +284,6 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
 
 /// Takes the fields of a span of the runtime.
 struct Filling<'a> {
-    now: f64,
     span: &'a mut Span,
     run: Option<SmolStr>,
 }
@@ -296,44 +292,46 @@ impl Visit for Filling<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         let span = &mut *self.span;
         match (field.name(), span.kind) {
-            ("umbel.run.id", _) => self.run = Some(value.into()),
-            ("gen_ai.agent.name", Kind::Agent)
-            | ("gen_ai.request.model", _)
-            | ("gen_ai.tool.name", _)
-            | ("umbel.handler", _) => span.name = value.into(),
-            ("gen_ai.agent.name", _) => span.set("agent", value),
-            ("gen_ai.response.model", _) => {
+            (attribute::RUN, _) => self.run = Some(value.into()),
+            (attribute::AGENT | attribute::WORKFLOW, Kind::Agent)
+            | (attribute::REQUEST_MODEL, Kind::Model)
+            | (attribute::TOOL, _)
+            | (attribute::HANDLER, _) => span.name = value.into(),
+            (attribute::AGENT, Kind::Model) => span.set("agent", value),
+            (attribute::RESPONSE_MODEL, _) => {
                 span.model = Some(value.into());
                 span.set("model", value);
             }
-            ("gen_ai.response.finish_reasons", _) => span.set("finishReason", value),
-            ("gen_ai.tool.call.id", _) => span.set("callId", value),
-            ("umbel.hook", _) => span.set("hook", value),
-            ("umbel.branch", _) => span.set("branch", value),
-            ("umbel.event.id", _) => span.event = Some(value.into()),
-            ("error.type", _) => span.error = Some(value.into()),
+            (attribute::FINISH_REASONS, _) => span.set("finishReason", value),
+            (attribute::CALL_ID, _) => span.set("callId", value),
+            (attribute::HOOK, _) => span.set("hook", value),
+            (attribute::BRANCH, _) => span.set("branch", value),
+            (attribute::EVENT, _) => span.event = Some(value.into()),
+            (attribute::ERROR, _) => span.error = Some(value.into()),
             _ => {}
         }
     }
 
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        let count = |usage: &mut umbel_core::Usage| match field.name() {
-            "gen_ai.usage.input_tokens" => usage.prompt_token_count = Some(value),
-            "gen_ai.usage.output_tokens" => usage.candidates_token_count = Some(value),
-            "gen_ai.usage.cache_read.input_tokens" => usage.cached_content_token_count = Some(value),
-            "gen_ai.usage.cache_creation.input_tokens" => usage.cache_write_token_count = Some(value),
-            "gen_ai.usage.reasoning.output_tokens" => usage.thoughts_token_count = Some(value),
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        let (Kind::Model, Ok(value)) = (self.span.kind, u64::try_from(value)) else { return };
+        let usage = &mut self.span.usage;
+        match field.name() {
+            attribute::INPUT_TOKENS => usage.get_or_insert_default().prompt_token_count = Some(value),
+            attribute::OUTPUT_TOKENS => usage.get_or_insert_default().candidates_token_count = Some(value),
+            attribute::CACHE_READ_TOKENS => {
+                usage.get_or_insert_default().cached_content_token_count = Some(value);
+            }
+            attribute::CACHE_CREATION_TOKENS => {
+                usage.get_or_insert_default().cache_write_token_count = Some(value);
+            }
+            attribute::REASONING_TOKENS => usage.get_or_insert_default().thoughts_token_count = Some(value),
             _ => {}
-        };
-        if field.name().starts_with("gen_ai.usage.") {
-            count(self.span.usage.get_or_insert_default());
         }
     }
 
-    fn record_bool(&mut self, field: &Field, _: bool) {
-        if field.name() == "umbel.first_piece" && !self.span.attributes.contains_key("firstToken") {
-            let millis = ((self.now - self.span.start) * 1e6).round() / 1e3;
-            self.span.set("firstToken", millis);
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        if field.name() == attribute::FIRST_CHUNK && !self.span.attributes.contains_key("firstToken") {
+            self.span.set("firstToken", (value * 1e6).round() / 1e3);
         }
     }
 

@@ -7,6 +7,8 @@ mod abuse;
 mod command;
 mod documents;
 mod http;
+mod oauth;
+mod oauth_server;
 mod openapi;
 #[cfg(target_os = "linux")]
 mod sandbox;

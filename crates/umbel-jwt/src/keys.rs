@@ -35,7 +35,7 @@ impl Algorithm {
 
 /// Keys that check signatures.
 #[derive(Debug, Default)]
-pub(crate) struct KeySet(Vec<Key>);
+pub struct KeySet(Vec<Key>);
 
 #[derive(Debug)]
 struct Key {
@@ -68,7 +68,7 @@ struct Jwk {
 
 impl KeySet {
     /// Reads a key set. Keys for other purposes and of other kinds are passed over; one of ours must be left.
-    pub(crate) fn parse(json: &str) -> Result<Self> {
+    pub fn parse(json: &str) -> Result<Self> {
         #[derive(Deserialize)]
         struct Set {
             keys: Vec<Value>,
@@ -86,8 +86,7 @@ impl KeySet {
     }
 
     /// Whether there is a key of that name, or one without a name that may be it.
-    #[cfg(feature = "jwks-url")]
-    pub(crate) fn knows(&self, id: &str) -> bool {
+    pub fn knows(&self, id: &str) -> bool {
         self.0.iter().any(|key| key.id.as_deref().is_none_or(|own| own == id))
     }
 
