@@ -40,3 +40,7 @@ pub struct ForAssistants;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/studio.md")]
 pub struct Studio;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/telemetry.md")]
+pub struct TelemetryPage;
