@@ -71,6 +71,30 @@ fn approval_waits_in_the_database_for_another_process() {
 }
 
 #[test]
+fn code_is_run_in_a_sandbox_once_a_person_agrees() {
+    let expected = "\
+data_1_2.csv: 3 rows, 2 columns
+- who: 3 values, 2 different: Ann, Bob
+- euros: 3 values, 3 different: 12, 30, 54
+May I run this?
+    import csv
+    from collections import Counter
+    spent = Counter()
+    for row in csv.DictReader(open(\"data_1_2.csv\")):
+        spent[row[\"who\"]] += int(row[\"euros\"])
+    print(spent[\"Ann\"] - spent[\"Bob\"])
+    open(\"spent.txt\", \"w\").write(str(dict(spent)))
+36
+
+Saved artifacts:
+`spent.txt`
+clerk> Bob owes Ann 18 €.
+spent.txt: {'Ann': 66, 'Bob': 30}
+";
+    assert_eq!(said(env!("CARGO_BIN_EXE_code"), &[]), expected);
+}
+
+#[test]
 fn streaming() {
     let expected = "  → search_trains({\"to\":\"Rome\"})
   … {\"searched\":\"day trains\"}

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use smol_str::{SmolStr, format_smolstr};
+use umbel_core::interrupt::REQUEST_CREDENTIAL;
 use umbel_core::{
     CallId, Content, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Parts, Role,
     RunId, Source,
@@ -13,7 +14,7 @@ use umbel_core::{
 
 use crate::input::{InputError, InputLimits, MOST_LEVELS, ResumeEntry, is_within};
 use crate::media;
-use crate::message::{AssistantMessage, ContentPart, Message, MessageContent, ToolMessage};
+use crate::message::{AssistantMessage, ContentPart, Message, MessageContent, ToolCall, ToolMessage};
 use crate::questions::{answer_from, answer_of};
 
 /// What a model is told of a call that nobody answered.
@@ -368,8 +369,11 @@ pub fn history(messages: &[Message], root: &SmolStr, run: &RunId, now: f64) -> V
                 say(&message.id, Source::user(), Role::User, parts_of(&message.content));
             }
             Message::Assistant(message) => {
-                let calls: Vec<_> =
-                    message.tool_calls.iter().filter(|call| answered(&call.id).is_some()).collect();
+                // What people gave as a credential elsewhere is not for the log.
+                let is_kept = |call: &&ToolCall| {
+                    call.function.name != REQUEST_CREDENTIAL && answered(&call.id).is_some()
+                };
+                let calls: Vec<_> = message.tool_calls.iter().filter(is_kept).collect();
                 let parts = assistant_parts(message, calls.iter().copied());
                 if parts.is_empty() {
                     continue;
@@ -387,10 +391,7 @@ pub fn history(messages: &[Message], root: &SmolStr, run: &RunId, now: f64) -> V
     events
 }
 
-fn assistant_parts<'a>(
-    message: &AssistantMessage,
-    calls: impl Iterator<Item = &'a crate::message::ToolCall>,
-) -> Parts {
+fn assistant_parts<'a>(message: &AssistantMessage, calls: impl Iterator<Item = &'a ToolCall>) -> Parts {
     let text = message.content.as_ref().filter(|text| !text.is_empty());
     let mut parts: Parts = text.map(|text| Part::text(text.clone())).into_iter().collect();
     parts.extend(calls.map(|call| {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
-use umbel_core::{Event, EventId, FunctionResponse, Part, RunId};
+use umbel_core::{Event, EventId, FunctionResponse, Part, Payload, RunId};
 
 use crate::cast::Cast;
 use crate::event::{AguiEvent, EncryptedSubtype, EventKind, ToolResultContent};
@@ -41,7 +41,8 @@ pub fn ids(event: &Event) -> impl Iterator<Item = SmolStr> {
     let marked = mark.into_iter().flat_map(|mark| mark.messages).map(|(id, _)| id);
     let thoughts = (!event.is_user()).then(|| reasoning_id(&event.id));
     let parts = event.content.iter().flat_map(|content| content.parts.iter().enumerate());
-    let results = parts.filter(|(_, part)| part.as_response().is_some());
+    let results =
+        parts.filter(|(_, part)| matches!(part.payload, Payload::Response(_) | Payload::CodeResult(_)));
     let results = results.map(|(index, _)| result_id(&event.id, index));
     marked.chain([SmolStr::new(event.id.as_str())]).chain(thoughts).chain(results)
 }

@@ -59,6 +59,9 @@ pub fn answer_of(entry: &ResumeEntry, asked: &Interrupt) -> Result<Answer, Strin
 pub(crate) fn answer_from(payload: &Value, asked: &Interrupt) -> Result<Answer, String> {
     let said_yes =
         |object: &Object| ["approved", "confirmed"].iter().find_map(|key| object.get(*key)?.as_bool());
+    if asked.reason == Question::CREDENTIAL {
+        return Ok(credential_from(payload, said_yes));
+    }
     match payload {
         Value::Bool(confirmed) if asked.reason != Question::INPUT => {
             Ok(Answer { confirmed: *confirmed, ..Answer::default() })
@@ -70,6 +73,19 @@ pub(crate) fn answer_from(payload: &Value, asked: &Interrupt) -> Result<Answer, 
         },
         _ if asked.reason == Question::CONFIRMATION => Err(must_decide()),
         other => Ok(Answer::input(other.clone())),
+    }
+}
+
+/// A credential, or that it is not given. What is given is not looked at: no error shall repeat it.
+fn credential_from(payload: &Value, said_yes: impl Fn(&Object) -> Option<bool>) -> Answer {
+    match payload.as_object().and_then(|object| Some((object, said_yes(object)?))) {
+        Some((object, false)) => {
+            let reason = object.get("reason").and_then(Value::as_str).map(str::to_owned);
+            Answer { reason, ..Answer::reject() }
+        }
+        Some((object, true)) => Answer::input(object.get("payload").unwrap_or(payload).clone()),
+        None if *payload == Value::Bool(false) => Answer::reject(),
+        None => Answer::input(payload.clone()),
     }
 }
 
@@ -151,6 +167,19 @@ mod tests {
         assert_eq!(reason(Question::input("?")), "input_required");
         assert_eq!(reason(Question::new("credential", "?")), "umbel:credential");
         assert_eq!(reason(Question::new("shop:size", "?")), "shop:size");
+    }
+
+    #[test]
+    fn a_credential_is_given_in_several_forms_or_not_at_all() {
+        let asked = asked(Question::new(Question::CREDENTIAL, "?"));
+        let said = |payload| answer_of(&entry(ResumeStatus::Resolved, payload), &asked).unwrap();
+        let key = json!({"apiKey": "k", "args": "no arguments"});
+        for payload in [key.clone(), json!({"approved": true, "payload": key.clone()})] {
+            assert_eq!(said(payload), Answer::input(key.clone()));
+        }
+        assert_eq!(said(json!("k")), Answer::input("k"));
+        assert_eq!(said(json!(false)), Answer::reject());
+        assert_eq!(said(json!({"approved": false, "reason": "no"})), Answer::reject_because("no"));
     }
 
     #[test]

@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use umbel_core::{
-    CallId, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Payload, Piece, RunId,
-    Source, Usage,
+    CallId, CodeResult, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Payload,
+    Piece, RunId, Source, Usage,
 };
 
 use crate::cast::Cast;
@@ -87,6 +87,8 @@ pub struct Translator {
     begun: u32,
     is_mixed: bool,
     told: Option<EventId>,
+    /// The code that was told last, by the id that it has as a call.
+    code: Option<CallId>,
     /// The structured answer of the agent at the top.
     result: Option<Value>,
 }
@@ -111,6 +113,7 @@ impl Translator {
             begun: 0,
             is_mixed: false,
             told: None,
+            code: None,
             result: None,
         }
     }
@@ -446,7 +449,8 @@ impl Translator {
             (draft.shown.text, draft.shown.thoughts) = (usize::MAX, usize::MAX);
         }
         self.say(event, &mut draft, parts, sink);
-        draft.count_messages(event.calls().next().is_some(), &mut self.begun);
+        let calls = |part: &Part| matches!(part.payload, Payload::Call(_) | Payload::Code(_));
+        draft.count_messages(parts.iter().any(calls), &mut self.begun);
         // What began before it comes behind it in the log.
         self.is_mixed |= self.drafts.iter().any(|other| other.first.is_some_and(|first| first < draft.last));
         close(&mut draft, sink);
@@ -506,9 +510,41 @@ impl Translator {
                     close(draft, sink);
                     self.say_result(event, draft, index, response, sink);
                 }
+                Payload::Code(code) => {
+                    close(draft, sink);
+                    let unnamed = || format_smolstr!("{}:code:{index}", event.id).into();
+                    let id = code.id.clone().unwrap_or_else(unnamed);
+                    say_call(draft, &code.as_call(), &id, &self.cast, sink);
+                    self.code = Some(id);
+                }
+                Payload::CodeResult(result) => {
+                    close(draft, sink);
+                    self.say_code_result(event, draft, index, result, sink);
+                }
                 _ => {}
             }
         }
+    }
+
+    /// What code gave is told as the result of the call that ran it.
+    fn say_code_result(
+        &mut self,
+        event: &Event,
+        draft: &Draft,
+        index: usize,
+        result: &CodeResult,
+        sink: &mut impl FnMut(AguiEvent<'_>),
+    ) {
+        // In logs of others it may not say whose it is: then it is that of the code before it.
+        let code = self.code.take();
+        let Some(id) = result.id.clone().or(code) else { return };
+        let kind = EventKind::ToolCallResult {
+            message_id: Cow::Owned(result_id(&event.id, index).into()),
+            tool_call_id: Cow::Borrowed(id.as_str()),
+            content: ToolResultContent::Text(Cow::Borrowed(result.output.as_deref().unwrap_or_default())),
+            role: None,
+        };
+        sink(owned_by(draft, kind));
     }
 
     /// Calls that a front end is told of in another way, or not at all.

@@ -239,17 +239,17 @@ impl Asked<'_> {
         if event.is_partial() || event.is_user() {
             return Ok(());
         }
-        let asks = |call: &&FunctionCall| call.name.starts_with("adk_request_");
-        for call in event.calls().filter(|call| !asks(call)) {
+        let asks = |call: &FunctionCall| call.name.starts_with("adk_request_");
+        for call in event.calls_and_code().filter(|call| !asks(call)) {
             if !self.options.json && !self.options.events {
-                writeln!(io::stderr(), "→ {}", clean_line(&called(call)))?;
+                writeln!(io::stderr(), "→ {}", clean_line(&called(&call)))?;
             }
-            self.report.tool_calls.push(Called { call: call.clone(), result: None });
+            self.report.tool_calls.push(Called { call, result: None });
         }
-        for response in event.responses() {
+        for response in event.responses_and_results() {
             let made = self.report.tool_calls.iter_mut().rev().find(|made| made.call.id == response.id);
             if let Some(made) = made {
-                made.result = response.response.clone();
+                made.result = response.response;
             }
         }
         self.report.agent = event.author().to_owned();

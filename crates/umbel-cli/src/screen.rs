@@ -4,7 +4,9 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde_json::Value;
+use umbel::code::RUN_CODE;
 use umbel::core::event::Source;
+use umbel::core::interrupt::REQUEST_CREDENTIAL;
 use umbel::core::state::StateScope;
 use umbel::runtime::team::TRANSFER_TO_AGENT;
 use umbel::{CallId, Event, EventId, FunctionCall, FunctionResponse, Object, Part};
@@ -222,20 +224,21 @@ impl<W: Write> Screen<W> {
     fn cards(&mut self, event: &Event) -> io::Result<()> {
         let waiting =
             event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.as_ref());
-        for call in event.calls().filter(|call| call.name != TRANSFER_TO_AGENT && call.name != QUESTION) {
-            self.card(Ink::Tool, &format!("→ {}", called(call)))?;
+        let own = [TRANSFER_TO_AGENT, QUESTION, REQUEST_CREDENTIAL];
+        let is_told = |call: &FunctionCall| !own.contains(&call.name.as_str());
+        for call in event.calls_and_code().filter(is_told) {
+            self.card(Ink::Tool, &format!("→ {}", called(&call)))?;
             self.begun.extend(call.id.clone().map(|id| (id, event.timestamp)));
         }
-        for response in event.responses().filter(|response| response.name != TRANSFER_TO_AGENT) {
+        let results = event.responses_and_results();
+        for response in results.filter(|response| response.name != TRANSFER_TO_AGENT) {
             // A call that waits for a person has no answer yet: the person is asked next.
             let waits =
                 waiting.zip(response.id.as_ref()).is_some_and(|(waiting, id)| waiting.contains_key(id));
-            if !waits {
-                let failed =
-                    response.response.as_ref().is_some_and(|response| response.contains_key("error"));
-                let ink = if failed { Ink::Error } else { Ink::Tool };
-                let took = self.took(response, event.timestamp);
-                self.card(ink, &format!("←{took} {}", answered(response)))?;
+            if !waits && !response.is_waiting() {
+                let ink = if failed(&response) { Ink::Error } else { Ink::Tool };
+                let took = self.took(&response, event.timestamp);
+                self.card(ink, &format!("←{took} {}", answered(&response)))?;
             }
         }
         for (key, value) in shown_state(event) {
@@ -331,9 +334,21 @@ pub fn called(call: &FunctionCall) -> String {
     format!("{}({})", call.name, args.join(", "))
 }
 
+/// Whether a call went wrong: it says so, or the code that it ran does.
+fn failed(response: &FunctionResponse) -> bool {
+    let outcome = |given: &Object| given.get("outcome").and_then(Value::as_str).map(str::to_owned);
+    response.response.as_ref().is_some_and(|given| {
+        given.contains_key("error")
+            || (response.name == RUN_CODE && outcome(given).is_some_and(|outcome| outcome != "ok"))
+    })
+}
+
 /// What a tool answered, in short.
 fn answered(response: &FunctionResponse) -> String {
-    format!("{}: {}", response.name, response.response.as_ref().map_or_else(String::new, in_short))
+    let given = response.response.as_ref();
+    let printed = given.filter(|_| response.name == RUN_CODE).and_then(|given| given.get("output"));
+    let words = printed.map_or_else(|| given.map_or_else(String::new, in_short), bare);
+    format!("{}: {words}", response.name)
 }
 
 fn in_short(object: &Object) -> String {
@@ -363,11 +378,11 @@ pub fn in_log(event: &Event) -> String {
             Voice::Said => text.to_owned(),
         });
     }
-    parts.extend(event.calls().map(|call| match question(call) {
+    parts.extend(event.calls_and_code().map(|call| match question(&call) {
         Some(about) => format!("? {}", called(&about)),
-        None => format!("→ {}", called(call)),
+        None => format!("→ {}", called(&call)),
     }));
-    parts.extend(event.responses().map(|response| format!("← {}", answered(response))));
+    parts.extend(event.responses_and_results().map(|response| format!("← {}", answered(&response))));
     parts.extend(shown_state(event).map(|(key, value)| format!("≡ {key} = {value}")));
     if let Some(agent) = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.as_ref()) {
         parts.push(format!("» {agent}"));

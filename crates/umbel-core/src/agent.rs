@@ -86,6 +86,11 @@ pub trait Agent: Send + Sync {
         Ok(())
     }
 
+    /// Whether it has code run that its model writes.
+    fn runs_code(&self) -> bool {
+        false
+    }
+
     /// Checks itself with the place it has in its tree.
     fn validate(&self, _tree: &AgentTree, _node: NodeId) -> Result<()> {
         Ok(())
@@ -164,6 +169,10 @@ impl<A: Agent + ?Sized> Agent for Arc<A> {
 
     fn on_answered(&self, event: &mut Event) -> Result<()> {
         (**self).on_answered(event)
+    }
+
+    fn runs_code(&self) -> bool {
+        (**self).runs_code()
     }
 
     fn validate(&self, tree: &AgentTree, node: NodeId) -> Result<()> {

@@ -7,9 +7,16 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use crate::error::Result;
+use crate::part::{CodeResult, ExecutableCode, FunctionCall, FunctionResponse};
 use crate::run::Run;
 use crate::session::SessionKey;
 use crate::work::BoxFuture;
+
+/// The name that running code has where it is a call: in handlers, in questions to people, in front ends.
+pub const RUN_CODE: &str = "run_code";
+
+/// How the id of code begins that looks at a file which the user sent. No model asked for it. The rest is the file's name.
+pub const LOOKS_AT_FILE: &str = "adk-file-";
 
 /// Runs code that a model wrote.
 ///
@@ -45,7 +52,8 @@ pub struct CodeSpec {
     /// Running the same code again does no harm, since it can reach nothing outside: code that was cut short by a crash
     /// is then simply run again.
     pub repeatable: bool,
-    /// How long code may run, if not as long as the run's limits say.
+    /// After which time the flow gives it up, if not when the run's limits say. An executor that stops code itself, and can
+    /// tell the model so, needs a little longer than that.
     pub timeout: Option<Duration>,
 }
 
@@ -67,7 +75,7 @@ impl CodeSpec {
         self
     }
 
-    /// The same, where code may run that long.
+    /// The same, given up after that time.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.timeout = Some(time);
         self
@@ -104,6 +112,61 @@ impl CodeInput {
     pub fn session(mut self, session: SessionKey) -> Self {
         self.session = Some(session);
         self
+    }
+}
+
+/// What stands around code, or its result, in the words of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fence {
+    /// Before it.
+    pub open: String,
+    /// Behind it.
+    pub close: String,
+}
+
+impl Fence {
+    /// A fence with this before and that behind.
+    pub fn new(open: impl Into<String>, close: impl Into<String>) -> Self {
+        Self { open: open.into(), close: close.into() }
+    }
+
+    /// The usual fence of Markdown, with a name.
+    pub fn named(name: &str) -> Self {
+        Self::new(format!("```{name}\n"), "\n```")
+    }
+
+    /// The text inside the fence.
+    pub fn around(&self, text: &str) -> String {
+        format!("{}{text}{}", self.open, self.close)
+    }
+}
+
+/// How code and its results are told to a model that knows them as words alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CodeWords {
+    /// Around code.
+    pub code: Fence,
+    /// Around results.
+    pub result: Fence,
+}
+
+impl ExecutableCode {
+    /// The call that runs it.
+    pub fn as_call(&self) -> FunctionCall {
+        let args = [("code".to_owned(), self.code.clone().unwrap_or_default().into())];
+        FunctionCall { id: self.id.clone(), ..FunctionCall::new(RUN_CODE, args.into_iter().collect()) }
+    }
+}
+
+impl CodeResult {
+    /// What the call that ran the code gave.
+    pub fn as_response(&self) -> FunctionResponse {
+        let known = [CodeOutcome::Ok, CodeOutcome::TimeLimit];
+        let outcome = known.into_iter().find(|known| self.outcome.as_deref() == Some(known.in_log()));
+        let outcome = outcome.unwrap_or(CodeOutcome::Failed { exit_code: None }).name();
+        let output = self.output.clone().unwrap_or_default();
+        let given = [("outcome".to_owned(), outcome.into()), ("output".to_owned(), output.into())];
+        FunctionResponse::new(self.id.clone(), RUN_CODE, given.into_iter().collect())
     }
 }
 
@@ -240,6 +303,22 @@ impl CodeOutcome {
         }
     }
 
+    /// The outcome of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [
+            Self::Ok,
+            Self::Failed { exit_code: None },
+            Self::TimeLimit,
+            Self::CpuLimit,
+            Self::MemoryLimit,
+            Self::OutputLimit,
+            Self::ProcessLimit,
+            Self::DiskLimit,
+            Self::Killed { signal: None },
+        ];
+        all.into_iter().find(|outcome| outcome.name() == name)
+    }
+
     /// Its name in the log, where there are but three: `OUTCOME_OK`, `OUTCOME_FAILED` and `OUTCOME_DEADLINE_EXCEEDED`.
     pub fn in_log(self) -> &'static str {
         match self {
@@ -292,6 +371,8 @@ mod tests {
         let names: std::collections::BTreeSet<_> = all.iter().map(|outcome| outcome.name()).collect();
         let words: std::collections::BTreeSet<_> = all.iter().map(|outcome| outcome.words()).collect();
         assert_eq!((names.len(), words.len()), (all.len(), all.len()));
+        assert!(all.iter().all(|outcome| CodeOutcome::from_name(outcome.name()).is_some()));
+        assert_eq!(CodeOutcome::from_name("bored"), None);
         let ended_well: Vec<_> = all.iter().filter(|outcome| outcome.in_log() == "OUTCOME_OK").collect();
         assert_eq!(ended_well, [&CodeOutcome::Ok]);
         assert_eq!(CodeOutcome::TimeLimit.in_log(), "OUTCOME_DEADLINE_EXCEEDED");

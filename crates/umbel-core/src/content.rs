@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 
-use crate::part::{FunctionCall, FunctionResponse, Part};
+use crate::id::CallId;
+use crate::part::{FunctionCall, FunctionResponse, Part, Payload};
 
 /// The parts of a message; most have one.
 pub type Parts = SmallVec<[Part; 1]>;
@@ -102,6 +103,51 @@ impl Content {
     #[inline]
     pub fn has_responses(&self) -> bool {
         self.responses().next().is_some()
+    }
+
+    /// The id of the code that the flow is to run: the last thing that a model said, with an id that the flow gave it.
+    #[inline]
+    pub fn code_id(&self) -> Option<&CallId> {
+        match self.parts.last().map(|part| &part.payload) {
+            Some(Payload::Code(code)) => code.id.as_ref().filter(|id| id.is_client()),
+            _ => None,
+        }
+    }
+
+    /// That code as a call.
+    pub fn code_call(&self) -> Option<FunctionCall> {
+        self.code_id()?;
+        match self.parts.last().map(|part| &part.payload) {
+            Some(Payload::Code(code)) => Some(code.as_call()),
+            _ => None,
+        }
+    }
+
+    /// The calls in it and, as calls, the code that was or is to be run, in order: for those who show them.
+    pub fn calls_and_code(&self) -> impl Iterator<Item = FunctionCall> {
+        self.parts.iter().filter_map(|part| match &part.payload {
+            Payload::Call(call) => Some((**call).clone()),
+            Payload::Code(code) => Some(code.as_call()),
+            _ => None,
+        })
+    }
+
+    /// The responses in it and, as responses, the results of code, in order: for those who show them.
+    pub fn responses_and_results(&self) -> impl Iterator<Item = FunctionResponse> {
+        self.parts.iter().filter_map(|part| match &part.payload {
+            Payload::Response(response) => Some((**response).clone()),
+            Payload::CodeResult(result) => Some(result.as_response()),
+            _ => None,
+        })
+    }
+
+    /// The ids of the calls that it has results of. Code that was run counts as a call.
+    pub fn answered(&self) -> impl Iterator<Item = &CallId> {
+        self.parts.iter().filter_map(|part| match &part.payload {
+            Payload::Response(response) => response.id.as_ref(),
+            Payload::CodeResult(result) => result.id.as_ref(),
+            _ => None,
+        })
     }
 
     /// Its text without thoughts, joined.

@@ -34,7 +34,7 @@ impl Run {
             sessions: Arc::new(InMemorySessions::new()),
             artifacts: None,
             memory: None,
-            credentials: None,
+            credentials: Arc::default(),
             dependencies,
         };
         let nobody: Arc<dyn Agent> = Arc::new(Nobody);

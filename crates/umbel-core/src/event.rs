@@ -7,8 +7,10 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::actions::Actions;
+use crate::code::LOOKS_AT_FILE;
 use crate::content::Content;
 use crate::id::{CallId, EventId, RunId};
+use crate::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL};
 use crate::json::{Fields, Object};
 use crate::part::{FunctionCall, FunctionResponse, Payload};
 
@@ -217,6 +219,26 @@ impl Event {
         self.content.iter().flat_map(|content| content.responses())
     }
 
+    /// The code in it that the flow is to run, as a call.
+    pub fn code_call(&self) -> Option<FunctionCall> {
+        self.content.as_ref()?.code_call()
+    }
+
+    /// The calls in it and, as calls, the code that was or is to be run: for those who show them.
+    pub fn calls_and_code(&self) -> impl Iterator<Item = FunctionCall> {
+        self.content.iter().flat_map(|content| content.calls_and_code())
+    }
+
+    /// The responses in it and, as responses, the results of code: for those who show them.
+    pub fn responses_and_results(&self) -> impl Iterator<Item = FunctionResponse> {
+        self.content.iter().flat_map(|content| content.responses_and_results())
+    }
+
+    /// The ids of the calls that it has results of. Code that was run counts as a call.
+    pub fn answered(&self) -> impl Iterator<Item = &CallId> {
+        self.content.iter().flat_map(|content| content.answered())
+    }
+
     /// Its text without thoughts.
     pub fn text(&self) -> String {
         self.content.as_ref().map(|content| content.text()).unwrap_or_default()
@@ -257,6 +279,20 @@ impl Event {
         self.meta.get_or_insert_default()
     }
 
+    /// Whether a model may have said this. What handlers and agents without a model say looks the same; results, questions
+    /// to people, and code that looks at files do not.
+    pub fn is_answer(&self) -> bool {
+        let Some(content) = &self.content else { return false };
+        let asks =
+            |call: &FunctionCall| [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&call.name.as_str());
+        !self.is_user()
+            && !self.is_partial()
+            && !content.has_responses()
+            && !content.answered().any(CallId::is_client)
+            && !content.code_id().is_some_and(|id| id.as_str().starts_with(LOOKS_AT_FILE))
+            && !content.calls().any(asks)
+    }
+
     /// Whether the agent has said its last word of this turn with it.
     #[inline]
     pub fn is_final(&self) -> bool {
@@ -269,10 +305,12 @@ impl Event {
         if failed && !self.is_partial() && !has_calls {
             return true;
         }
-        let ends_with_result = self.content.as_ref().is_some_and(|content| {
-            matches!(content.parts.last().map(|part| &part.payload), Some(Payload::CodeResult(_)))
+        // The model has something to say to the result of code. So it has to code that the flow is to run.
+        let ends_with_code = self.content.as_ref().is_some_and(|content| {
+            let last = content.parts.last().map(|part| &part.payload);
+            matches!(last, Some(Payload::CodeResult(_))) || content.code_id().is_some()
         });
-        !has_calls && self.responses().next().is_none() && !self.is_partial() && !ends_with_result
+        !has_calls && self.responses().next().is_none() && !self.is_partial() && !ends_with_code
     }
 
     fn from_json(value: Value) -> crate::Result<Self> {

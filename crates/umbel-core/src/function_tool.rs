@@ -18,6 +18,7 @@ use serde::de::value::MapDeserializer;
 use serde_json::Value;
 use smol_str::SmolStr;
 
+use crate::auth::AuthConfig;
 use crate::error::{Error, ErrorKind};
 use crate::json::Object;
 use crate::tool::{Confirm, Tool, ToolError, ToolOutput, ToolSpec, ToolValue};
@@ -158,6 +159,13 @@ impl FunctionTool {
     /// Whether a person must agree first.
     pub fn confirm(mut self, confirm: Confirm) -> Self {
         self.spec.confirm = confirm;
+        self
+    }
+
+    /// The credential it needs: without it, it is not called. It gets it by
+    /// [`ToolContext::credential`](crate::ToolContext::credential).
+    pub fn auth(mut self, auth: AuthConfig) -> Self {
+        self.spec.auth = Some(auth);
         self
     }
 

@@ -23,10 +23,15 @@ pub const REQUEST_CREDENTIAL: &str = "adk_request_credential";
 /// What the log says, for the time being, in the place of the result of a call that waits for people. Models read it too.
 pub const NEEDS_CONFIRMATION: &str = "This call waits for a person to approve or reject it.";
 
+/// The same for a call that waits for a credential.
+pub const NEEDS_CREDENTIAL: &str = "This call waits for a person to give the credential that it needs.";
+
 /// What a person is asked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// Why, as a name: [`Question::CONFIRMATION`], [`Question::INPUT`], or one of your own.
+    /// What names it, if that must be known before it is asked.
+    pub id: Option<CallId>,
+    /// Why, as a name: [`Question::CONFIRMATION`], [`Question::INPUT`], [`Question::CREDENTIAL`], or one of your own.
     pub reason: SmolStr,
     /// The question, for people.
     pub message: String,
@@ -49,6 +54,8 @@ impl Question {
     pub const CONFIRMATION: &'static str = "confirmation";
     /// The reason of a question for something that only a person knows.
     pub const INPUT: &'static str = "input";
+    /// The reason of a question for a credential.
+    pub const CREDENTIAL: &'static str = "credential";
 
     /// A question with yes and no.
     pub fn confirm(message: impl Into<String>) -> Self {
@@ -63,6 +70,7 @@ impl Question {
     /// A question with a reason of its own.
     pub fn new(reason: impl Into<SmolStr>, message: impl Into<String>) -> Self {
         Self {
+            id: None,
             reason: reason.into(),
             message: message.into(),
             response_schema: None,
@@ -259,10 +267,10 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// A question, asked from somewhere at some time.
+    /// A question, asked from somewhere at some time. It has that id unless it names its own.
     pub fn new(id: CallId, address: Address, question: Question, now: f64) -> Self {
         Self {
-            id,
+            id: question.id.unwrap_or(id),
             address,
             reason: question.reason,
             message: Some(question.message),
@@ -275,6 +283,12 @@ impl Interrupt {
             any_tool: question.any_tool,
             together: question.together,
         }
+    }
+
+    /// The name of the credential that it asks for, if it does.
+    pub fn credential(&self) -> Option<&str> {
+        let is_credential = self.reason == Question::CREDENTIAL;
+        self.payload.as_ref().filter(|_| is_credential)?.get("credentialKey")?.as_str()
     }
 
     /// The message by which a person approves or rejects the call that asked for a confirmation.
@@ -297,7 +311,7 @@ impl Interrupt {
     /// The name of the call that asks. A model may ask with a call of its own.
     pub fn call_name(&self) -> &'static str {
         match self.reason.as_str() {
-            "credential" => REQUEST_CREDENTIAL,
+            Question::CREDENTIAL => REQUEST_CREDENTIAL,
             Question::INPUT if self.address.call.as_ref() == Some(&self.id) => REQUEST_INPUT,
             _ => REQUEST_CONFIRMATION,
         }
@@ -383,7 +397,8 @@ impl FunctionResponse {
     /// Whether it only says that its call waits for people.
     pub fn is_waiting(&self) -> bool {
         let said = self.response.as_ref().and_then(|response| response.get("error"));
-        said.and_then(Value::as_str) == Some(NEEDS_CONFIRMATION)
+        said.and_then(Value::as_str)
+            .is_some_and(|said| [NEEDS_CONFIRMATION, NEEDS_CREDENTIAL].contains(&said))
     }
 }
 

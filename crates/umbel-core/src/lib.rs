@@ -21,7 +21,9 @@
 pub mod actions;
 pub mod agent;
 pub mod artifact;
+pub mod auth;
 pub mod callbacks;
+pub mod caller;
 pub mod cancel;
 pub mod clock;
 pub mod code;
@@ -30,9 +32,11 @@ pub mod content;
 pub mod context;
 pub mod conventions;
 pub mod credential;
+pub mod credential_manager;
 mod detached;
 pub mod error;
 pub mod event;
+mod expects;
 pub mod extensions;
 pub mod function_tool;
 pub mod handler;
@@ -50,6 +54,7 @@ pub mod onion;
 pub mod part;
 pub mod partial_arg;
 pub mod piece;
+pub mod plain_auth;
 pub mod plan;
 pub mod response;
 pub mod run;
@@ -68,14 +73,19 @@ pub mod work;
 pub use actions::{Actions, Compaction, Confirmation, ModelUsage};
 pub use agent::{AfterOrder, Agent, AgentKind, AgentTree, Extending, Mode, NodeId, TransferPolicy};
 pub use artifact::{ArtifactStore, InMemoryArtifacts};
+pub use auth::{
+    AuthAnswer, AuthConfig, AuthMethod, AuthRequest, Expects, Grant, HttpAuth, HttpPlace, Standing,
+};
 pub use callbacks::{AgentCallback, Callbacks};
+pub use caller::Caller;
 pub use cancel::{CancelReason, CancelToken, SafePoint};
 pub use clock::{Clock, SteppingClock, SystemClock};
-pub use code::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, CodeSpec};
+pub use code::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, CodeSpec, CodeWords, Fence};
 pub use config::{OtherBuilds, RunConfig, RunLimits, ToolErrors, UnfinishedCalls};
 pub use content::{Content, Parts, Role};
 pub use context::Context;
 pub use credential::{Credential, CredentialStore, InMemoryCredentials};
+pub use credential_manager::{CredentialManager, GivenAuth, PendingAuth};
 pub use error::{BoxError, Error, ErrorKind, ModelErrorKind, Result};
 pub use event::{Event, Meta, Source, Usage};
 pub use extensions::Extensions;
@@ -99,6 +109,7 @@ pub use onion::{
 pub use part::{Blob, CodeResult, ExecutableCode, FileData, FunctionCall, FunctionResponse, Part, Payload};
 pub use partial_arg::PartialArg;
 pub use piece::Piece;
+pub use plain_auth::PlainAuth;
 pub use plan::{
     AgentPlan, AgentTurn, InstructionPlan, InstructionProvider, PlannedPart, Words, provided, template,
 };
@@ -110,8 +121,8 @@ pub use store::{
     Abandoned, EventFilter, Idle, IdleFilter, Lease, NewSession, OpenQuestion, SessionStore, Versions,
 };
 pub use tool::{
-    AuthConfig, Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolStream,
-    ToolValue, Toolset,
+    Confirm, Tool, ToolError, ToolItem, ToolMeta, ToolOutput, ToolSet, ToolSpec, ToolStream, ToolValue,
+    Toolset,
 };
 pub use tool_context::{CallMade, InnerLayers, ToolContext};
 pub use trace_context::{SpanContent, TraceContext, Tracer, set_tracer, tracer};

@@ -111,6 +111,8 @@ pub struct Capabilities {
     pub pairs_calls_by_id: bool,
     /// It refuses media that carry a display name.
     pub refuses_display_names: bool,
+    /// It can run code itself, where its provider is.
+    pub runs_code: bool,
     /// How many tokens it takes in one request, if that is known.
     pub context_tokens: Option<u32>,
 }
@@ -131,6 +133,12 @@ impl Capabilities {
     /// The same, refusing display names.
     pub fn refuses_display_names(mut self) -> Self {
         self.refuses_display_names = true;
+        self
+    }
+
+    /// The same, able to run code itself.
+    pub fn runs_code(mut self) -> Self {
+        self.runs_code = true;
         self
     }
 
@@ -214,6 +222,9 @@ pub struct GenerateConfig {
     /// Whether it may call several tools at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_calls: Option<bool>,
+    /// Whether it may run code itself, where its provider is. A model that cannot ignores this.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub run_code: bool,
     /// The media type of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_mime_type: Option<SmolStr>,

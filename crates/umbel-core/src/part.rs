@@ -297,6 +297,9 @@ pub struct FileData {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExecutableCode {
+    /// Names it, so that its result can be told. What the flow is to run has an id of the flow's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<CallId>,
     /// The source text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
@@ -312,6 +315,9 @@ pub struct ExecutableCode {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CodeResult {
+    /// The id of the code, if that has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<CallId>,
     /// Such as `OUTCOME_OK`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
@@ -421,7 +427,9 @@ mod tests {
             json!({"inlineData": {"data": "AAEC", "mimeType": "image/png", "displayName": "x"}}),
             json!({"fileData": {"fileUri": "gs://b/c", "mimeType": "image/png"}, "videoMetadata": {"fps": 1}}),
             json!({"executableCode": {"code": "1", "language": "PYTHON"}}),
+            json!({"executableCode": {"id": "c", "code": "1"}}),
             json!({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}}),
+            json!({"codeExecutionResult": {"id": "c", "outcome": "OUTCOME_OK"}}),
             json!({"toolCall": {"id": "t1", "toolType": "X"}}),
             json!({"thoughtSignature": "AQID"}),
         ] {

@@ -18,7 +18,7 @@ use crate::cancel::CancelToken;
 use crate::clock::Clock;
 use crate::config::RunConfig;
 use crate::content::Content;
-use crate::credential::CredentialStore;
+use crate::credential_manager::CredentialManager;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Source};
 use crate::extensions::Extensions;
@@ -51,8 +51,8 @@ pub struct Services {
     pub artifacts: Option<Arc<dyn ArtifactStore>>,
     /// Keeps memories.
     pub memory: Option<Arc<dyn MemoryStore>>,
-    /// Keeps credentials.
-    pub credentials: Option<Arc<dyn CredentialStore>>,
+    /// Keeps credentials, renews them, and asks for them.
+    pub credentials: Arc<CredentialManager>,
     /// What tools need, by type.
     pub dependencies: Extensions,
 }

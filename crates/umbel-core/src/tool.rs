@@ -9,6 +9,7 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::agent::Agent;
+use crate::auth::AuthConfig;
 use crate::error::{BoxError, Error, ErrorKind, Result};
 use crate::json::Object;
 use crate::model::ModelRequest;
@@ -95,19 +96,11 @@ pub struct ToolSpec {
     pub hidden: bool,
     /// Its result is an answer in itself: if the model does not sum it up, it is said as it is.
     pub answers: bool,
-    /// The credential it needs.
+    /// The credential it needs: without it, it is not called. Its calls get it by
+    /// [`ToolContext::credential`](crate::ToolContext::credential).
     pub auth: Option<AuthConfig>,
     /// How long it may take, if not as long as the run's limits say.
     pub timeout: Option<Duration>,
-}
-
-/// A credential that a tool or toolset needs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AuthConfig {
-    /// Its name in the credential store.
-    pub credential: SmolStr,
-    /// How to get it, in the form of google-adk.
-    pub scheme: Value,
 }
 
 /// Whether a person must agree before a tool runs.
@@ -397,7 +390,8 @@ pub trait Toolset: Send + Sync {
         None
     }
 
-    /// The credential it needs before it can list its tools.
+    /// The credential it needs before it can list its tools. [`tools`](Self::tools) gets it by
+    /// [`Run::credential`](crate::Run::credential).
     fn auth(&self) -> Option<&AuthConfig> {
         None
     }

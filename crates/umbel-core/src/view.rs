@@ -1,6 +1,10 @@
 //! Whose eyes a session is seen with.
 
+use std::sync::Arc;
+
 use smol_str::SmolStr;
+
+use crate::code::CodeWords;
 
 /// Whose eyes a session is seen with, when its log is turned into what a model is sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -23,6 +27,8 @@ pub struct ContentsView {
     pub plain_thoughts: bool,
     /// Display names of media are left out.
     pub no_display_names: bool,
+    /// Code and its results are sent as words like these.
+    pub code_as_words: Option<Arc<CodeWords>>,
 }
 
 impl ContentsView {

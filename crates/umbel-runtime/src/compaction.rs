@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use umbel_core::{
-    Actions, CallId, Compaction, Content, Event, Model, ModelRequest, Part, Result, Role, Run, Source,
+    Actions, CallId, Compaction, Content, Event, Model, ModelRequest, Part, Payload, Result, Role, Run,
+    Source,
 };
 
 use crate::contents::visible::apply_rewinds;
@@ -293,10 +294,11 @@ fn self_contained(events: &[Arc<Event>], end: usize) -> Vec<Arc<Event>> {
     let mut open: HashSet<&CallId> = HashSet::new();
     let mut safe = 0;
     for (index, event) in events.iter().enumerate().take(end) {
-        for id in event.responses().filter_map(|response| response.id.as_ref()) {
+        for id in event.answered() {
             open.remove(id);
         }
         open.extend(event.calls().filter_map(|call| call.id.as_ref()));
+        open.extend(event.content.iter().filter_map(|content| content.code_id()));
         let asked = event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.as_ref());
         open.extend(asked.into_iter().flat_map(|asked| asked.keys()));
         let is_apart = events.get(index + 1).is_none_or(|next| next.timestamp > event.timestamp);
@@ -318,12 +320,14 @@ async fn summarise_with(
         for part in
             event.content.iter().flat_map(|content| content.parts.iter()).filter(|part| !part.is_thought())
         {
-            let line = match (part.as_text(), part.as_call(), part.as_response()) {
-                (Some(said), _, _) => said.to_owned(),
-                (_, Some(call), _) => text::called(event.author(), &call.name, call.args.as_deref()),
-                (_, _, Some(response)) => {
+            let line = match &part.payload {
+                Payload::Text(said) => said.clone(),
+                Payload::Call(call) => text::called(event.author(), &call.name, call.args.as_deref()),
+                Payload::Response(response) => {
                     text::returned(event.author(), &response.name, response.response.as_ref())
                 }
+                Payload::Code(code) => text::ran_code(code.code.as_deref().unwrap_or_default()),
+                Payload::CodeResult(result) => text::code_gave(result.output.as_deref().unwrap_or_default()),
                 _ => continue,
             };
             talk.push_str(&format!("{}: {line}\n", event.author()));

@@ -8,6 +8,7 @@
 //! - [`contents`]: from the log to what a model is sent
 //! - [`aggregator`]: from chunks to a message
 //! - [`tools`]: agents as tools, and small tools that most agents can use
+//! - [`CodeExecution`]: how an agent has the code run that its model writes
 //! - [`handlers`]: handlers that are ready to use; [`layers`]: those that go around tool calls; [`with`]: handlers from
 //!   closures
 //! - [`plugin`], [`legacy`], [`mod@per_run`]: other forms of a handler; [`explain`]: what came of all of them
@@ -23,6 +24,7 @@ mod adk_stage;
 pub mod agents;
 pub mod aggregator;
 pub mod backoff;
+mod code;
 pub mod compaction;
 mod configure;
 pub mod contents;
@@ -54,6 +56,7 @@ pub mod with;
 pub use agents::{
     AgentFn, IncludeContents, LlmAgent, LoopAgent, Parallel, Sequential, agent_fn, run_sub_agent,
 };
+pub use code::CodeExecution;
 pub use compaction::{Compactor, ModelSummariser, Summariser};
 pub use explain::Explanation;
 pub use layers::{
@@ -67,5 +70,5 @@ pub use plugin::Plugin;
 pub use runner::{Recovered, RunStream, Runner, RunnerBuilder, Said, SessionView};
 pub use session_manager::{SessionManager, Sweeper, Swept};
 pub use stand_in::StandIn;
-pub use tools::{AgentTool, ExitLoop, LoadArtifacts, LoadMemory, PreloadMemory, RequestInput};
+pub use tools::{AgentTool, ExitLoop, LoadArtifacts, LoadMemory, PreloadMemory, RequestInput, RunCode};
 pub use usage::{Money, Price, Prices, Used};

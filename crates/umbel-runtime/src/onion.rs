@@ -241,7 +241,13 @@ struct Fixed {
 
 impl Fixed {
     fn of(event: &Event) -> Self {
-        let content = event.content.clone().filter(|content| content.has_calls() || content.has_responses());
+        let acts = |content: &Arc<Content>| {
+            content.has_calls()
+                || content.has_responses()
+                || content.answered().next().is_some()
+                || content.code_id().is_some()
+        };
+        let content = event.content.clone().filter(acts);
         let control = event.actions.clone().filter(|actions| !actions.is_plain());
         Self {
             id: event.id.clone(),
@@ -259,11 +265,13 @@ impl Fixed {
             (Some(before), Some(now)) if Arc::ptr_eq(before, now) => true,
             (before, now) => {
                 let calls = |content: &Option<Arc<Content>>| -> Vec<umbel_core::FunctionCall> {
-                    content.iter().flat_map(|content| content.calls().cloned()).collect()
+                    let calls = content.iter().flat_map(|content| content.calls().cloned());
+                    calls.chain(content.as_ref().and_then(|content| content.code_call())).collect()
                 };
-                let ids = |content: &Option<Arc<Content>>| -> Vec<Option<umbel_core::CallId>> {
-                    let responses = content.iter().flat_map(|content| content.responses());
-                    responses.map(|response| response.id.clone()).collect()
+                let ids = |content: &Option<Arc<Content>>| -> (usize, Vec<umbel_core::CallId>) {
+                    let responses = content.iter().flat_map(|content| content.responses()).count();
+                    let ids = content.iter().flat_map(|content| content.answered().cloned());
+                    (responses, ids.collect())
                 };
                 calls(before) == calls(now) && ids(before) == ids(now)
             }

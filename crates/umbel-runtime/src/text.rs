@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde_json::Value;
-use umbel_core::{Error, Object, json};
+use umbel_core::{Error, Fence, Object, json};
 
 /// Opens a quotation of another agent.
 pub const QUOTE_BEGIN: &str = "<<<QUOTED_AGENT>>>";
@@ -44,6 +44,8 @@ pub const TRANSFER_TOOL: &str =
 
 /// What a call is answered that waits for a person's word.
 pub use umbel_core::interrupt::NEEDS_CONFIRMATION;
+/// What a call is answered that waits for a credential.
+pub use umbel_core::interrupt::NEEDS_CREDENTIAL;
 
 /// What a call is answered that a person rejected.
 pub const REJECTED: &str = "A person rejected this call, so it was not made.";
@@ -51,6 +53,11 @@ pub const REJECTED: &str = "A person rejected this call, so it was not made.";
 /// The same, with the person's words.
 pub fn rejected_because(reason: &str) -> String {
     format!("A person rejected this call, so it was not made. They said: {reason}")
+}
+
+/// Tells the model why the tools of a toolset are not there.
+pub fn toolset_locked(toolset: &str, why: &str) -> String {
+    format!("The tools of `{toolset}` cannot be used in this turn: {why}.")
 }
 
 /// What a person is asked who may do more than approve and reject.
@@ -99,6 +106,99 @@ pub fn unfinished_call(tool: &str) -> String {
 
 /// What a call is answered that was not made, since a handler went on without it.
 pub const CALL_SKIPPED: &str = "This call was not made: the work went on without it.";
+
+/// Tells the model how to have code run.
+pub fn run_code_note(language: &str, code: &Fence, result: &Fence) -> String {
+    format!(
+        "You can have {language} code run. Write it like this, and end your turn behind it:\n\n{}\n\nIt is then run, and \
+         you are told what it printed, like this:\n\n{}\n\nNever write such a result yourself. Print what you want to \
+         know. Files that the code writes to its working directory are kept. There is no tool for running code: do not \
+         call one.",
+        code.around("print(6 * 7)"),
+        result.around("42"),
+    )
+}
+
+/// What the tool that runs code does.
+pub fn run_code_tool(language: &str) -> String {
+    format!(
+        "Runs {language} code and gives what it printed. Files that it writes to its working directory are kept."
+    )
+}
+
+/// What that tool is given.
+pub fn run_code_argument(language: &str) -> String {
+    format!("{language} code. Print what you want to know.")
+}
+
+/// Stands in the place of a table that the user sent.
+pub fn available_file(name: &str) -> String {
+    format!("\nAvailable file: `{name}`\n")
+}
+
+/// Goes before the code that looks at a file.
+pub fn looking_at(name: &str) -> String {
+    format!("Looking at `{name}`.\n")
+}
+
+/// Code that reads a table and says what is in it, with pandas where there is one.
+pub const EXPLORE_TABLE: &str = r#"import csv
+
+try:
+    import pandas
+except ImportError:
+    pandas = None
+
+
+def explore(name):
+    """Reads a table, says what is in it, and gives it back."""
+    if pandas is None:
+        with open(name, newline="", encoding="utf-8-sig", errors="replace") as file:
+            rows = csv.DictReader(file)
+            table = list(rows)
+        columns = {column: [row[column] for row in table] for column in rows.fieldnames or () if column}
+    else:
+        table = pandas.read_csv(name)
+        columns = {column: table[column].dropna().tolist() for column in table.columns}
+    print(f"{name}: {len(table)} rows, {len(columns)} columns")
+    for column, values in columns.items():
+        values = [str(value) for value in values if value not in (None, "")]
+        different = list(dict.fromkeys(values))
+        some = ", ".join(value[:30] for value in different[:4])
+        print(f"- {column}: {len(values)} values, {len(different)} different: {some}")
+    return table
+
+"#;
+
+/// What a model is told of code that printed nothing.
+pub const PRINTED_NOTHING: &str = "The code ran to its end and printed nothing.";
+
+/// What a model is told of files that code left.
+pub fn saved_artifacts(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    format!("Saved artifacts:\n{}", names.join(", "))
+}
+
+/// What a model is told of files that code left where nobody keeps them.
+pub const FILES_LOST: &str = "The files that the code wrote were not kept: there is no place for them here.";
+
+/// What a model is told when its code failed so often that no more of it is run.
+pub const NO_MORE_CODE: &str = "No more code will be run for this request. Answer with what you know.";
+
+/// Stands in the place of an image that a model drew.
+pub fn saved_image(name: &str) -> String {
+    format!("Saved as artifact: `{name}`. ")
+}
+
+/// Code that was run, for a summary.
+pub fn ran_code(code: &str) -> String {
+    format!("ran this code:\n{code}")
+}
+
+/// What it gave, for a summary.
+pub fn code_gave(output: &str) -> String {
+    format!("the code gave:\n{output}")
+}
 
 /// What a handler is told that changed what others have acted on.
 pub const FIXED_IN_EVENTS: &str = "ids, calls and control actions of an event must stay as they are";

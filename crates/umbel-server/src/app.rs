@@ -12,6 +12,7 @@ use crate::endpoint::AgentEndpoint;
 use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
+use crate::protected::Published;
 use crate::resolve::Choice;
 use crate::runs::Runs;
 use crate::sweep::Sweep;
@@ -23,6 +24,8 @@ pub(crate) struct App {
     pub(crate) runs: Arc<Runs>,
     pub(crate) gate: Gate,
     pub(crate) auth: Option<Arc<dyn Auth>>,
+    /// What those are told who are turned away.
+    pub(crate) protected: Option<Published>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) agents: Vec<Arc<AgentEndpoint>>,
     /// What is told of them.

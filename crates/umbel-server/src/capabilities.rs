@@ -37,6 +37,8 @@ pub(crate) fn of(endpoint: &AgentEndpoint) -> Arc<AgentCapabilities> {
     let others: Vec<SubagentInfo> = others.collect();
     let has_others = !others.is_empty();
     let limits = &runner.config().limits;
+    let mut agents = runner.tree().ids().filter_map(|id| runner.tree().node(id).ok());
+    let runs_code = agents.any(|node| node.agent.runs_code());
     Arc::new(AgentCapabilities {
         identity: Some(IdentityCapabilities {
             name: Some(endpoint.cast.root.clone()),
@@ -78,6 +80,7 @@ pub(crate) fn of(endpoint: &AgentEndpoint) -> Arc<AgentCapabilities> {
             encrypted: Some(true),
         }),
         execution: Some(ExecutionCapabilities {
+            code_execution: Some(runs_code),
             max_iterations: Some(limits.model_calls.into()).filter(|calls| *calls > 0),
             max_execution_time: u64::try_from(limits.run_time.as_millis()).ok(),
             ..ExecutionCapabilities::default()

@@ -91,7 +91,7 @@ pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
             Ok(None) => preflight(),
             Err(problem) => {
                 app.metrics.count(Counted::Refused);
-                problem.into_response()
+                turned_away(&app, problem)
             }
         }
     };
@@ -107,8 +107,20 @@ pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
         let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.append(header::VARY, HeaderValue::from_static("origin"));
-        let exposed = HeaderValue::from_static("content-location, retry-after");
+        let exposed = HeaderValue::from_static("content-location, mcp-session-id, retry-after");
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+    response
+}
+
+/// The answer to a request that is not let through. Who has no good token is told where to come by one, if that is known.
+fn turned_away(app: &App, problem: Problem) -> Response {
+    let how = app.protected.as_ref().filter(|_| problem.status == StatusCode::UNAUTHORIZED);
+    let how =
+        how.map(|told| if problem.code == "INVALID_TOKEN" { &told.invalid } else { &told.bare }).cloned();
+    let mut response = problem.into_response();
+    if let Some(how) = how {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
     }
     response
 }
@@ -141,7 +153,8 @@ fn preflight() -> Response {
         (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
         (
             header::ACCESS_CONTROL_ALLOW_HEADERS,
-            "accept, authorization, content-type, last-event-id, traceparent, tracestate",
+            "accept, authorization, content-type, last-event-id, traceparent, tracestate, \
+             mcp-method, mcp-name, mcp-protocol-version, mcp-session-id",
         ),
         (header::ACCESS_CONTROL_MAX_AGE, "600"),
     ] {

@@ -6,6 +6,7 @@
 //! # Layout
 //! - [`Server`]: agents at paths, put together; [`AgentEndpoint`]: an agent as it is offered
 //! - [`Auth`]: who asks, by [`BearerTokens`], by [`Jwt`], or by a closure ([`auth_fn`])
+//! - [`Server::mount`]: services of others, such as an MCP server; [`ProtectedResource`]: where tokens come from
 //! - [`Problem`]: what a client is told when something is wrong
 //! - [`Traces`]: where the time of runs goes, recorded
 //! - [`Sweep`]: when sessions that nobody comes back to are deleted
@@ -29,11 +30,13 @@ mod jwks_url;
 mod jwt;
 mod live;
 mod metrics;
+mod mount;
 mod patience;
 mod place;
 mod plan;
 mod post;
 mod problem;
+mod protected;
 mod recover;
 mod refrain;
 mod replay;
@@ -59,6 +62,7 @@ pub use endpoint::{AgentEndpoint, ClientInput, SameThread};
 pub use jwt::Jwt;
 pub use live::Disconnect;
 pub use problem::Problem;
+pub use protected::ProtectedResource;
 pub use resolve::Asking;
 pub use runs::ServerLimits;
 pub use server::{Server, Service};

@@ -26,7 +26,7 @@ use crate::plan::{Asked, plan};
 use crate::problem::Problem;
 use crate::replay;
 use crate::resolve::Asking;
-use crate::runs::{Admission, Ticket};
+use crate::runs::{Admission, ServerLimits, Ticket};
 
 /// Tells proxies to hand on each frame as it comes.
 const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -50,7 +50,7 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     let principal = principal(&head)?;
     let encoding = encoding(&head.headers);
     check_type(&head.headers)?;
-    let body = read(offered, body).await?;
+    let body = read(offered.app.runs.limits(), body).await?;
     let input = RunAgentInput::parse_within(&body, &InputLimits::default())?;
     let asking = Asking { head: &head, principal: &principal, input: Some(&input) };
     let chosen = offered.choose(&asking, Some(&input.thread_id)).await?;
@@ -288,8 +288,7 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// The body of a request, if it is not too large and does not take too long.
-pub(crate) async fn read(offered: &Offered, body: axum::body::Body) -> Result<Bytes, Problem> {
-    let limits = offered.app.runs.limits();
+pub(crate) async fn read(limits: &ServerLimits, body: axum::body::Body) -> Result<Bytes, Problem> {
     let too_large = || {
         let message = format!("the request has more than {} bytes", limits.body_bytes);
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", message)

@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use http::{HeaderValue, Request, StatusCode, header};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -32,12 +32,13 @@ use crate::live::Stop;
 use crate::metrics::Metrics;
 use crate::patience::Patience;
 use crate::problem::Problem;
+use crate::protected::ProtectedResource;
 use crate::recover::recover_on;
 use crate::resolve::{Asking, Choice};
 use crate::runs::{Runs, ServerLimits};
 use crate::sweep::{Sweep, sweep_on};
 use crate::trace::Traces;
-use crate::{agents, post, routes, steps, thread_events, thread_list, threads, trace};
+use crate::{agents, mount, post, routes, steps, thread_events, thread_list, threads, trace};
 
 /// How often runs that nobody looks at, and those that are over, are seen to.
 const TIDY: Duration = Duration::from_millis(500);
@@ -47,6 +48,8 @@ const TIDY: Duration = Duration::from_millis(500);
 pub struct Server {
     agents: Vec<(SmolStr, AgentEndpoint)>,
     choices: Vec<(SmolStr, Choice)>,
+    mounts: Vec<(SmolStr, MethodRouter<Arc<App>>)>,
+    protected: Option<ProtectedResource>,
     sweep: Option<Option<Sweep>>,
     auth: Option<Arc<dyn Auth>>,
     limits: ServerLimits,
@@ -85,6 +88,29 @@ impl Server {
     ) -> Self {
         let agents = agents.into_iter().map(|(name, agent)| (name.into(), Arc::new(agent))).collect();
         self.choices.push((path.into(), Choice { agents, choose: Arc::new(choose) }));
+        self
+    }
+
+    /// Serves something of its own at a path, such as an MCP server: a `tower` service. What the server asks of every
+    /// request it has asked before: who sent it, which is told as a [`Caller`](umbel_core::Caller) among the request's
+    /// extensions, from where it comes, and how large it is. When the server stops, it does not wait for its streams.
+    pub fn mount<S, R>(mut self, path: impl Into<SmolStr>, service: S) -> Self
+    where
+        S: tower_service::Service<axum::extract::Request, Response = R, Error = Infallible>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Future: Send,
+        R: IntoResponse,
+    {
+        self.mounts.push((path.into(), mount::route(service)));
+        self
+    }
+
+    /// Tells those who have no good token where to come by one.
+    pub fn protected_resource(mut self, protected: ProtectedResource) -> Self {
+        self.protected = Some(protected);
         self
     }
 
@@ -174,6 +200,8 @@ impl Server {
         let Self {
             agents,
             choices,
+            mounts,
+            protected,
             sweep,
             auth,
             base,
@@ -196,7 +224,7 @@ impl Server {
             };
             offers.push((path, first.clone(), Some(Arc::new(choice))));
         }
-        if offers.is_empty() {
+        if offers.is_empty() && mounts.is_empty() {
             return refuse("a server without agents has nothing to offer: add one with `agent`".to_owned());
         }
         if auth.is_none() || !hosts.is_empty() {
@@ -212,7 +240,18 @@ impl Server {
             }
             taken.push(path.to_string());
         }
-        let open = ["/health", "/ready"].map(own).to_vec();
+        let mut routes = Vec::new();
+        for (path, route) in mounts {
+            let path = own(&format!("/{}", path.trim_matches('/')));
+            if taken.contains(&path) {
+                return refuse(format!("the path `{path}` is taken: choose another"));
+            }
+            routes.push((path.clone(), route));
+            taken.push(path);
+        }
+        let protected = protected.map(ProtectedResource::published).transpose()?;
+        let told = protected.iter().flat_map(|told| told.paths.clone());
+        let open = ["/health", "/ready"].map(own).into_iter().chain(told).collect();
         let app = Arc::new(App {
             runs,
             traces,
@@ -221,6 +260,7 @@ impl Server {
             inspect: inspect.unwrap_or(auth.is_none()),
             gate: Gate { hosts, origins, open, studio_at: studio.then(|| base.clone()) },
             auth,
+            protected,
             metrics,
             listed: agents::list(offers.iter().map(|(path, agent, _)| (path, &**agent))),
             agents: offers.iter().flat_map(|(_, agent, choice)| all_of(agent, choice.as_deref())).collect(),
@@ -230,8 +270,14 @@ impl Server {
             .route(&own("/health"), get(health))
             .route(&own("/ready"), get(ready))
             .route(&own("/metrics"), get(show_metrics))
-            .route(&own("/agents"), get(agents::listed))
-            .with_state(app.clone());
+            .route(&own("/agents"), get(agents::listed));
+        for path in app.protected.iter().flat_map(|told| &told.paths) {
+            router = router.route(path, get(show_protected));
+        }
+        for (path, route) in routes {
+            router = router.route(&path, route);
+        }
+        let mut router = router.with_state(app.clone());
         for (path, endpoint, choice) in offers {
             let offered = Offered { app: app.clone(), endpoint, choice, path };
             router = router.merge(agent_routes(offered));
@@ -306,6 +352,11 @@ async fn show_metrics(State(app): State<Arc<App>>) -> Response {
     let kind = HeaderValue::from_static("text/plain; version=0.0.4");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
+}
+
+async fn show_protected(State(app): State<Arc<App>>) -> Response {
+    let document = app.protected.as_ref().map(|told| &told.document);
+    routes::answer(StatusCode::OK, document.unwrap_or(&serde_json::Value::Null))
 }
 
 fn json(status: StatusCode, body: &'static str) -> Response {

@@ -9,7 +9,6 @@ use http::request::Parts;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_agui::InputMark;
-use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL};
 use umbel_core::{Event, List, ModelRequest, RunConfig, RunId, SessionKey};
 
 use crate::app::Offered;
@@ -43,17 +42,7 @@ impl Steps {
         if runs.is_empty() {
             return Err(Problem::not_found("run"));
         }
-        // A question of the framework's has the form of a call, and no model made it.
-        let asks = |event: &Event| {
-            event.calls().any(|call| [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&call.name.as_str()))
-        };
-        let is_answer = |event: &&Arc<Event>| {
-            !event.is_user()
-                && !asks(event)
-                && event.content.is_some()
-                && event.responses().next().is_none()
-                && runs.contains(&event.run)
-        };
+        let is_answer = |event: &&Arc<Event>| event.is_answer() && runs.contains(&event.run);
         let answers = view.events.iter().filter(is_answer).cloned().collect();
         Ok(Self { offered, key, runs, events: view.events, answers })
     }
@@ -68,7 +57,8 @@ pub(crate) async fn steps(
     let (head, _) = request.into_parts();
     let Steps { key, answers, .. } = Steps::of(&offered, &head, &run).await?;
     let steps = answers.iter().enumerate().map(|(index, event)| {
-        let calls: Vec<&str> = event.calls().map(|call| call.name.as_str()).collect();
+        let calls = event.calls().cloned().chain(event.code_call());
+        let calls: Vec<SmolStr> = calls.map(|call| call.name).collect();
         json!({
             "step": index + 1, "agent": event.author(), "messageId": event.id, "timestamp": event.timestamp,
             "toolCalls": calls,

@@ -218,7 +218,7 @@ fn beginning(entries: Vec<LogEntry>, mut events: usize) -> Entries {
 /// `POST {agent}/threads/{thread}/fork`: a thread of its own that begins like this one, up to a message or an event.
 pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, Problem> {
     let Thread { offered, key, .. } = thread;
-    let body = read(&offered, body).await?;
+    let body = read(offered.app.runs.limits(), body).await?;
     let body: Value = match body.is_empty() {
         true => Value::Null,
         false => serde_json::from_slice(&body).map_err(|_| invalid("the body is not JSON"))?,

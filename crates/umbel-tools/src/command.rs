@@ -16,6 +16,8 @@ use umbel_core::{
     ToolValue,
 };
 
+use crate::process::Group;
+
 /// How long what a program left behind may keep its output open.
 const LINGER: Duration = Duration::from_millis(500);
 /// Programs that take a text as commands.
@@ -418,35 +420,6 @@ impl Output {
 
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
-    }
-}
-
-/// A program and all that it started, but for what left its process group. Dropped, they end.
-struct Group {
-    #[cfg(unix)]
-    leader: Option<rustix::process::Pid>,
-}
-
-impl Group {
-    #[cfg(unix)]
-    fn of(child: &Child) -> Self {
-        let id = child.id().and_then(|id| i32::try_from(id).ok());
-        Self { leader: id.and_then(rustix::process::Pid::from_raw) }
-    }
-
-    #[cfg(not(unix))]
-    fn of(_: &Child) -> Self {
-        Self {}
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        #[cfg(unix)]
-        if let Some(leader) = self.leader {
-            // Nobody may be left of it.
-            let _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
-        }
     }
 }
 

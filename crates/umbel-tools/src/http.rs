@@ -55,6 +55,12 @@ pub(crate) struct Request {
     pub(crate) secrets: Vec<Secret>,
 }
 
+/// What came back, whole.
+pub(crate) struct Fetched {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+}
+
 impl Request {
     pub(crate) fn new(method: Method, url: Url) -> Self {
         let (headers, own) = (HeaderMap::new(), HeaderMap::new());
@@ -66,6 +72,11 @@ impl Http {
     pub(crate) fn new(guard: Guard, limits: HttpLimits) -> Result<Self> {
         let client = guarded_client(&guard, limits.time)?;
         Ok(Self { client, guard, limits })
+    }
+
+    /// Where it may ask.
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.guard
     }
 
     /// Sends a request and gives what came back: `{"status": …, "body": …}`.
@@ -119,27 +130,34 @@ impl Http {
         sent.send().await.map_err(|error| ToolError::new(words(&error)))
     }
 
+    /// Sends a request and gives what came back, whole or not at all. Redirects are not followed: whoever sends a secret names
+    /// the one that gets it.
+    pub(crate) async fn fetch(&self, request: &Request) -> Result<Fetched, ToolError> {
+        let exchange = async {
+            let mut response = self.send_once(request).await?;
+            let status = response.status().as_u16();
+            if matches!(status, 300..=399) {
+                return Err(ToolError::new("it leads elsewhere, and redirects are not followed there"));
+            }
+            match self.body(&mut response).await? {
+                (_, true) => Err(ToolError::new("the answer is too long")),
+                (body, false) => Ok(Fetched { status, body }),
+            }
+        };
+        match tokio::time::timeout(self.limits.time, exchange).await {
+            Ok(fetched) => fetched,
+            Err(_) => {
+                let seconds = self.limits.time.as_secs_f64();
+                Err(ToolError::new(format!("no answer within {seconds} s: try again later")))
+            }
+        }
+    }
+
     /// Reads an answer, as far as it may go.
     async fn read(&self, mut response: Response, secrets: &[Secret]) -> Result<ToolValue, ToolError> {
         let status = response.status();
-        let header = |name: HeaderName| {
-            response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
-        };
-        let (kind, encoding) = (header(CONTENT_TYPE), header(CONTENT_ENCODING));
-        if !matches!(encoding.as_str(), "" | "identity") {
-            return Err(ToolError::new(format!(
-                "the answer is packed (`{encoding}`), which nobody asked for"
-            )));
-        }
-        let (mut body, mut is_cut) = (Vec::new(), false);
-        while let Some(bytes) = response.chunk().await.map_err(|error| ToolError::new(words(&error)))? {
-            let room = self.limits.bytes - body.len();
-            body.extend_from_slice(bytes.get(..room).unwrap_or(&bytes));
-            if bytes.len() > room {
-                is_cut = true;
-                break;
-            }
-        }
+        let kind = header_text(&response, &CONTENT_TYPE);
+        let (body, is_cut) = self.body(&mut response).await?;
         let mut value = json!({"status": status.as_u16(), "body": body_value(&body, &kind, is_cut, secrets)});
         if let Some(object) = value.as_object_mut().filter(|_| is_cut) {
             object.insert("truncated".to_owned(), Value::Bool(true));
@@ -147,6 +165,30 @@ impl Http {
         let is_error = status.is_client_error() || status.is_server_error();
         Ok(ToolValue { is_error, ..ToolValue::from(value) })
     }
+
+    /// The bytes of an answer as far as they may go, and whether there are more.
+    async fn body(&self, response: &mut Response) -> Result<(Vec<u8>, bool), ToolError> {
+        let encoding = header_text(response, &CONTENT_ENCODING);
+        if !matches!(encoding.as_str(), "" | "identity") {
+            return Err(ToolError::new(format!(
+                "the answer is packed (`{encoding}`), which nobody asked for"
+            )));
+        }
+        let mut body = Vec::new();
+        while let Some(bytes) = response.chunk().await.map_err(|error| ToolError::new(words(&error)))? {
+            let room = self.limits.bytes - body.len();
+            body.extend_from_slice(bytes.get(..room).unwrap_or(&bytes));
+            if bytes.len() > room {
+                return Ok((body, true));
+            }
+        }
+        Ok((body, false))
+    }
+}
+
+/// A header of an answer.
+fn header_text(response: &Response, name: &HeaderName) -> String {
+    response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
 }
 
 /// A body as the model gets it: JSON as it is, text as text, and of anything else what it is.
@@ -198,6 +240,19 @@ pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue
         .map_err(|_| refuse(format!("the header `{name}` has characters that headers cannot have")))?;
     value.set_sensitive(true);
     Ok((header, value))
+}
+
+/// A text as part of a path or a form: all but what means nothing anywhere is written as `%` forms.
+pub(crate) fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
 }
 
 /// Whether a model may say what a header of this name has.

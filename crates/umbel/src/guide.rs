@@ -10,6 +10,7 @@
 //! | [`model`] | The contract of a model, the scripted one, recording and replaying |
 //! | [`providers`] | Models at OpenAI, Anthropic, Google, Ollama and all who speak like them: what each can do |
 //! | [`flow`] | What an agent with a model does, step by step, and how to change it |
+//! | [`code_execution`] | Code that models write: what is run, files, approval, executors |
 //! | [`handler`] | What extends agents and runs: hooks, order, conflicts, errors, and how to come from elsewhere |
 //! | [`interrupt`] | Questions to people: approval of calls, answers, and how runs go on |
 //! | [`layers`] | Layers around tools and prebuilt handlers, with all their defaults |
@@ -68,6 +69,9 @@ pub mod providers {
 
 #[doc = include_str!("../../../docs/flow.md")]
 pub mod flow {}
+
+#[doc = include_str!("../../../docs/code-execution.md")]
+pub mod code_execution {}
 
 #[doc = include_str!("../../../docs/handler.md")]
 pub mod handler {}

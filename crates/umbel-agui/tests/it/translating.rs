@@ -465,3 +465,80 @@ fn what_the_user_said_is_not_said_back() {
     page.tell(|translator, mut sink| translator.event(&said, &mut sink));
     assert_eq!(page.end().kinds(), ["RUN_STARTED", "RUN_FINISHED"]);
 }
+
+fn part(form: Value) -> Part {
+    serde_json::from_value(form).unwrap()
+}
+
+/// The calls and results that a front end was told, and nothing else.
+fn code_told(told: &Told) -> Vec<(String, String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let told = told.0.iter().filter_map(|event| match event["type"].as_str()? {
+        "TOOL_CALL_START" => Some(("call", &event["toolCallId"], text(&event["toolCallName"]))),
+        "TOOL_CALL_ARGS" => Some(("args", &event["toolCallId"], text(&event["delta"]))),
+        "TOOL_CALL_RESULT" => Some(("result", &event["toolCallId"], text(&event["content"]))),
+        _ => None,
+    });
+    told.map(|(kind, id, text_of)| (kind.to_owned(), text(id), text_of)).collect()
+}
+
+fn expected(all: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
+    all.iter().map(|(a, b, c)| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned())).collect()
+}
+
+#[test]
+fn code_and_its_result_are_a_call_and_its_result() {
+    let mut page = Page::new(Cast::default());
+    page.hear(whole(
+        "e1",
+        [text("See: "), part(json!({"executableCode": {"id": "adk-1", "code": "print(1)"}}))],
+    ));
+    page.hear(whole(
+        "e2",
+        [part(json!({"codeExecutionResult": {"id": "adk-1", "outcome": "OUTCOME_OK", "output": "1"}}))],
+    ));
+    page.hear(whole("e3", [text("It is 1.")]));
+    assert_eq!(page.fold.messages.len(), 3, "the words with the call, the result, the answer");
+    let told = page.end();
+    let args = r#"{"code":"print(1)"}"#;
+    assert_eq!(
+        code_told(&told),
+        expected(&[("call", "adk-1", "run_code"), ("args", "adk-1", args), ("result", "adk-1", "1")])
+    );
+    assert_eq!(told.of("TOOL_CALL_RESULT")[0]["messageId"], "e2:0");
+}
+
+#[test]
+fn code_that_a_model_ran_itself_is_told_the_same_way() {
+    let mut page = Page::new(Cast::default());
+    let ran = || part(json!({"executableCode": {"code": "print(1)"}}));
+    let gave = |output: &str| part(json!({"codeExecutionResult": {"output": output}}));
+    page.hear(whole("e1", [ran(), gave("1"), text("and"), ran(), gave("2")]));
+    // Logs of others tell the result in an event of its own, and not whose it is.
+    page.hear(whole("e2", [ran()]));
+    page.hear(whole("e3", [gave("3")]));
+    // What belongs to nothing cannot be told.
+    page.hear(whole("e4", [gave("4")]));
+    let told = page.end();
+    let results: Vec<_> = code_told(&told).into_iter().filter(|(kind, ..)| kind == "result").collect();
+    let all = [("result", "e1:code:0", "1"), ("result", "e1:code:3", "2"), ("result", "e2:code:0", "3")];
+    assert_eq!(results, expected(&all));
+}
+
+#[test]
+fn words_that_turn_out_to_be_code_are_taken_back() {
+    let mut page = Page::new(Cast::default());
+    for piece in ["See: ", "```python\nprint(1)\n```", " It is 2."] {
+        page.hear(partial("e1", text(piece)));
+    }
+    page.hear(whole(
+        "e1",
+        [text("See: "), part(json!({"executableCode": {"id": "adk-1", "code": "print(1)"}}))],
+    ));
+    page.hear(whole("e2", [part(json!({"codeExecutionResult": {"id": "adk-1", "output": "1"}}))]));
+    let Some(Message::Assistant(said)) = page.fold.messages.first() else {
+        panic!("{:?}", page.fold.messages)
+    };
+    assert_eq!((said.content.as_deref(), said.tool_calls.len()), (Some("See: "), 1));
+    page.end();
+}

@@ -25,6 +25,7 @@ impl<W: Write> Chat<W> {
         let mut answers = Vec::new();
         for interrupt in asked {
             let answer = match &interrupt.call {
+                _ if interrupt.reason == Question::CREDENTIAL => self.credential(interrupt).await?,
                 Some(call) => self.decision(interrupt, call).await?,
                 None => self.word(interrupt).await?,
             };
@@ -100,11 +101,6 @@ impl<W: Write> Chat<W> {
     /// Asks for what only the person knows, or for yes or no.
     async fn word(&mut self, interrupt: &Interrupt) -> io::Result<Option<Answer>> {
         let agent = &interrupt.address.agent;
-        if interrupt.reason == "credential" {
-            let text = format!("{agent} waits for a credential, which a chat cannot give.");
-            self.screen.paint(Ink::Question, &text)?;
-            return Ok(None);
-        }
         let message = interrupt.message.as_deref().unwrap_or("It needs to know something from you.");
         self.screen.paint(Ink::Question, &format!("{agent} asks: {message}"))?;
         if interrupt.reason == Question::CONFIRMATION {
@@ -117,6 +113,44 @@ impl<W: Write> Chat<W> {
             self.screen.print(&format!("An answer must fit: {schema}"))?;
         }
         Ok(self.value("Answer>", "").await?.map(Answer::input))
+    }
+
+    /// Asks for a credential: the address that a browser was sent back to, or a secret. Nothing typed means that it is not
+    /// given.
+    async fn credential(&mut self, interrupt: &Interrupt) -> io::Result<Option<Answer>> {
+        let message = interrupt.message.as_deref().unwrap_or("It needs a credential from you.");
+        self.screen.paint(Ink::Question, &format!("{} asks: {message}", interrupt.address.agent))?;
+        let shown = interrupt.payload.as_ref().and_then(|payload| payload.get("exchangedAuthCredential"));
+        let sign_in = shown.and_then(|shown| shown.pointer("/oauth2/authUri")).and_then(Value::as_str);
+        if let Some(address) = sign_in {
+            self.screen.print(&format!("Sign in at {address}"))?;
+            self.screen
+                .print("Then paste the address that your browser was sent to, or nothing to give none.")?;
+            return self.secret("Address>").await;
+        }
+        self.screen.print("Type it, or nothing to give none.")?;
+        let fields = interrupt.response_schema.as_ref().and_then(|schema| schema.get("required")?.as_array());
+        let names: Vec<&str> = fields.into_iter().flatten().filter_map(Value::as_str).collect();
+        if names.len() < 2 {
+            return self.secret("Secret>").await;
+        }
+        let mut given = Object::new();
+        for name in names {
+            match self.secret(&format!("{name}>")).await? {
+                Some(Answer { payload: Some(value), .. }) => given.insert(name.to_owned(), value),
+                other => return Ok(other),
+            };
+        }
+        Ok(Some(Answer::input(Value::Object(given))))
+    }
+
+    /// A line that is taken as it is, and not remembered.
+    async fn secret(&mut self, prompt: &str) -> io::Result<Option<Answer>> {
+        Ok(match self.read(Ink::Question, prompt, "", false).await? {
+            Line::Interrupt | Line::End => None,
+            Line::Typed(text) if text.is_empty() => Some(Answer::reject()),
+            Line::Typed(text) => Some(Answer::input(text)),
+        })
     }
 
     /// Asks for yes or no.

@@ -10,8 +10,10 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
-use reqwest::{Client, RequestBuilder, Response, StatusCode};
-use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, ServerJsonRpcMessage};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientRequest, ErrorData, GetMeta, JsonRpcMessage, ServerJsonRpcMessage,
+};
 use rmcp::transport::common::http_header::{
     EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE,
 };
@@ -20,8 +22,11 @@ use rmcp::transport::streamable_http_client::{
     StreamableHttpError, StreamableHttpPostResponse,
 };
 use sse_stream::{Sse, SseStream};
-use umbel_core::{Error, ErrorKind, Result};
+use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
+use umbel_core::{Error, ErrorKind, HttpPlace, Result};
 use umbel_tools::{Guard, guarded_client};
+
+use super::lines::Ended;
 
 /// How long a connection to a server may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -65,9 +70,9 @@ impl Http {
     }
 
     /// What asks the server.
-    pub(crate) fn client(&self, bytes: usize, bearer: Bearer) -> Result<HttpClient> {
+    pub(crate) fn client(&self, bytes: usize, bearer: Bearer, ended: Ended) -> Result<HttpClient> {
         let refuse = |why: String| Error::new(ErrorKind::Build, why);
-        let url = reqwest::Url::parse(&self.url)
+        let url = Url::parse(&self.url)
             .map_err(|error| refuse(format!("`{}` is no web address: {error}", self.url)))?;
         let guard = match &self.guard {
             Some(guard) => guard.clone(),
@@ -88,31 +93,50 @@ impl Http {
             value.set_sensitive(true);
             headers.insert(key, value);
         }
-        Ok(HttpClient { client: guarded_client(&guard, CONNECT)?, headers: Arc::new(headers), bytes, bearer })
+        let (client, headers) = (guarded_client(&guard, CONNECT)?, Arc::new(headers));
+        Ok(HttpClient { client, url, headers, bytes, bearer, ended })
     }
 }
 
 /// Headers and the address may hold secrets.
 impl fmt::Debug for Http {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = reqwest::Url::parse(&self.url).ok();
+        let host = Url::parse(&self.url).ok();
         let host = host.as_ref().and_then(|url| url.host_str()).unwrap_or("?");
         write!(f, "Http({host})")
     }
 }
 
-/// The token that goes with requests now. It may change while a connection is open.
+/// The credential that goes with requests now. It may change while a connection is open.
 #[derive(Clone, Default)]
-pub(crate) struct Bearer(Arc<Mutex<Option<HeaderValue>>>);
+pub(crate) struct Bearer(Arc<Mutex<Option<(HttpPlace, String, HeaderValue)>>>);
 
 impl Bearer {
-    /// Sets it: the whole value of the header `authorization`.
-    pub(crate) fn set(&self, value: Option<HeaderValue>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value;
+    /// Sets it.
+    pub(crate) fn set(&self, place: HttpPlace, name: &str, value: HeaderValue) -> Result<()> {
+        if place == HttpPlace::Header && name.parse::<HeaderName>().is_err() {
+            return Err(Error::new(ErrorKind::Build, format!("`{name}` is no name of a header")));
+        }
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((place, name.to_owned(), value));
+        Ok(())
     }
 
-    fn get(&self) -> Option<HeaderValue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// A request with it, be it in a header or in the address.
+    fn put(&self, method: Method, mut url: Url, client: &Client) -> RequestBuilder {
+        let Some((place, name, value)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone() else {
+            return client.request(method, url);
+        };
+        let text = value.to_str().unwrap_or_default();
+        match place {
+            HttpPlace::Header => client.request(method, url).header(name, value),
+            HttpPlace::Cookie => {
+                client.request(method, url).header(http::header::COOKIE, format!("{name}={text}"))
+            }
+            HttpPlace::Query => {
+                url.query_pairs_mut().append_pair(&name, text);
+                client.request(method, url)
+            }
+        }
     }
 }
 
@@ -120,9 +144,11 @@ impl Bearer {
 #[derive(Clone)]
 pub(crate) struct HttpClient {
     client: Client,
+    url: Url,
     headers: Arc<HashMap<HeaderName, HeaderValue>>,
     bytes: usize,
     bearer: Bearer,
+    ended: Ended,
 }
 
 /// Why a request failed.
@@ -140,22 +166,19 @@ impl std::error::Error for Failed {}
 type Answered<T> = std::result::Result<T, StreamableHttpError<Failed>>;
 
 impl HttpClient {
-    fn prepare(
+    fn request(
         &self,
-        request: RequestBuilder,
+        method: Method,
         session: Option<Arc<str>>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> RequestBuilder {
-        let accept = const_accept();
-        let mut request = request.header(ACCEPT, accept);
+        let request = self.bearer.put(method, self.url.clone(), &self.client);
+        let mut request = request.header(ACCEPT, "application/json, text/event-stream");
         for (name, value) in self.headers.iter().map(|(name, value)| (name.clone(), value.clone())) {
             request = request.header(name, value);
         }
         for (name, value) in headers {
             request = request.header(name, value);
-        }
-        if let Some(token) = self.bearer.get() {
-            request = request.header(http::header::AUTHORIZATION, token);
         }
         match session {
             Some(session) => request.header(HEADER_SESSION_ID, session.as_ref()),
@@ -197,12 +220,16 @@ impl HttpClient {
     }
 
     fn events(&self, response: Response) -> BoxStream<'static, std::result::Result<Sse, SseError>> {
-        SseStream::from_bytes_stream(bounded(response.bytes_stream(), self.bytes)).boxed()
+        let ended = self.ended.clone();
+        let bytes = bounded(response.bytes_stream(), self.bytes);
+        // Whoever reads the stream only learns that it ended.
+        let bytes = bytes.inspect(move |piece| {
+            if let Err(failed) = piece {
+                ended.note(failed.0.as_str());
+            }
+        });
+        SseStream::from_bytes_stream(bytes).boxed()
     }
-}
-
-fn const_accept() -> HeaderValue {
-    HeaderValue::from_static("application/json, text/event-stream")
 }
 
 fn too_long(bytes: usize) -> String {
@@ -259,7 +286,7 @@ impl StreamableHttpClient for HttpClient {
 
     async fn post_message(
         &self,
-        url: Arc<str>,
+        _: Arc<str>,
         message: ClientJsonRpcMessage,
         session: Option<Arc<str>>,
         _: Option<String>,
@@ -267,8 +294,18 @@ impl StreamableHttpClient for HttpClient {
     ) -> Answered<StreamableHttpPostResponse> {
         let has_session = session.is_some();
         let body = serde_json::to_vec(&message)?;
-        let request = self.client.post(&*url).header(CONTENT_TYPE, JSON_MIME_TYPE).body(body);
-        let response = self.send(self.prepare(request, session, headers)).await?;
+        let request = self.request(Method::POST, session, headers);
+        let mut request = request.header(CONTENT_TYPE, JSON_MIME_TYPE).body(body);
+        if let JsonRpcMessage::Request(sent) = &message {
+            // Messages leave from a task of their own, which knows the trace by what they say.
+            let meta = &sent.request.get_meta().0.0;
+            for key in [TRACEPARENT, TRACESTATE] {
+                if let Some(value) = meta.get(key).and_then(|value| value.as_str()) {
+                    request = request.header(key, value);
+                }
+            }
+        }
+        let response = self.send(request).await?;
         let status = response.status();
         if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
             return Ok(StreamableHttpPostResponse::Accepted);
@@ -315,28 +352,28 @@ impl StreamableHttpClient for HttpClient {
 
     async fn delete_session(
         &self,
-        url: Arc<str>,
+        _: Arc<str>,
         session: Arc<str>,
         _: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Answered<()> {
-        self.send(self.prepare(self.client.delete(&*url), Some(session), headers)).await?;
+        self.send(self.request(Method::DELETE, Some(session), headers)).await?;
         Ok(())
     }
 
     async fn get_stream(
         &self,
-        url: Arc<str>,
+        _: Arc<str>,
         session: Option<Arc<str>>,
         last: Option<String>,
         _: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Answered<BoxStream<'static, std::result::Result<Sse, SseError>>> {
-        let mut request = self.client.get(&*url);
+        let mut request = self.request(Method::GET, session, headers);
         if let Some(last) = last {
             request = request.header(HEADER_LAST_EVENT_ID, last);
         }
-        let response = self.send(self.prepare(request, session, headers)).await?;
+        let response = self.send(request).await?;
         let status = response.status();
         let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         if status == StatusCode::METHOD_NOT_ALLOWED {
@@ -392,7 +429,9 @@ mod tests {
 
     #[test]
     fn an_address_that_is_none_and_headers_that_are_none_are_refused() {
-        let why = |server: Http| server.client(1, Bearer::default()).err().unwrap().message().to_owned();
+        let why = |server: Http| {
+            server.client(1, Bearer::default(), Ended::default()).err().unwrap().message().to_owned()
+        };
         assert!(why(Http::new("nowhere")).starts_with("`nowhere` is no web address"));
         assert_eq!(why(Http::new("http://a.example").header("a b", "c")), "`a b` is no name of a header");
         assert!(why(Http::new("http://a.example").header("a", "c\n")).contains("cannot have"));

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 use umbel_core::history::{BEGIN_TURN, CONTINUE_TURN};
 use umbel_core::{
-    CallId, Capabilities, Content, Effort, FunctionCall, FunctionResponse, ModelRequest, Object, Part,
-    Payload, Thinking, ToolChoice, ToolSpec,
+    CallId, Capabilities, CodeResult, Content, Effort, ExecutableCode, FunctionCall, FunctionResponse,
+    ModelRequest, Object, Part, Payload, Thinking, ToolChoice, ToolSpec,
 };
 
 use crate::conversation::{NO_ANSWER, Next, orphan_words, response_media, walk};
@@ -36,6 +36,9 @@ const RESPONSE_KEYS: [&str; 3] = ["parts", "scheduling", "willContinue"];
 /// Other settings that stand in the body itself. All the rest belong to the generation config.
 const BODY_KEYS: [&str; 5] = ["safetySettings", "cachedContent", "serviceTier", "modelArmorConfig", "store"];
 
+/// The tool by which Gemini runs code itself.
+const CODE_EXECUTION: &str = "codeExecution";
+
 /// What stands for the signature of a call that Gemini did not make: documented, and taken by all that ask for one.
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
@@ -45,6 +48,8 @@ pub(crate) struct Gemini {
     vertex: Option<Vertex>,
     /// It is told in words how hard to think, and insists on the signatures of its calls.
     is_third: bool,
+    /// It runs code itself. Others that speak this format, such as Gemma, do not.
+    runs_code: bool,
 }
 
 /// A project on Vertex.
@@ -64,7 +69,8 @@ fn is_third(model: &str) -> bool {
 
 impl Gemini {
     pub(crate) fn new(model: &str) -> Self {
-        Self { vertex: None, is_third: is_third(model) }
+        let runs_code = model.rsplit('/').next().is_some_and(|name| name.starts_with("gemini"));
+        Self { vertex: None, is_third: is_third(model), runs_code }
     }
 
     pub(crate) fn on_vertex(model: &str, vertex: Vertex) -> Self {
@@ -209,8 +215,14 @@ impl Gemini {
                 file.display_name = file.display_name.filter(|_| self.vertex.is_some());
                 wire.set("fileData", &file);
             }
-            Payload::Code(code) => wire.set("executableCode", code),
-            Payload::CodeResult(result) => wire.set("codeExecutionResult", result),
+            Payload::Code(code) => {
+                let id = self.known_id(&code.id).cloned();
+                wire.set("executableCode", &ExecutableCode { id, ..(**code).clone() });
+            }
+            Payload::CodeResult(result) => {
+                let id = self.known_id(&result.id).cloned();
+                wire.set("codeExecutionResult", &CodeResult { id, ..(**result).clone() });
+            }
             _ => {}
         }
         if part.is_thought() {
@@ -273,8 +285,11 @@ impl Wire for Gemini {
         body.maybe("labels", labels.filter(|_| self.vertex.is_some()));
         let mut tools = request.tools.iter().filter(|meta| !meta.tool.spec().hidden).peekable();
         let declares = tools.peek().is_some();
-        let of_the_server = other.get("tools").and_then(Value::as_array).into_iter().flatten();
-        let mut of_the_server = of_the_server.peekable();
+        let given = other.get("tools").and_then(Value::as_array).into_iter().flatten();
+        let runs_code =
+            request.config.run_code && given.clone().all(|tool| tool.get(CODE_EXECUTION).is_none());
+        let run_code = runs_code.then(|| json!({CODE_EXECUTION: {}}));
+        let mut of_the_server = given.chain(&run_code).peekable();
         if declares || of_the_server.peek().is_some() {
             let list = body.key("tools");
             list.push(b'[');
@@ -327,6 +342,7 @@ impl Wire for Gemini {
         // Ids of ours are left out as they are written: another model may need them.
         capabilities.pairs_calls_by_id = true;
         capabilities.schema_with_tools = self.is_third;
+        capabilities.runs_code = self.runs_code;
         capabilities.refuses_display_names = self.vertex.is_none();
         capabilities
     }

@@ -169,6 +169,44 @@ fn what_a_model_can_do_depends_on_its_generation() {
 }
 
 #[test]
+fn a_model_that_may_run_code_itself_gets_the_tool_for_it() {
+    let model = named("gemini/gemini-2.5-pro");
+    let mut request = request([Content::user("hi")]);
+    assert!(body(&model, &request).get("tools").is_none());
+    Arc::make_mut(&mut request.config).run_code = true;
+    assert_eq!(body(&model, &request)["tools"], json!([{"codeExecution": {}}]));
+    request.tools = weather_tools();
+    let tools = body(&model, &request)["tools"].clone();
+    assert!(tools[0].get("functionDeclarations").is_some());
+    assert_eq!(tools[1], json!({"codeExecution": {}}));
+    // Whoever asks for it by hand gets it once.
+    let by_hand = json!([{"codeExecution": {}}, {"googleSearch": {}}]);
+    Arc::make_mut(&mut request.config).other.insert("tools".to_owned(), by_hand);
+    assert_eq!(body(&model, &request)["tools"].as_array().unwrap().len(), 3);
+    let can = |name: &str| Model::capabilities(&named(name)).runs_code;
+    assert!(can("gemini/gemini-2.5-pro") && !can("google/gemma-3-27b-it"));
+}
+
+#[test]
+fn ids_that_umbel_gave_code_are_not_sent() {
+    let said = |id: &str| {
+        content(json!({"role": "model", "parts": [
+            {"executableCode": {"id": id, "code": "1"}}, {"codeExecutionResult": {"id": id, "output": "1"}}]}))
+    };
+    let written =
+        body(&named("gemini/gemini-2.5-pro"), &request([Content::user("hi"), said("adk-1"), said("theirs")]));
+    let parts = &written["contents"][1]["parts"];
+    assert_eq!(
+        (&parts[0], &parts[1]),
+        (&json!({"executableCode": {"code": "1"}}), &json!({"codeExecutionResult": {"output": "1"}}))
+    );
+    assert_eq!(
+        (&parts[2]["executableCode"]["id"], &parts[3]["codeExecutionResult"]["id"]),
+        (&json!("theirs"), &json!("theirs"))
+    );
+}
+
+#[test]
 fn a_tool_without_arguments_is_declared_without_parameters() {
     #[derive(serde::Deserialize, schemars::JsonSchema)]
     struct Nothing {}

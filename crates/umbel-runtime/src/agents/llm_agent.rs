@@ -8,13 +8,14 @@ use serde_json::Value;
 use siphasher::sip::SipHasher13;
 use smol_str::SmolStr;
 use umbel_core::{
-    AfterOrder, Agent, AgentKind, AgentPlan, AgentTree, BoxFuture, Callbacks, CodeExecutor, Content, Context,
+    AfterOrder, Agent, AgentKind, AgentPlan, AgentTree, AuthConfig, BoxFuture, Callbacks, Content, Context,
     Error, ErrorKind, Event, Extending, GenerateConfig, Handler, InstructionProvider, Mode, Model,
     ModelRequest, NodeId, Object, Response, Result, Run, Tool, ToolContext, ToolMeta, ToolSet, Toolset,
     TransferPolicy, Words, Work,
 };
 
 use crate::adk_stage::AdkStage;
+use crate::code::{AgentCode, CodeExecution};
 use crate::explain::{Explanation, explain_alone};
 use crate::flow::{self, Processors};
 use crate::output_schema::{OutputSchema, SetModelResponse};
@@ -63,7 +64,8 @@ pub struct LlmAgent {
     pub(crate) answer_tool: Option<Arc<SetModelResponse>>,
     pub(crate) output_key: Option<String>,
     pub(crate) planner: Option<Arc<dyn Planner>>,
-    code_executor: Option<Arc<dyn CodeExecutor>>,
+    /// Shared, since most agents have none and all are cloned.
+    pub(crate) code: Option<Arc<AgentCode>>,
     pub(crate) callbacks: Callbacks,
     tool_layers: Vec<Arc<dyn Handler>>,
     legacy: Vec<Arc<dyn Handler>>,
@@ -94,7 +96,7 @@ impl LlmAgent {
             answer_tool: None,
             output_key: None,
             planner: None,
-            code_executor: None,
+            code: None,
             callbacks: Callbacks::default(),
             tool_layers: Vec::new(),
             legacy: Vec::new(),
@@ -245,9 +247,9 @@ impl LlmAgent {
         self
     }
 
-    /// What runs the code its model writes. Not supported yet: building such an agent is an error.
-    pub fn code_executor(mut self, executor: impl CodeExecutor + 'static) -> Self {
-        self.code_executor = Some(Arc::new(executor));
+    /// What runs the code that its model writes: an executor, or a [`CodeExecution`] that says more.
+    pub fn code_executor(mut self, execution: impl Into<CodeExecution>) -> Self {
+        self.code = Some(Arc::new(AgentCode::new(execution.into())));
         self
     }
 
@@ -426,21 +428,9 @@ impl LlmAgent {
         if let Some(Err(problem)) = &self.output_schema {
             return refuse(ErrorKind::Build, problem.clone());
         }
-        if self.code_executor.is_some() {
-            return refuse(ErrorKind::Unsupported, "code execution is not supported yet".to_owned());
-        }
-        let auth = self.tools.iter().find(|meta| meta.tool.spec().auth.is_some());
-        if let Some(meta) = auth {
-            let message =
-                format!("tool `{}` needs a credential, which is not supported yet", meta.tool.spec().name);
-            return refuse(ErrorKind::Unsupported, message);
-        }
-        if let Some(toolset) = self.toolsets.iter().find(|toolset| toolset.auth().is_some()) {
-            let message =
-                format!("toolset `{}` needs a credential, which is not supported yet", toolset.name());
-            return refuse(ErrorKind::Unsupported, message);
-        }
-        Ok(())
+        let tools = self.tools.iter().filter_map(|meta| meta.tool.spec().auth.as_ref());
+        let toolsets = self.toolsets.iter().filter_map(|toolset| toolset.auth());
+        tools.chain(toolsets).try_for_each(AuthConfig::check)
     }
 }
 
@@ -540,7 +530,22 @@ impl Agent for LlmAgent {
 
     fn validate(&self, tree: &AgentTree, node: NodeId) -> Result<()> {
         self.check_parts()?;
-        self.model_in(tree, node).map(|_| ())
+        let model = self.model_in(tree, node)?;
+        if self.code.as_ref().is_some_and(|code| code.execution.executor().is_none())
+            && !model.capabilities().runs_code
+        {
+            let message = format!(
+                "agent `{}`: model `{}` does not run code itself: give the agent an executor with `.code_executor(…)`",
+                self.name,
+                model.name()
+            );
+            return Err(Error::new(ErrorKind::Build, message));
+        }
+        Ok(())
+    }
+
+    fn runs_code(&self) -> bool {
+        self.code.is_some()
     }
 
     fn fingerprint(&self) -> u64 {

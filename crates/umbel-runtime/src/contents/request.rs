@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use umbel_core::{CallId, Content, ContentsView, History, Part, Payload};
+use umbel_core::{CallId, CodeWords, Content, ContentsView, History, Part, Payload, Role};
 
 /// Rule 10: leaves out of a message what this view's model is not to see.
 pub(crate) fn for_request(content: Arc<Content>, view: &ContentsView) -> Arc<Content> {
@@ -10,7 +10,11 @@ pub(crate) fn for_request(content: Arc<Content>, view: &ContentsView) -> Arc<Con
         return content;
     }
     let parts = content.parts.iter().map(|part| fitted(part, view).unwrap_or_else(|| part.clone())).collect();
-    Arc::new(Content { role: content.role.clone(), parts })
+    // The model did not say itself what its code gave.
+    let is_result = |part: &Part| matches!(part.payload, Payload::CodeResult(_));
+    let tells_result = view.code_as_words.is_some() && content.parts.iter().all(is_result);
+    let role = if tells_result { Some(Role::User) } else { content.role.clone() };
+    Arc::new(Content { role, parts })
 }
 
 /// A part without what the model is not to see. `None` if there is no such thing in it.
@@ -24,9 +28,12 @@ fn fitted(part: &Part, view: &ContentsView) -> Option<Part> {
         Payload::Response(response) => drops_id(&response.id),
         Payload::InlineData(data) => drops_name(&data.display_name),
         Payload::FileData(file) => drops_name(&file.display_name),
+        Payload::Code(code) => drops_id(&code.id),
+        Payload::CodeResult(result) => drops_id(&result.id),
         _ => false,
     };
-    if !drops && !drops_mark {
+    let words = view.code_as_words.as_ref().and_then(|words| code_in_words(part, words));
+    if !drops && !drops_mark && words.is_none() {
         return None;
     }
     let mut part = part.clone();
@@ -38,9 +45,25 @@ fn fitted(part: &Part, view: &ContentsView) -> Option<Part> {
         Payload::Response(response) if drops => response.id = None,
         Payload::InlineData(data) if drops => data.display_name = None,
         Payload::FileData(file) if drops => file.display_name = None,
+        Payload::Code(code) if drops => code.id = None,
+        Payload::CodeResult(result) if drops => result.id = None,
         _ => {}
     }
+    if let Some(words) = words {
+        part.payload = Payload::Text(words);
+    }
     Some(part)
+}
+
+/// Code, or its result, as words.
+fn code_in_words(part: &Part, words: &CodeWords) -> Option<String> {
+    match &part.payload {
+        Payload::Code(code) => Some(words.code.around(code.code.as_deref().unwrap_or_default())),
+        Payload::CodeResult(result) => {
+            Some(words.result.around(result.output.as_deref().unwrap_or_default()))
+        }
+        _ => None,
+    }
 }
 
 /// Rule 12: puts what is for this request only among the messages.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use umbel_core::{
-    Agent, AgentPlan, Content, ContentsView, Event, Mode, Model, ModelRequest, Result, Run, Tool, ToolMeta,
-    ToolSet,
+    Agent, AgentPlan, AuthConfig, Content, ContentsView, ErrorKind, Event, Mode, Model, ModelRequest, Result,
+    Run, Tool, ToolMeta, ToolSet,
 };
 
 use crate::agents::{IncludeContents, LlmAgent, TurnPlan};
 use crate::team::Team;
+use crate::text;
 
 /// One request in the making: what the processors work on.
 pub struct Draft<'a> {
@@ -72,9 +73,16 @@ impl<'a> Draft<'a> {
     }
 
     /// Asks each toolset once; what they say now holds for the whole step.
-    pub(crate) async fn ask_toolsets(&mut self) -> Result<()> {
+    /// Those that need a credential do without if `asks` is false and there is none.
+    pub(crate) async fn ask_toolsets(&mut self, asks: bool) -> Result<()> {
         let fixed = self.turn_plan.as_ref().is_some_and(|turn| turn.tools_fixed);
         for toolset in &self.agent.toolsets {
+            // Boxed: few toolsets need a credential.
+            if let Some(auth) = toolset.auth()
+                && !Box::pin(self.unlock(toolset.name(), auth, asks)).await?
+            {
+                continue;
+            }
             if !fixed {
                 let tools = self.run.cancel_token().guard(toolset.tools(self.run)).await??;
                 let all = Arc::make_mut(&mut self.tools);
@@ -85,6 +93,24 @@ impl<'a> Draft<'a> {
             self.notes.extend(toolset.instruction().map(|text| (toolset.name().into(), text)));
         }
         Ok(())
+    }
+
+    /// Whether the credential of a toolset is there. Who does not get it goes on without the toolset.
+    async fn unlock(&mut self, toolset: &str, auth: &AuthConfig, asks: bool) -> Result<bool> {
+        if !asks {
+            let (services, key) = (self.run.services(), self.run.session_key());
+            let whose = (key.app(), key.user());
+            return Ok(services.credentials.find(whose, auth, services.clock.now()).await?.is_some());
+        }
+        match self.run.credential(auth).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Tool => {
+                tracing::warn!(toolset, "{error}");
+                self.notes.push((toolset.into(), text::toolset_locked(toolset, error.message()).into()));
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// What the agent works with, if handlers had a say in it.

@@ -11,14 +11,15 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 use tracing::Instrument;
 use umbel_core::{
-    Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirm, Confirmation, Content,
-    DecisionKind, Error, ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt,
-    NextTool, Object, Part, Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep,
-    SpanContent, ToolCall, ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult,
-    ToolSet, ToolValue, UnfinishedCalls, Work,
+    Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirm, Content, DecisionKind, Error,
+    ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt, NextTool, Object, Part,
+    Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep, SpanContent, ToolCall,
+    ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolValue,
+    UnfinishedCalls, Work,
 };
 
-use super::Turn;
+use super::questions::{self, emit_with_questions};
+use super::{Turn, code};
 use crate::adk_stage::fails_the_run;
 use crate::detailed::detailed;
 use crate::runner::digest;
@@ -51,6 +52,8 @@ pub struct Batch {
     pub together: Option<Arc<[FunctionCall]>>,
     /// The tools that the model called where people put others in their place.
     pub renamed: BTreeMap<CallId, SmolStr>,
+    /// It is one call: to run the code that the model wrote. What it gives is told as a result of code.
+    pub is_code: bool,
 }
 
 /// Whether calls were made before.
@@ -66,11 +69,17 @@ pub enum Again {
 }
 
 impl Batch {
-    /// The calls of an event.
+    /// The calls of an event, or the code in it that is to be run.
     pub fn of_event(event: &Event) -> Self {
         let event_id = Some(event.id.clone()).filter(|id| !id.is_empty());
-        Self { calls: event.calls().cloned().collect(), event: event_id, ..Self::default() }
+        let is_code = event.code_call().is_some();
+        Self { calls: calls_of(event).collect(), event: event_id, is_code, ..Self::default() }
     }
+}
+
+/// The calls that an event asks for. Code that is to be run is one.
+pub(crate) fn calls_of(event: &Event) -> impl Iterator<Item = FunctionCall> {
+    event.calls().cloned().chain(event.code_call())
 }
 
 impl Batch {
@@ -96,8 +105,8 @@ impl Batch {
 /// Answers that calls have already, as records of their end.
 pub(super) fn answered_steps(answers: &[(CallId, ToolValue)], event: &Event) -> Vec<RunStep> {
     let finished = |(id, value): &(CallId, ToolValue)| {
-        let call = event.calls().find(|call| call.id.as_ref() == Some(id))?;
-        let response = Some(response_part(call, value.clone()));
+        let call = calls_of(event).find(|call| call.id.as_ref() == Some(id))?;
+        let response = Some(response_part(&call, value.clone()));
         let finished = CallFinished { call: id.clone(), response, words: None, actions: None };
         Some(RunStep::CallFinished { finished: Box::new(finished) })
     };
@@ -135,7 +144,7 @@ pub(crate) struct Executed {
     /// What they ask people.
     pub(super) asks: Vec<Interrupt>,
     /// Those that wait for people.
-    waiting: Vec<CallId>,
+    pub(super) waiting: Vec<CallId>,
 }
 
 /// Makes the calls, emits what they gave, and sees to what that asks for. Gives the last event.
@@ -150,7 +159,11 @@ pub(super) async fn follow(
     let layers = turn.layers.as_ref().unwrap_or(layers);
     let detailed = detailed(layers);
     let layers = detailed.as_deref().unwrap_or(layers);
+    let tools = code::tools_of(turn.agent, batch).unwrap_or(tools);
     let mut made = execute(run, layers, tools, batch).await?;
+    if batch.is_code {
+        code::as_result(turn.agent, run, &mut made);
+    }
     let Some(event) = &mut made.event else { return Ok(None) };
     mark_direct(tools, batch, event);
     turn.answer.save(turn.agent, event)?;
@@ -178,53 +191,6 @@ pub(super) fn mark_direct(tools: &ToolSet, batch: &Batch, event: &mut Event) {
     if made.any(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly)) {
         event.actions_mut().skip_summarization = Some(true);
     }
-}
-
-/// Emits the responses, and the questions to people that some of them raise. Gives the last event.
-pub(super) async fn emit_with_questions(run: &Run, made: Executed) -> Result<Option<Arc<Event>>> {
-    let Executed { event, asks, waiting } = made;
-    let Some(mut event) = event else { return Ok(None) };
-    if asks.is_empty() {
-        return run.emit(event).await.map(Some);
-    }
-    let settled =
-        event.responses().any(|response| response.id.as_ref().is_none_or(|id| !waiting.contains(id)));
-    if settled {
-        // Some calls have their results: the model shall see those once the others have theirs too.
-        event.actions_mut().skip_summarization = None;
-        run.emit(event).await?;
-        emit_questions(run, asks).await.map(Some)
-    } else {
-        emit_questions(run, asks).await?;
-        run.emit(event).await.map(Some)
-    }
-}
-
-/// Asks people. The form of the questions in the log is that of google-adk.
-pub(crate) async fn emit_questions(run: &Run, asks: Vec<Interrupt>) -> Result<Arc<Event>> {
-    let mut ids = Vec::new();
-    let parts = asks.iter().map(|asked| {
-        let confirmation = Confirmation {
-            hint: asked.message.clone(),
-            payload: asked.payload.clone(),
-            ..Confirmation::default()
-        };
-        let mut args = Object::new();
-        if let Some(call) = &asked.call {
-            args.insert("originalFunctionCall".to_owned(), json!(call));
-        }
-        args.insert("toolConfirmation".to_owned(), json!(confirmation));
-        if let Some(schema) = &asked.response_schema {
-            args.insert("responseSchema".to_owned(), schema.clone());
-        }
-        ids.push(asked.id.clone());
-        Part::call(FunctionCall::new(asked.call_name(), args).with_id(asked.id.clone()))
-    });
-    let content = Content::new(Role::Model, parts.collect::<Parts>());
-    let mut event = run.event().with_content(content);
-    ids.sort();
-    event.long_running_tool_ids = Some(Box::new(ids));
-    run.emit_with(event, vec![RunStep::Asked { interrupts: Box::new(asks) }]).await
 }
 
 /// Makes the calls and merges what they gave into one event, not yet emitted.
@@ -492,9 +458,7 @@ impl Caller<'_> {
             Some(Raised::Held) => Vec::new(),
             None => vec![self.interrupt(cx, call, cx.address(), Question::confirm(error.message()))],
         };
-        if let Some(first) = asks.first() {
-            cx.request_confirmation(first.message.clone().unwrap_or_default(), first.payload.clone())?;
-        }
+        questions::note(cx, &asks)?;
         cx.skip_summarization();
         Ok(asks)
     }
@@ -588,8 +552,10 @@ impl Caller<'_> {
         };
         if error.kind() == ErrorKind::Interrupted {
             // A layer or the tool asks a person; the call is made again with the answer.
-            *asks = Some(self.asked(cx, call, &error)?);
-            return Ok(Box::new(error_value(text::NEEDS_CONFIRMATION)));
+            let asked = self.asked(cx, call, &error)?;
+            let waits = questions::waits_for(&asked);
+            *asks = Some(asked);
+            return Ok(Box::new(error_value(waits)));
         }
         // A run that was told to stop stops, be it for its deadline: nobody may take that for a tool's failure.
         if let Some(reason) = self.run.cancel_token().reason().filter(|_| !error.is_control()) {
@@ -701,7 +667,12 @@ impl Caller<'_> {
         let work = async {
             let given = match self.given(cx, meta, &args)? {
                 Some(given) => given,
-                None => meta.tool.call(cx, args).await,
+                None => {
+                    if let Some(auth) = &spec.auth {
+                        Box::pin(cx.credential(auth)).await?;
+                    }
+                    meta.tool.call(cx, args).await
+                }
             };
             self.finish(cx, given).await
         };
@@ -800,7 +771,12 @@ impl ToolEnd for Centre<'_> {
             let work = async {
                 let given = match self.caller.given(call.cx, meta, &args)? {
                     Some(given) => given,
-                    None => meta.tool.call(call.cx, args).await,
+                    None => {
+                        if let Some(auth) = &spec.auth {
+                            Box::pin(call.cx.credential(auth)).await?;
+                        }
+                        meta.tool.call(call.cx, args).await
+                    }
                 };
                 given.map_err(ToolError::into_error)
             };
@@ -834,6 +810,9 @@ fn mint(run: &Run, content: &mut Arc<Content>) {
 
 /// Gives calls without an id one, and says which of them are answered later. `None` if there are no calls.
 pub(super) fn name_calls(run: &Run, tools: &ToolSet, event: &mut Event) -> Option<Vec<CallId>> {
+    if let Some(code) = event.code_call() {
+        return Some(code.id.into_iter().collect());
+    }
     let content = event.content.as_mut().filter(|content| content.has_calls())?;
     mint(run, content);
     let later = |name: &str| tools.get(name).is_some_and(|meta| meta.tool.spec().long_running);

@@ -10,7 +10,7 @@ use umbel_core::{
 };
 
 use super::draft::Draft;
-use super::function_calls::{self, Batch};
+use super::function_calls::{self, Batch, calls_of};
 use super::{After, Made, Turn, overflow};
 use crate::onion::{self, Onion};
 use crate::text;
@@ -333,15 +333,15 @@ pub(super) async fn pending_calls(turn: &mut Turn<'_>, tools: &Arc<ToolSet>) -> 
     let mut answered: Vec<CallId> = Vec::new();
     let mut batch = Batch::default();
     for event in events.iter().rev() {
-        answered.extend(event.responses().filter_map(|response| response.id.clone()));
+        answered.extend(event.answered().cloned());
         // Others see to their own calls.
-        if event.source == *turn.run.source() && event.calls().next().is_some() {
+        if event.source == *turn.run.source() && calls_of(event).next().is_some() {
             // What is answered later, by a person or by work elsewhere, is not made again.
             let waits = |id: &CallId| event.long_running().contains(id);
             let open =
-                |call: &&FunctionCall| call.id.as_ref().is_none_or(|id| !answered.contains(id) && !waits(id));
-            batch.calls = event.calls().filter(open).cloned().collect();
-            batch.event = Some(event.id.clone());
+                |call: &FunctionCall| call.id.as_ref().is_none_or(|id| !answered.contains(id) && !waits(id));
+            batch = Batch { event: Some(event.id.clone()), ..Batch::of_event(event) };
+            batch.calls.retain(open);
             break;
         }
     }

@@ -2,12 +2,15 @@
 //! more to do.
 
 mod answer;
+mod code;
+pub(crate) mod data_files;
 mod draft;
 mod function_calls;
 mod handlers;
 mod model_call;
 mod overflow;
 mod processors;
+mod questions;
 mod resume;
 
 use std::sync::Arc;
@@ -17,9 +20,10 @@ use umbel_core::{Agent, Event, ModelRequest, Result, Run, SafePoint, Transcript}
 pub use self::draft::Draft;
 pub(crate) use self::draft::add_given;
 pub use self::function_calls::{Again, Batch};
-pub(crate) use self::function_calls::{CONFIRM_LAYER, INJECTED, emit_questions};
-pub(crate) use self::function_calls::{as_object, error_value};
-pub use self::processors::{Processors, RequestProcessor, ResponseProcessor};
+pub(crate) use self::function_calls::{CONFIRM_LAYER, INJECTED};
+pub(crate) use self::function_calls::{as_object, calls_of, error_value};
+pub use self::processors::{Answered, Processors, RequestProcessor, ResponseProcessor};
+pub(crate) use self::questions::emit_questions;
 
 use self::answer::Answer;
 use self::overflow::Overflow;
@@ -109,7 +113,7 @@ async fn steps(turn: &mut Turn<'_>) -> Result<()> {
     }
     if run.turn_value::<TurnPlan>().is_some_and(|plan| plan.starts_with_calls) {
         let mut draft = Draft::new(turn.agent, run, turn.team.clone())?;
-        draft.ask_toolsets().await?;
+        draft.ask_toolsets(true).await?;
         let made = Box::pin(handlers::pending_calls(turn, &draft.tools)).await?;
         if run.is_ended() || made.is_some_and(|event| event.is_final()) {
             return Ok(());
@@ -162,7 +166,7 @@ fn layers_of(agent: &LlmAgent, team: &Team) -> HookList {
 /// The request that an agent would make as the log stands. Processors that do something are passed over.
 pub(crate) async fn rebuild(agent: &LlmAgent, run: &Run) -> Result<ModelRequest> {
     let mut draft = Draft::new(agent, run, Team::of(run)?)?;
-    draft.ask_toolsets().await?;
+    draft.ask_toolsets(false).await?;
     for processor in agent.processors.request() {
         if processor.applies(agent) && !processor.acts() {
             processor.process(&mut draft).await?;
@@ -182,7 +186,7 @@ pub(crate) async fn rebuild(agent: &LlmAgent, run: &Run) -> Result<ModelRequest>
 async fn one_step(turn: &mut Turn<'_>) -> Result<Made> {
     let mut draft = Draft::new(turn.agent, turn.run, turn.team.clone())?;
     draft.overflows = overflow::times(turn);
-    draft.ask_toolsets().await?;
+    draft.ask_toolsets(true).await?;
     for processor in turn.agent.processors.request() {
         if processor.applies(turn.agent) {
             // Nearly all are done at once; then there is nothing to poll.

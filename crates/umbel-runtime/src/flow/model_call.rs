@@ -13,6 +13,7 @@ use umbel_core::{
 
 use super::draft::Draft;
 use super::function_calls::{self, Batch};
+use super::processors::Answered;
 use super::{After, Made, Turn, handlers, overflow};
 use crate::aggregator::Aggregator;
 use crate::detailed::detailed;
@@ -309,10 +310,12 @@ impl<'a> Call<'_, 'a> {
             let seen = Box::pin(seen).await?;
             (response, answers, step) = (seen.response, seen.answers, seen.step);
         }
-        let run = self.turn.run;
-        for processor in self.turn.agent.processors.response() {
-            processor.process(self.turn.agent, run, &mut response).await?;
+        let (run, agent) = (self.turn.run, self.turn.agent);
+        let mut answer = Answered { agent, run, response, actions: None };
+        for processor in agent.processors.response() {
+            processor.process(&mut answer).await?;
         }
+        let Answered { response, actions, .. } = answer;
         self.go_on(&step, &response, &mut answers);
         // What handlers ask from now on is about another answer.
         run.values().settle(&Address::new(run.source(), None));
@@ -320,7 +323,7 @@ impl<'a> Call<'_, 'a> {
             return Ok(());
         }
         let mut event = self.event(response);
-        if let Some(actions) = self.cx.and_then(|cx| cx.take_actions()) {
+        for actions in [actions, self.cx.and_then(|cx| cx.take_actions())].into_iter().flatten() {
             event.actions_mut().merge(*actions);
         }
         let calls = function_calls::name_calls(run, &self.tools, &mut event);
@@ -366,8 +369,10 @@ impl<'a> Call<'_, 'a> {
         if *step == Step::Jump(Jump::End) {
             return;
         }
-        let calls = response.content.iter().flat_map(|content| content.calls());
-        for id in calls.filter_map(|call| call.id.clone()) {
+        let content = response.content.as_ref();
+        let calls = content.iter().flat_map(|content| content.calls()).filter_map(|call| call.id.clone());
+        let code = content.and_then(|content| content.code_call()).and_then(|call| call.id);
+        for id in calls.chain(code) {
             if answers.iter().all(|(answered, _)| *answered != id) {
                 answers.push((id, function_calls::error_value(text::CALL_SKIPPED)));
             }

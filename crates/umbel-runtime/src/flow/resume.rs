@@ -5,7 +5,7 @@ use std::sync::Arc;
 use umbel_core::{CallFinished, CallId, Event, FunctionCall, List, Replay, Run, RunStep};
 
 use super::Turn;
-use super::function_calls::{Again, Batch};
+use super::function_calls::{Again, Batch, calls_of};
 use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 
 /// Brings the turn to where the model is to be asked next. Gives whether there is nothing more to do in it.
@@ -49,7 +49,7 @@ fn was_answered(run: &Run, events: &List<Arc<Event>>, begin: usize) -> bool {
 
 /// Whether the agent's last word was to make calls that a handler wanted none of.
 fn is_left(at: usize, last: &Event, replay: &Replay) -> bool {
-    last.calls().next().is_some() && started(at, replay).is_some_and(<[CallId]>::is_empty)
+    calls_of(last).next().is_some() && started(at, replay).is_some_and(<[CallId]>::is_empty)
 }
 
 /// The calls that were begun behind an event.
@@ -102,23 +102,20 @@ fn waits(run: &Run, events: &List<Arc<Event>>, begin: usize) -> bool {
 
 /// Whether a call is answered later, by a person or by work elsewhere.
 fn waits_later(event: &Event, call: &CallId) -> bool {
-    event.calls().any(|made| made.id.as_ref() == Some(call) && made.name == REQUEST_CONFIRMATION)
+    let asks = |name: &str| [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&name);
+    event.calls().any(|made| made.id.as_ref() == Some(call) && asks(&made.name))
 }
 
 /// The calls that were under way, or about to be, if the agent's last word was to make them.
 fn cut_short(events: &List<Arc<Event>>, at: usize, last: &Event, replay: &Replay) -> Option<Batch> {
     let behind = replay.records.iter().filter(|(place, _)| *place > at).map(|(_, step)| &**step);
     let started = started(at, replay);
-    let answered: Vec<&CallId> = events
-        .iter_from(at + 1)
-        .flat_map(|event| event.responses())
-        .filter_map(|response| response.id.as_ref())
-        .collect();
-    let is_open = |call: &&FunctionCall| {
+    let answered: Vec<&CallId> = events.iter_from(at + 1).flat_map(|event| event.answered()).collect();
+    let is_open = |call: &FunctionCall| {
         let begun = |id: &CallId| started.is_none_or(|started| started.contains(id));
         call.id.as_ref().is_some_and(|id| begun(id) && !answered.contains(&id) && !waits_later(last, id))
     };
-    let calls: Vec<FunctionCall> = last.calls().filter(is_open).cloned().collect();
+    let calls: Vec<FunctionCall> = calls_of(last).filter(is_open).collect();
     let finished = behind.filter_map(|step| match step {
         RunStep::CallFinished { finished } => Some(CallFinished::clone(finished)),
         _ => None,
@@ -129,6 +126,7 @@ fn cut_short(events: &List<Arc<Event>>, at: usize, last: &Event, replay: &Replay
             .filter(|one| calls.iter().any(|call| call.id.as_ref() == Some(&one.call)))
             .collect(),
         again: if started.is_some() { Again::CutShort } else { Again::No },
+        is_code: last.code_call().is_some(),
         calls,
         ..Batch::default()
     };

@@ -462,7 +462,7 @@ impl fmt::Debug for Caching {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use umbel_core::{AuthConfig, FunctionTool, Tool};
+    use umbel_core::{AuthConfig, FunctionTool, PlainAuth, Tool};
 
     use super::*;
 
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn the_answer_of_a_tool_with_a_credential_never_leaves_its_user() {
-        let auth = Some(AuthConfig { credential: "key".into(), scheme: json!({}) });
+        let auth = Some(AuthConfig::new("key", PlainAuth::bearer()));
         let spec = ToolSpec { auth, ..ToolSpec::new("t", "", json!({})) };
         for (scope, expected) in [
             (CallScope::All, "\"user\",\"app\",\"user\""),

@@ -12,8 +12,9 @@ use umbel_core::{
     ToolValue,
 };
 
-use super::recording::{Done, Lane, Recording, calls, is_answer, response, runs, under};
+use super::recording::{Done, Lane, Recording, calls, response, runs, under};
 use super::{Difference, Part};
+use crate::flow::calls_of;
 use crate::stand_in::StandIn;
 use crate::text;
 
@@ -101,7 +102,7 @@ impl Answers {
             let under = under(&root, one.key.id());
             let number =
                 |event: &Event| runs.iter().position(|run| run.id == event.run).map_or(0, |at| at + 1);
-            for event in one.events().filter(|event| is_answer(event)) {
+            for event in one.events().filter(|event| event.is_answer()) {
                 lanes
                     .entry(Lane::of(&under, event))
                     .or_default()
@@ -170,7 +171,8 @@ impl Answers {
             Lane { under: under.to_owned(), agent: source.author.clone(), branch: source.branch.clone() };
         let events = cx.run().events();
         let made = events.iter().filter(|event| !event.is_user() && Lane::of(under, event) == lane);
-        let count = made.flat_map(|event| event.calls()).filter(|call| call.id.as_ref() == Some(id)).count();
+        let count =
+            made.flat_map(|event| calls_of(event)).filter(|call| call.id.as_ref() == Some(id)).count();
         let place = *self.by_id.get(&(lane, id.clone()))?.get(count.checked_sub(1)?)?;
         let done = self.calls.get(place).filter(|done| is_the_call(&done.call, cx))?;
         Some((place, done))
@@ -185,7 +187,7 @@ impl Answers {
 /// Whether the model called the same as then. People and handlers may have changed the arguments since, then as now.
 fn is_the_call(then: &FunctionCall, cx: &ToolContext) -> bool {
     let events = cx.run().events();
-    let mut calls = events.iter().rev().flat_map(|event| event.calls());
+    let mut calls = events.iter().rev().flat_map(|event| calls_of(event));
     let now = calls.find(|call| call.id.as_ref() == cx.call_id());
     then.name == *cx.tool_name()
         && now.is_none_or(|now| canonical(now.args.as_deref()) == canonical(then.args.as_deref()))
@@ -244,7 +246,7 @@ impl StandIn for Answers {
         let source = run.source();
         let lane = Lane { under, agent: source.author.clone(), branch: source.branch.clone() };
         let events = run.events();
-        let said = |event: &Event| is_answer(event) && Lane::of(&lane.under, event) == lane;
+        let said = |event: &Event| event.is_answer() && Lane::of(&lane.under, event) == lane;
         let place = events.iter().filter(|event| said(event)).count();
         let (place_in_words, number, outcome) = {
             let mut state = self.lock();

@@ -55,7 +55,7 @@ pub use self::compare::compare_requests;
 pub use self::recording::Recording;
 
 use self::answers::Answers;
-use self::recording::{Asked, Lane, RecordedRun, is_answer, questions, runs};
+use self::recording::{Asked, Lane, RecordedRun, questions, runs};
 use crate::runner::{Runner, RunnerBuilder};
 
 type Make = Arc<dyn Fn() -> Result<RunnerBuilder> + Send + Sync>;
@@ -271,7 +271,7 @@ impl Replay {
         });
         let events: List<Arc<Event>> = events.collect();
         let mut steps: HashMap<Lane, usize> = HashMap::new();
-        for event in events.iter().filter(|event| is_answer(event)) {
+        for event in events.iter().filter(|event| event.is_answer()) {
             let lane = Lane::of("", event);
             let step = steps.entry(lane.clone()).or_default();
             *step += 1;

@@ -5,11 +5,16 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use smol_str::SmolStr;
-use umbel_core::interrupt::{NEEDS_CONFIRMATION, REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
-use umbel_core::{
-    Actions, Event, FunctionCall, FunctionResponse, Interrupt, LogEntry, Object, Outcome, Response, Result,
-    RunId, RunStep, SessionKey, SessionStore, StateScope, Versions,
+use umbel_core::credential_manager::TOOLSET_AUTH;
+use umbel_core::interrupt::{
+    NEEDS_CONFIRMATION, NEEDS_CREDENTIAL, REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT,
 };
+use umbel_core::{
+    Actions, Event, FunctionCall, FunctionResponse, Interrupt, LogEntry, Object, Outcome, Question, Response,
+    Result, RunId, RunStep, SessionKey, SessionStore, StateScope, Versions,
+};
+
+use crate::flow::calls_of;
 
 /// A session that was recorded, with those that worked for it.
 #[derive(Clone, Debug)]
@@ -114,16 +119,6 @@ impl Lane {
     }
 }
 
-/// Whether a model may have said this. What handlers and agents without a model say looks the same, then and now.
-pub(super) fn is_answer(event: &Event) -> bool {
-    let asks = |call: &FunctionCall| [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&call.name.as_str());
-    !event.is_user()
-        && !event.is_partial()
-        && event.content.is_some()
-        && event.responses().next().is_none()
-        && !event.calls().any(asks)
-}
-
 /// What the model said with an event.
 pub(super) fn response(event: &Event) -> Response {
     Response {
@@ -155,12 +150,14 @@ pub(super) fn calls(recording: &Recording, under: &str) -> Vec<Done> {
         match entry {
             LogEntry::Event(event) if event.is_user() => {}
             LogEntry::Event(event) => {
-                for call in event.calls() {
+                for call in calls_of(event) {
                     places.extend(call.id.as_ref().map(|id| (id.to_string(), done.len())));
-                    done.push(Done { lane: Lane::of(under, event), call: call.clone(), ..Done::default() });
+                    done.push(Done { lane: Lane::of(under, event), call, ..Done::default() });
                 }
                 let mut actions = event.actions.clone();
-                for response in event.responses().filter(|response| !is_for_the_time_being(response)) {
+                for response in
+                    event.responses_and_results().filter(|response| !is_for_the_time_being(response))
+                {
                     let place = response.id.as_ref().and_then(|id| places.get(id.as_str()));
                     let Some(done) = place.and_then(|place| done.get_mut(*place)) else { continue };
                     done.response.clone_from(&response.response);
@@ -178,7 +175,10 @@ pub(super) fn calls(recording: &Recording, under: &str) -> Vec<Done> {
                     }
                 }
                 RunStep::Asked { interrupts } => {
-                    for asked in interrupts.iter().filter(|asked| asked.address.layer.is_none()) {
+                    let of_tool = |asked: &&Interrupt| {
+                        asked.address.layer.is_none() || asked.reason == Question::CREDENTIAL
+                    };
+                    for asked in interrupts.iter().filter(of_tool) {
                         let call = asked.address.call.as_ref().and_then(|id| places.get(id.as_str()));
                         if let Some(done) = call.and_then(|place| done.get_mut(*place)) {
                             done.asked.push(asked.clone());
@@ -195,7 +195,7 @@ pub(super) fn calls(recording: &Recording, under: &str) -> Vec<Done> {
 /// Whether a result only says that the call waits.
 fn is_for_the_time_being(response: &FunctionResponse) -> bool {
     let values = response.response.iter().flat_map(|object| object.values());
-    values.filter_map(Value::as_str).any(|text| text == NEEDS_CONFIRMATION)
+    values.filter_map(Value::as_str).any(|text| [NEEDS_CONFIRMATION, NEEDS_CREDENTIAL].contains(&text))
 }
 
 /// A run of the session.
@@ -263,7 +263,10 @@ pub(super) fn questions(recording: &Recording) -> Vec<Asked> {
     let calls = recording.events().filter(|event| !event.is_user()).flat_map(|event| event.calls());
     let asks = calls.filter(|call| names.contains(&call.name.as_str()));
     let asked = asks.filter_map(|call| {
-        let about = call.args.as_ref().and_then(|args| args.get("originalFunctionCall")?.get("id")?.as_str());
+        let args = call.args.as_ref();
+        let shown = args.and_then(|args| args.get("originalFunctionCall")?.get("id")?.as_str());
+        let waits = || args.and_then(|args| args.get("functionCallId")?.as_str());
+        let about = shown.or_else(|| waits().filter(|id| !id.starts_with(TOOLSET_AUTH)));
         Some(Asked { id: call.id.as_ref()?.as_str().into(), about: about.unwrap_or_default().into() })
     });
     asked.collect()

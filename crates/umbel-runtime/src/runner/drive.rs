@@ -22,7 +22,7 @@ use super::Shared;
 use super::journal::{Recorder, not_immediate};
 use super::pick::{pick_agent, workflow_above};
 use super::taking::{Patience, acquire};
-use super::{answers, recovery};
+use super::{answers, credential_answers, recovery};
 use crate::agents::run_agent;
 use crate::onion;
 use crate::team::Team;
@@ -153,6 +153,10 @@ async fn start_later(task: Task) -> Result<Run> {
     if !hooks.on_input.is_empty() || depends_on_log(shared, &input) {
         // Handlers may look at the session, too.
         is_there = look(&recorder, &parts).await?;
+    }
+    if input.has_responses() {
+        // Boxed: few messages answer anything.
+        input = Box::pin(credential_answers::take_out(&recorder, &parts, input)).await?;
     }
     if !hooks.on_input.is_empty() {
         let early = Run::new(parts.clone(), shared.team.tree.root())?;

@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde_json::json;
 use smallvec::SmallVec;
+use smol_str::SmolStr;
+use umbel_core::credential_manager::TOOLSET_AUTH;
 use umbel_core::json::empty_object;
 use umbel_core::session::SessionMap;
 use umbel_core::store::News;
@@ -64,8 +67,8 @@ impl Trail {
     }
 
     /// Whether an answer has not yet had its effect: the call was not made since, or waits for something else before it can
-    /// be; the agent whose hook asked has said nothing since. What was said to an agent itself, or before it began, counts as
-    /// long as its turn lasts.
+    /// be; the agent whose hook asked has said nothing since. What was said to an agent itself, before it began, or about its
+    /// toolsets counts as long as its turn lasts.
     pub(crate) fn still_counts(&self, events: &List<Arc<Event>>, at: usize, asked: &Interrupt) -> bool {
         let address = &asked.address;
         let is_same = |other: &Address| other.call == address.call && other.event == address.event;
@@ -76,7 +79,9 @@ impl Trail {
         let mut since =
             events.iter_from(at + 1).filter(|event| !event.is_user() && address.is_of(&event.source));
         let Some(call) = &address.call else {
-            let whole_turn = address.layer.as_ref().is_none_or(|layer| layer.ends_with(".before_agent"));
+            let is_whole =
+                |layer: &SmolStr| layer.ends_with(".before_agent") || layer.starts_with(TOOLSET_AUTH);
+            let whole_turn = address.layer.as_ref().is_none_or(is_whole);
             return if whole_turn {
                 !self.is_done_since(at, address)
             } else {
@@ -84,8 +89,8 @@ impl Trail {
             };
         };
         let is_made = since.any(|event| {
-            let mut results = event.responses().filter(|response| response.id.as_ref() == Some(call));
-            results.any(|response| !response.is_waiting())
+            let mut responses = event.responses().filter(|response| response.id.as_ref() == Some(call));
+            event.answered().any(|id| id == call) && !responses.any(|response| response.is_waiting())
         });
         !is_made || self.open.iter().any(|open| is_same(&open.address))
     }
@@ -117,7 +122,8 @@ impl Trail {
 /// Whether all that an event says is a question to people.
 fn asks(event: &Event) -> bool {
     let mut calls = event.calls().peekable();
-    calls.peek().is_some() && calls.all(|call| call.name == REQUEST_CONFIRMATION)
+    calls.peek().is_some()
+        && calls.all(|call| [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&call.name.as_str()))
 }
 
 /// Whether a call from there on waits for an answer that is not there.
@@ -135,7 +141,7 @@ fn questions(event: &Event) -> Vec<Interrupt> {
     let question = |call: &FunctionCall| {
         let reason = match call.name.as_str() {
             REQUEST_CONFIRMATION => Question::CONFIRMATION,
-            REQUEST_CREDENTIAL => "credential",
+            REQUEST_CREDENTIAL => Question::CREDENTIAL,
             REQUEST_INPUT => Question::INPUT,
             _ => return None,
         };
@@ -143,6 +149,9 @@ fn questions(event: &Event) -> Vec<Interrupt> {
         let about = |key: &str| call.args.as_ref()?.get(key).cloned();
         let shown = about("originalFunctionCall").and_then(|shown| serde_json::from_value(shown).ok());
         let asked = shown.as_ref().and_then(|shown: &FunctionCall| shown.id.clone());
+        let waits = about("functionCallId").and_then(|id| Some(CallId::from(id.as_str()?)));
+        let asked = asked.or(waits);
+        let credential = about("authConfig").and_then(|config| config.get("credentialKey").cloned());
         let confirmation = about("toolConfirmation");
         let hint = confirmation.as_ref().and_then(|asked| Some(asked.get("hint")?.as_str()?.to_owned()));
         let message = hint.or_else(|| Some(about("message")?.as_str()?.to_owned()));
@@ -158,7 +167,9 @@ fn questions(event: &Event) -> Vec<Interrupt> {
             expires_at: None,
             digest: shown.as_ref().map(digest),
             call: shown,
-            payload: confirmation.and_then(|asked| asked.get("payload").cloned()),
+            payload: confirmation
+                .and_then(|asked| asked.get("payload").cloned())
+                .or_else(|| credential.map(|key| json!({"credentialKey": key}))),
             decisions: if is_gate { DecisionKind::ALL.to_vec() } else { Vec::new() },
             any_tool: false,
             together: false,

@@ -1,6 +1,7 @@
 //! The runner: agents, stores and settings put together, ready to answer.
 
 mod answers;
+mod credential_answers;
 mod drive;
 mod hot;
 mod journal;
@@ -20,10 +21,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use smol_str::SmolStr;
 use umbel_core::{
-    Agent, AgentTree, Answer, ArtifactStore, CancelToken, Clock, Content, CredentialStore, Extensions,
-    Handler, IdKind, Ids, InMemorySessions, Interrupt, MemoryStore, NewSession, Object, OtherBuilds, Part,
-    Parts, RandomIds, Result, Role, Run, RunConfig, RunId, RunStep, Services, Session, SessionKey,
-    SessionStore, SystemClock, UnfinishedCalls,
+    Agent, AgentTree, Answer, ArtifactStore, AuthConfig, CancelToken, Clock, Content, CredentialManager,
+    CredentialStore, Extensions, Handler, IdKind, Ids, InMemorySessions, Interrupt, MemoryStore, NewSession,
+    Object, OtherBuilds, Part, Parts, RandomIds, Result, Role, Run, RunConfig, RunId, RunStep, Services,
+    Session, SessionKey, SessionStore, SystemClock, UnfinishedCalls,
 };
 
 pub(crate) use self::answers::digest;
@@ -198,6 +199,13 @@ impl Runner {
         self.begin(key, self.shared.services.ids.run(), Begins::Again, self.shared.config.clone())
     }
 
+    /// Gives a user's credential up: its service is told, and it is forgotten here, even if that fails.
+    pub async fn revoke_credential(&self, user: impl AsRef<str>, auth: &AuthConfig) -> Result<()> {
+        let services = &self.shared.services;
+        let whose = (self.app(), user.as_ref());
+        services.credentials.revoke(whose, auth, services.clock.now()).await
+    }
+
     /// Closes the runner's handlers. Runs that are under way are not affected.
     pub async fn close(&self) -> Result<()> {
         onion::close(&self.shared.team.hooks.close).await
@@ -256,7 +264,7 @@ impl RunnerBuilder {
             sessions: Arc::new(InMemorySessions::new()),
             artifacts: None,
             memory: None,
-            credentials: None,
+            credentials: Arc::default(),
             dependencies: Extensions::new(),
         };
         let (config, extras) = (RunConfig::default(), Extras::default());
@@ -281,9 +289,9 @@ impl RunnerBuilder {
         self
     }
 
-    /// Where credentials are kept.
+    /// Where credentials are kept; in memory unless said otherwise.
     pub fn credentials(mut self, store: impl CredentialStore + 'static) -> Self {
-        self.services.credentials = Some(Arc::new(store));
+        self.services.credentials = Arc::new(CredentialManager::new(Arc::new(store)));
         self
     }
 

@@ -169,18 +169,16 @@ impl<'a> Telling<'a> {
         let before = self.before(&way);
         let node = self.tree.find(event.author());
         let agent = self.speaker(node, event.author(), &way);
-        let mut is_answer = event.content.is_some();
-        for id in event.responses().filter_map(|response| response.id.as_ref()) {
-            is_answer = false;
+        for id in event.answered() {
             if let Some(span) = self.calls.get(id).and_then(|index| self.spans.get_mut(*index)) {
                 span.end = Some(time);
             }
         }
         let kind = node.and_then(|id| self.tree.node(id).ok()).map(|node| node.agent.kind());
-        if is_answer && kind == Some(AgentKind::Llm) {
+        if event.is_answer() && kind == Some(AgentKind::Llm) {
             self.model_call(event, agent, before);
         }
-        for call in event.calls() {
+        for call in event.calls().cloned().chain(event.code_call()) {
             let mut span = Span { parent: Some(agent), ..Span::new(Kind::Tool, call.name.clone(), time) };
             if let Some(id) = &call.id {
                 span.set("callId", id.as_str());

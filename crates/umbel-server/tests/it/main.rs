@@ -10,6 +10,7 @@ mod bad_requests;
 mod choosing;
 mod client_tools;
 mod confirming;
+mod credentials;
 mod desk;
 mod docs;
 mod faults;

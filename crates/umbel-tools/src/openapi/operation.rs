@@ -8,7 +8,7 @@ use serde_json::Value;
 use umbel_core::{BoxFuture, Confirm, Object, Result, Tool, ToolContext, ToolError, ToolOutput, ToolSpec};
 
 use super::document::{Arguments, Found, Parameter, Place};
-use crate::http::{Http, Request};
+use crate::http::{Http, Request, encode};
 use crate::secret::Secret;
 
 /// What all operations of a service share.
@@ -179,17 +179,4 @@ fn pairs(parameter: &Parameter, value: &Value) -> Vec<(String, String)> {
         }
         value => vec![(name.clone(), joined(value))],
     }
-}
-
-/// A text as part of a path: all but what means nothing anywhere is written as `%` forms.
-fn encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
 }

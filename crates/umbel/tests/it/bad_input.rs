@@ -1,13 +1,12 @@
 //! What a run makes of input that makes no sense: from models, tools, users and builders.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use umbel::{
-    AuthConfig, BoxFuture, Chunk, Content, Error, ErrorKind, Event, FunctionCall, FunctionTool, LlmAgent,
-    NewSession, Outcome, Part, Response, Result, Role, Run, RunConfig, RunLimits, Runner, ScriptedModel,
-    Sequential, SessionKey, Source, Tool, ToolError, ToolErrors, ToolSpec, Toolset, agent_fn,
+    Chunk, Content, Error, ErrorKind, Event, FunctionCall, FunctionTool, LlmAgent, NewSession, Outcome, Part,
+    Response, Result, Role, RunConfig, RunLimits, Runner, ScriptedModel, Sequential, SessionKey, Source,
+    Tool, ToolError, ToolErrors, agent_fn,
 };
 
 use crate::support::{
@@ -438,34 +437,6 @@ fn an_output_schema_that_is_none_cannot_be_built() {
     let error = refused(LlmAgent::new("a").model(fine()).output_schema(json!({"type": 7})));
     assert_eq!(error.kind(), ErrorKind::Build);
     assert!(error.message().contains("output schema"), "{error}");
-}
-
-struct Locked(AuthConfig);
-
-impl Toolset for Locked {
-    fn name(&self) -> &str {
-        "locked"
-    }
-
-    fn tools<'a>(&'a self, _: &'a Run) -> BoxFuture<'a, Result<Vec<Arc<dyn Tool>>>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-
-    fn auth(&self) -> Option<&AuthConfig> {
-        Some(&self.0)
-    }
-}
-
-#[test]
-fn what_is_not_supported_yet_cannot_be_built() {
-    let auth = || AuthConfig { credential: "mail".into(), scheme: json!({}) };
-    let mut spec = ToolSpec::new("mail", "", json!({"type": "object"}));
-    spec.auth = Some(auth());
-    let mail = FunctionTool::raw(spec, |_, _| Box::pin(async { Ok(Value::Null.into()) }));
-    let agent = || LlmAgent::new("a").model(fine());
-    for agent in [agent().tool(mail), agent().toolset(Locked(auth()))] {
-        assert_eq!(refused(agent).kind(), ErrorKind::Unsupported);
-    }
 }
 
 #[test]

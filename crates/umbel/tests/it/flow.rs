@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use umbel::flow::{Draft, RequestProcessor, ResponseProcessor};
+use umbel::flow::{Answered, Draft, RequestProcessor, ResponseProcessor};
 use umbel::{
     BoxFuture, Capabilities, Chunk, Content, ErrorKind, Event, FunctionTool, GenerateConfig, Handler,
     InMemoryArtifacts, IncludeContents, LlmAgent, ModelRequest, Outcome, Part, PlanAndAct, Plugin, Response,
@@ -52,6 +52,7 @@ fn processors_have_names_and_an_order() {
             "instructions",
             "identity",
             "compaction",
+            "data_files",
             "contents",
             "planning",
             "code_execution",
@@ -115,14 +116,9 @@ impl ResponseProcessor for Shout {
         "shout"
     }
 
-    fn process<'a>(
-        &'a self,
-        _: &'a LlmAgent,
-        _: &'a Run,
-        response: &'a mut Response,
-    ) -> Work<'a, Result<()>> {
-        let text = response.content.as_ref().map(|content| content.text().to_uppercase()).unwrap_or_default();
-        *response = Response::text(text);
+    fn process<'a>(&'a self, answer: &'a mut Answered<'_>) -> Work<'a, Result<()>> {
+        let said = answer.response.content.as_ref().map(|content| content.text());
+        answer.response = Response::text(said.unwrap_or_default().to_uppercase());
         Work::done(Ok(()))
     }
 }

@@ -48,7 +48,7 @@ async fn credentials_reach_tools_by_way_of_the_store() {
     let mail = FunctionTool::with_context("mail", "", |cx, _: Value| {
         Box::pin(async move {
             let (services, key) = (cx.run().services(), cx.run().session_key());
-            let store = services.credentials.as_ref().ok_or_else(|| umbel::ToolError::new("no store"))?;
+            let store = services.credentials.store();
             Ok(store.load(key.app(), key.user(), "mail").await?.is_some())
         })
     });

@@ -14,7 +14,7 @@ use umbel::{
 use crate::support::{Death, Notes, Spy, call_with_id, calls, log, outcomes, read, stored};
 
 /// Makes an agent whose tools note what they do.
-type Make = fn(&Notes) -> Arc<dyn Agent>;
+pub(crate) type Make = fn(&Notes) -> Arc<dyn Agent>;
 
 /// A tool that notes each call, and under which key.
 pub(crate) fn notes_calls(name: &str, notes: &Notes) -> FunctionTool {
@@ -98,6 +98,8 @@ fn told(events: &[Arc<Event>]) -> Vec<String> {
                 Payload::Response(response) => {
                     format!("{} = {}", response.name, json!(response.response))
                 }
+                Payload::Code(code) => format!("{}: {}", event.author(), json!(code.code)),
+                Payload::CodeResult(result) => format!("code = {}", json!(result.output)),
                 _ => continue,
             });
         }
@@ -122,7 +124,7 @@ async fn inside(runner: &Runner, key: &SessionKey, events: &[Arc<Event>]) -> Vec
 
 /// Lets the process die at each write of a run, before it and behind it, and goes on in another one. What is in the log
 /// then is what a run gives that nobody disturbs, but for calls that were under way.
-async fn dies_everywhere(make: Make) -> usize {
+pub(crate) async fn dies_everywhere(make: Make) -> usize {
     let clean = Notes::default();
     let store = Spy::default();
     let (whole, key) =

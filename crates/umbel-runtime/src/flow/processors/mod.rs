@@ -1,18 +1,18 @@
 //! The steps that make a request, by name and in order.
 
+mod answers;
 mod basic;
+mod code_execution;
 mod compaction;
-mod confirmation;
 mod contents;
 mod instructions;
 mod output_schema;
-mod placed;
 mod planning;
 mod transfer;
 
 use std::sync::{Arc, LazyLock};
 
-use umbel_core::{ContentsView, Error, ErrorKind, Response, Result, Run, Work};
+use umbel_core::{Actions, ContentsView, Error, ErrorKind, Response, Result, Run, Work};
 
 use super::draft::Draft;
 use crate::agents::LlmAgent;
@@ -42,24 +42,31 @@ pub trait RequestProcessor: Send + Sync {
     }
 }
 
+/// A whole answer of a model, before anything is done with it: what response processors work on.
+#[derive(Debug)]
+pub struct Answered<'a> {
+    /// The agent.
+    pub agent: &'a LlmAgent,
+    /// The run, seen from the agent's place.
+    pub run: &'a Run,
+    /// What the model said.
+    pub response: Response,
+    /// What the event that says so does besides.
+    pub actions: Option<Box<Actions>>,
+}
+
 /// Looks at a whole answer before anything is done with it, and may change it.
 pub trait ResponseProcessor: Send + Sync {
     /// Its name in the list.
     fn name(&self) -> &str;
 
-    /// Works on the response.
-    fn process<'a>(
-        &'a self,
-        agent: &'a LlmAgent,
-        run: &'a Run,
-        response: &'a mut Response,
-    ) -> Work<'a, Result<()>>;
+    /// Works on the answer.
+    fn process<'a>(&'a self, answer: &'a mut Answered<'_>) -> Work<'a, Result<()>>;
 }
 
-/// The processors of an agent, in order. They can be replaced, removed, and others put between them.
 ///
-/// Requests: `basic`, `auth`, `confirmation`, `instructions`, `identity`, `compaction`, `contents`, `planning`,
-/// `code_execution`, `output_schema`, `transfer`, `display_names`. Responses: `planning`, `code_execution`.
+/// Requests: `basic`, `auth`, `confirmation`, `instructions`, `identity`, `compaction`, `data_files`, `contents`,
+/// `planning`, `code_execution`, `output_schema`, `transfer`, `display_names`. Responses: `planning`, `code_execution`.
 /// After the last of them the agent's tools are declared.
 #[derive(Clone)]
 pub struct Processors {
@@ -72,19 +79,20 @@ impl Default for Processors {
         static DEFAULT: LazyLock<Processors> = LazyLock::new(|| Processors {
             request: Arc::new(vec![
                 Arc::new(basic::Basic),
-                Arc::new(placed::Auth),
-                Arc::new(confirmation::Confirmations),
+                Arc::new(answers::AUTH),
+                Arc::new(answers::CONFIRMATION),
                 Arc::new(instructions::Instructions),
                 Arc::new(instructions::Identity),
                 Arc::new(compaction::Compaction),
+                Arc::new(code_execution::DataFiles),
                 Arc::new(contents::Contents),
                 Arc::new(planning::Planning),
-                Arc::new(placed::CodeExecution),
+                Arc::new(code_execution::CodeExecution),
                 Arc::new(output_schema::OutputSchemaNote),
                 Arc::new(transfer::Transfers),
                 Arc::new(contents::DisplayNames),
             ]),
-            response: Arc::new(vec![Arc::new(planning::Planning), Arc::new(placed::CodeExecution)]),
+            response: Arc::new(vec![Arc::new(planning::Planning), Arc::new(code_execution::CodeExecution)]),
         });
         DEFAULT.clone()
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use umbel_core::{Content, ContentsView, Response, Result, Run, Work};
+use umbel_core::{Content, ContentsView, Result, Work};
 
-use super::{RequestProcessor, ResponseProcessor};
+use super::{Answered, RequestProcessor, ResponseProcessor};
 use crate::agents::LlmAgent;
 use crate::flow::Draft;
 
@@ -40,16 +40,11 @@ impl ResponseProcessor for Planning {
         "planning"
     }
 
-    fn process<'a>(
-        &'a self,
-        agent: &'a LlmAgent,
-        _run: &'a Run,
-        response: &'a mut Response,
-    ) -> Work<'a, Result<()>> {
-        if let (Some(planner), Some(content)) = (&agent.planner, &response.content)
+    fn process<'a>(&'a self, answer: &'a mut Answered<'_>) -> Work<'a, Result<()>> {
+        if let (Some(planner), Some(content)) = (&answer.agent.planner, &answer.response.content)
             && let Some(parts) = planner.rewrite(&content.parts)
         {
-            response.content = Some(Arc::new(Content { role: content.role.clone(), parts }));
+            answer.response.content = Some(Arc::new(Content { role: content.role.clone(), parts }));
         }
         Work::done(Ok(()))
     }

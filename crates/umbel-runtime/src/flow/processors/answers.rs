@@ -9,15 +9,26 @@ use umbel_core::{
 };
 
 use super::RequestProcessor;
-use crate::contents::visible::REQUEST_CONFIRMATION;
-use crate::flow::Draft;
-use crate::flow::function_calls::{self, Again, Batch, CONFIRM_LAYER};
+use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL};
+use crate::flow::function_calls::{self, Again, Batch, CONFIRM_LAYER, calls_of};
+use crate::flow::questions::emit_with_questions;
+use crate::flow::{Draft, code};
 
-pub(super) struct Confirmations;
+/// Takes in answers to one kind of questions.
+pub(super) struct Answers {
+    name: &'static str,
+    /// The name of the call that asks.
+    asks: &'static str,
+}
 
-impl RequestProcessor for Confirmations {
+/// Answers to questions for credentials: the calls that wait for one are made with it.
+pub(super) const AUTH: Answers = Answers { name: "auth", asks: REQUEST_CREDENTIAL };
+/// Answers to all other questions.
+pub(super) const CONFIRMATION: Answers = Answers { name: "confirmation", asks: REQUEST_CONFIRMATION };
+
+impl RequestProcessor for Answers {
     fn name(&self) -> &str {
-        "confirmation"
+        self.name
     }
 
     fn acts(&self) -> bool {
@@ -30,21 +41,21 @@ impl RequestProcessor for Confirmations {
             return Work::done(Ok(()));
         }
         let events = draft.run.events();
-        match given(&events) {
+        match given(&events, self.asks) {
             None => Work::done(Ok(())),
             Some(given) => Work::later(take_in(draft, events, given)),
         }
     }
 }
 
-/// Which questions the last message of the user answers, and where that message stands.
-fn given(events: &List<Arc<Event>>) -> Option<Given> {
+/// Which questions of that kind the last message of the user answers, and where that message stands.
+fn given(events: &List<Arc<Event>>, asks: &str) -> Option<Given> {
     let back = events.iter().rev().position(|event| event.is_user())?;
     let at = events.len() - 1 - back;
     let (mut questions, mut others) = (BTreeSet::new(), false);
     for response in events.get(at)?.responses() {
         match &response.id {
-            Some(id) if response.name == REQUEST_CONFIRMATION => _ = questions.insert(id.clone()),
+            Some(id) if response.name == asks => _ = questions.insert(id.clone()),
             _ => others = true,
         }
     }
@@ -82,15 +93,19 @@ async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) 
     Ok(())
 }
 
-/// Makes calls that were answered.
-async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
+/// Makes calls before the model is asked.
+pub(super) async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
     let layers = &draft.team.place(draft.run.node_id())?.onion.wrap_tool;
-    let mut made = function_calls::execute(draft.run, layers, &draft.tools, batch).await?;
+    let tools = code::tools_of(draft.agent, batch).unwrap_or(&draft.tools);
+    let mut made = function_calls::execute(draft.run, layers, tools, batch).await?;
+    if batch.is_code {
+        code::as_result(draft.agent, draft.run, &mut made);
+    }
     let Some(event) = &mut made.event else { return Ok(()) };
     function_calls::mark_direct(&draft.tools, batch, event);
     let transfer = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone());
     // A call may ask again.
-    if let Some(last) = function_calls::emit_with_questions(draft.run, made).await? {
+    if let Some(last) = emit_with_questions(draft.run, made).await? {
         draft.emitted(last);
     }
     if let Some(name) = transfer {
@@ -145,7 +160,7 @@ fn waits_on(draft: &Draft<'_>, batch: &Batch) -> bool {
 fn is_used(events: &List<Arc<Event>>, at: usize, asked: &Interrupt) -> bool {
     let Some(call) = &asked.address.call else { return true };
     let mut since = events.iter_from(at + 1).filter(|event| asked.address.is_of(&event.source));
-    since.any(|event| event.responses().any(|response| response.id.as_ref() == Some(call)))
+    since.any(|event| event.answered().any(|answered| answered == call))
 }
 
 /// The calls that were answered, with those that waited with them: a batch for each event by which a model asked.
@@ -234,10 +249,9 @@ fn check(
         return Err(refused("the question shows a call without an id".to_owned()));
     }
     let made = events.iter().rev().find_map(|event| {
-        let call =
-            event.calls().find(|call| call.id.as_ref() == Some(id) && call.name != REQUEST_CONFIRMATION)?;
+        let call = calls_of(event).find(|call| call.id.as_ref() == Some(id) && !asks(call))?;
         let same = asked.address.event.as_ref().is_none_or(|asking| *asking == event.id);
-        same.then(|| (event.clone(), call.clone()))
+        same.then(|| (event.clone(), call))
     });
     let Some((event, made)) = made else {
         return Err(refused(format!("the question is about call `{id}`, which was never made")));
@@ -248,8 +262,9 @@ fn check(
     let Some(shown) = asked.call.as_ref().filter(|_| asked.address.inner.is_none()) else {
         return Ok(Some((event, made)));
     };
-    let tool = draft
-        .tool(&shown.name)
+    let code = code::tools_of(draft.agent, &Batch::of_event(&event));
+    let tool = code
+        .map_or_else(|| draft.tool(&shown.name), |tools| tools.get(&shown.name))
         .ok_or_else(|| refused(format!("there is no tool `{}` any more", shown.name)))?;
     let empty = Arc::new(Object::new());
     let args = |call: &FunctionCall| call.args.clone().unwrap_or_else(|| empty.clone());
@@ -265,6 +280,11 @@ fn check(
         return Err(refused(format!("the question shows call `{id}` otherwise than it was made")));
     }
     Ok(Some((event, made)))
+}
+
+/// Whether a call is a question to people.
+fn asks(call: &FunctionCall) -> bool {
+    [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&call.name.as_str())
 }
 
 /// Whether the tool itself asked for a confirmation of this call.

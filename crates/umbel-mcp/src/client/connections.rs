@@ -1,0 +1,202 @@
+//! The connections of a toolset: opened when they are needed, opened again when they broke, closed when nobody uses them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use http::HeaderValue;
+use rmcp::model::{ClientRequest, ServerResult};
+use smol_str::SmolStr;
+use tokio::time::{Instant, sleep};
+use umbel_core::{Error, ErrorKind, Grant, Result, Tool};
+
+use super::attend::Attendant;
+use super::http::Bearer;
+use super::link::{Failure, Link};
+use super::toolset::Options;
+
+/// How long is waited before it is tried again to connect. After the last time nothing is tried for a while.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
+/// How long nothing is tried after connecting failed the first time; each time twice as long.
+const REST: Duration = Duration::from_secs(2);
+/// How long nothing is tried at most.
+const LONGEST_REST: Duration = Duration::from_secs(60);
+/// How many users have a connection at hand at most. Connections that nobody uses go first.
+const USERS: usize = 1_000;
+
+/// Whose connection it is: app and user. All share one if nobody has one of their own.
+pub(crate) type Who = Option<[SmolStr; 2]>;
+
+/// The connections of a toolset.
+pub(crate) struct Connections {
+    slots: Mutex<HashMap<Who, Arc<Slot>>>,
+}
+
+impl Connections {
+    pub(crate) fn new() -> Self {
+        Self { slots: Mutex::default() }
+    }
+
+    /// The place of a connection, be it open or not.
+    pub(crate) fn slot(&self, who: Who) -> Arc<Slot> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.len() >= USERS && !slots.contains_key(&who) {
+            slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.is_open());
+        }
+        slots.entry(who).or_default().clone()
+    }
+
+    /// Closes all.
+    pub(crate) async fn close(&self) {
+        let slots = std::mem::take(&mut *self.slots.lock().unwrap_or_else(PoisonError::into_inner));
+        for slot in slots.into_values() {
+            if let Some(link) = slot.state.lock().await.link.take() {
+                link.close();
+            }
+        }
+    }
+}
+
+/// The place of a connection.
+#[derive(Default)]
+pub(crate) struct Slot {
+    /// Locked while a connection is opened, so that there is one.
+    state: tokio::sync::Mutex<State>,
+    bearer: Bearer,
+    /// Held by the one that calls, where calls are made one after the other.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+    tools: Mutex<Option<Kept>>,
+}
+
+#[derive(Default)]
+struct State {
+    link: Option<Arc<Link>>,
+    failures: u32,
+    /// Nothing is tried before, and why.
+    rest: Option<(Instant, String)>,
+}
+
+/// Tools that were listed over a connection.
+struct Kept {
+    link: Weak<Link>,
+    since: Instant,
+    tools: Vec<Arc<dyn Tool>>,
+}
+
+impl Slot {
+    /// Sets what goes along with requests from now on.
+    pub(crate) fn authorise(&self, grant: Option<&Grant>) -> Result<()> {
+        let Some(grant) = grant else { return Ok(()) };
+        let refuse = |why: &str| Error::new(ErrorKind::Build, why.to_owned());
+        let http =
+            grant.http().ok_or_else(|| refuse("that credential does not go along with HTTP requests"))?;
+        let mut value = HeaderValue::from_str(http.expose())
+            .map_err(|_| refuse("the credential has characters that headers cannot have"))?;
+        value.set_sensitive(true);
+        self.bearer.set(http.place, &http.name, value)
+    }
+
+    fn is_open(&self) -> bool {
+        // Whoever has it opens it.
+        self.state.try_lock().map_or(true, |state| state.link.is_some())
+    }
+
+    /// The connection, opened if it is not open.
+    pub(crate) async fn link(self: &Arc<Self>, options: &Options) -> Result<Arc<Link>, Failure> {
+        let mut state = self.state.lock().await;
+        if let Some(link) = state.link.as_ref().filter(|link| !link.is_closed()) {
+            return Ok(link.clone());
+        }
+        state.link = None;
+        if let Some((until, why)) = state.rest.as_ref().filter(|(until, _)| *until > Instant::now()) {
+            let seconds = until.duration_since(Instant::now()).as_secs() + 1;
+            return Err(Failure::Unreachable(format!("{why}; it is tried again in {seconds} s")));
+        }
+        match self.open(options).await {
+            Ok(link) => {
+                *state = State { link: Some(link.clone()), ..State::default() };
+                self.watch(&link, options.limits.idle);
+                Ok(link)
+            }
+            Err(failure) => {
+                if let Failure::Unreachable(why) = &failure {
+                    let rest = REST.saturating_mul(1 << state.failures.min(5)).min(LONGEST_REST);
+                    state.failures += 1;
+                    state.rest = Some((Instant::now() + rest, why.clone()));
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    async fn open(&self, options: &Options) -> Result<Arc<Link>, Failure> {
+        let mut pauses = PAUSES.iter();
+        loop {
+            let Options { name, place, limits, grants, protocol, .. } = options;
+            match Link::open(name, place, limits, grants, *protocol, &self.bearer).await {
+                Ok(link) => return Ok(Arc::new(link)),
+                Err(Failure::Ended(why)) => match pauses.next() {
+                    Some(pause) => sleep(*pause).await,
+                    None => return Err(Failure::Unreachable(why)),
+                },
+                Err(Failure::Late(limit)) => {
+                    let why = format!("it did not answer within {} s", limit.as_secs_f64());
+                    return Err(Failure::Unreachable(why));
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// Closes a connection once nobody has used it for a while.
+    fn watch(self: &Arc<Self>, link: &Arc<Link>, idle: Duration) {
+        let (slot, link) = (Arc::downgrade(self), Arc::downgrade(link));
+        tokio::spawn(async move {
+            loop {
+                let Some(rest) = link.upgrade().map(|link| idle.saturating_sub(link.idle())) else { return };
+                if rest.is_zero() {
+                    break;
+                }
+                sleep(rest.max(Duration::from_millis(10))).await;
+            }
+            let Some(slot) = slot.upgrade() else { return };
+            let mut state = slot.state.lock().await;
+            let is_same =
+                state.link.as_ref().is_some_and(|open| std::ptr::eq(Arc::as_ptr(open), link.as_ptr()));
+            if is_same {
+                state.link = None;
+            }
+        });
+    }
+
+    /// Asks the server.
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        options: &Options,
+        request: ClientRequest,
+        attendant: &Attendant<'_>,
+    ) -> Result<ServerResult, Failure> {
+        let link = self.link(options).await?;
+        link.ask(request, attendant, options.limits.answer, options.limits.call).await
+    }
+
+    /// The tools that were listed over this connection, if they still count.
+    pub(crate) fn tools(&self, link: &Arc<Link>, limit: Duration) -> Option<Vec<Arc<dyn Tool>>> {
+        let mut tools = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_fresh = |kept: &mut Kept| {
+            std::ptr::eq(kept.link.as_ptr(), Arc::as_ptr(link))
+                && kept.since.elapsed() < limit
+                && !link.take_changed()
+        };
+        // What does not count any more never counts again, even if no list takes its place.
+        let kept = tools.take_if(|kept| !is_fresh(kept));
+        drop(kept);
+        tools.as_ref().map(|kept| kept.tools.clone())
+    }
+
+    /// Keeps tools that were listed over a connection.
+    pub(crate) fn keep(&self, link: &Arc<Link>, tools: &[Arc<dyn Tool>]) {
+        let kept = Kept { link: Arc::downgrade(link), since: Instant::now(), tools: tools.to_vec() };
+        *self.tools.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+    }
+}

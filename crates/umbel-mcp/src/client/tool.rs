@@ -1,0 +1,127 @@
+//! A tool of an MCP server.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures::{StreamExt, TryFutureExt};
+use jsonschema::{PatternOptions, Validator};
+use rmcp::model::{CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ServerResult};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use umbel_core::{
+    BoxFuture, Confirm, Error, ErrorKind, Object, Result, Tool, ToolContext, ToolError, ToolItem, ToolOutput,
+    ToolSpec, ToolValue,
+};
+
+use super::asking::{Asked, Asking};
+use super::listed::{Listed, is_recursive, unfolded};
+use super::result;
+use super::toolset::Inner;
+
+/// How much news of a call may wait to be shown.
+const NEWS: usize = 16;
+/// How big a schema of results may be to be held against them.
+const OUTPUT: u64 = 5_000;
+
+/// A tool of an MCP server.
+pub(crate) struct McpTool {
+    spec: ToolSpec,
+    work: Arc<Work>,
+}
+
+/// What a call needs.
+struct Work {
+    inner: Arc<Inner>,
+    listed: Listed,
+    is_safe_twice: bool,
+    output: OnceLock<Option<Validator>>,
+}
+
+impl McpTool {
+    pub(crate) fn new(inner: Arc<Inner>, listed: Listed, confirm: Confirm) -> Self {
+        let tool = &listed.tool;
+        let description = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
+        let schema = Value::Object((*tool.input_schema).clone());
+        let mut spec = ToolSpec::new(listed.name.clone(), description, schema);
+        let hints = tool.annotations.clone().filter(|_| inner.options.trust_hints).unwrap_or_default();
+        spec.read_only = hints.read_only_hint == Some(true);
+        spec.idempotent = hints.is_idempotent();
+        spec.confirm = confirm;
+        // The limits of the server come first, and say more.
+        spec.timeout = Some(inner.options.limits.call + Duration::from_secs(5));
+        let is_safe_twice = spec.read_only || spec.idempotent;
+        let work = Work { inner, listed, is_safe_twice, output: OnceLock::new() };
+        Self { spec, work: Arc::new(work) }
+    }
+}
+
+impl Tool for McpTool {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn call<'a>(
+        &'a self,
+        cx: &'a ToolContext,
+        args: Arc<Object>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        let (news, mut coming) = mpsc::channel(NEWS);
+        let (work, cx) = (self.work.clone(), cx.clone());
+        let done = async move { work.call(&cx, &args, news).await };
+        let done = futures::stream::once(done.map_ok(ToolItem::Done).map_err(ToolError::from));
+        let news = futures::stream::poll_fn(move |task| coming.poll_recv(task));
+        let items = futures::stream::select(news.map(|news| Ok(ToolItem::Progress(news))), done);
+        Box::pin(std::future::ready(Ok(ToolOutput::Stream(Box::pin(items)))))
+    }
+}
+
+impl Work {
+    async fn call(&self, cx: &ToolContext, args: &Object, news: mpsc::Sender<Value>) -> Result<ToolValue> {
+        let name = self.listed.tool.name.clone();
+        let mut asking = Asking::new(&self.inner, cx, self.is_safe_twice);
+        asking.news = Some(news);
+        let request = |more: &Asked| {
+            let mut params = CallToolRequestParams::new(name.clone()).with_arguments(args.clone());
+            params.input_responses.clone_from(&more.responses);
+            params.request_state.clone_from(&more.state);
+            ClientRequest::CallToolRequest(CallToolRequest::new(params))
+        };
+        match asking.ask(request).await? {
+            ServerResult::CallToolResult(result) => self.value(result),
+            _ => {
+                let server = &self.inner.options.name;
+                let message = format!("what the MCP server `{server}` answers is no result of a tool");
+                Err(Error::new(ErrorKind::Tool, message))
+            }
+        }
+    }
+
+    /// The result, if it is what the server said it would be.
+    fn value(&self, result: CallToolResult) -> Result<ToolValue> {
+        let options = &self.inner.options;
+        if result.is_error != Some(true)
+            && let Some(validator) = self.output.get_or_init(|| validator(&self.listed))
+        {
+            let found = result.structured_content.as_ref().unwrap_or(&Value::Null);
+            if let Err(error) = validator.validate(found) {
+                let place = error.instance_path().to_string();
+                let message = format!(
+                    "the MCP server `{}` gave a result that does not fit its own schema (at `{place}`)",
+                    options.name
+                );
+                return Err(Error::new(ErrorKind::Tool, message));
+            }
+        }
+        Ok(result::value(&options.name, result, options.limits.result_bytes))
+    }
+}
+
+/// What holds results against the schema that the server gave for them. Not for schemas that could take for ever: those
+/// that refer to themselves, or are too big.
+fn validator(listed: &Listed) -> Option<Validator> {
+    let schema = Value::Object((**listed.tool.output_schema.as_ref()?).clone());
+    if is_recursive(&schema) || unfolded(&schema).is_none_or(|size| size > OUTPUT) {
+        return None;
+    }
+    jsonschema::options().with_pattern_options(PatternOptions::regex()).build(&schema).ok()
+}

@@ -1,0 +1,562 @@
+//! An MCP server as a toolset.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rmcp::model::{
+    ClientRequest, ListToolsRequest, PaginatedRequestParams, ServerResult, Tool as McpDefinition,
+};
+use serde_json::json;
+use smol_str::SmolStr;
+use tokio::io::DuplexStream;
+use umbel_core::{AuthConfig, BoxFuture, Confirm, Error, ErrorKind, Question, Result, Run, Tool, Toolset};
+
+use super::attend::Attendant;
+use super::connections::{Connections, Slot};
+use super::handler::Grants;
+use super::http::Http;
+use super::link::Failure;
+use super::listed::{Listed, look_at};
+use super::oauth::McpOAuth;
+use super::pins::{InMemoryPins, Pinned, Pins};
+use super::resources;
+use super::sampling::Sampling;
+use super::stdio::Stdio;
+use super::tool::McpTool;
+
+/// How much an MCP server may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct McpLimits {
+    /// For beginning a connection; 30 s.
+    pub connect: Duration,
+    /// For an answer without a sign of life; 60 s. Each news about a call gives it as much time again.
+    pub answer: Duration,
+    /// For an answer, whatever the signs of life; 10 minutes.
+    pub call: Duration,
+    /// How long a connection is kept that nobody uses; 5 minutes.
+    pub idle: Duration,
+    /// How long a list of tools counts if the server does not say that it changed; 5 minutes.
+    pub list: Duration,
+    /// Bytes of one message; 4 MiB. A server that sends more is disconnected before it is read.
+    pub message_bytes: usize,
+    /// Bytes of text in a result; 256 KiB. The rest is left out, and the model is told.
+    pub result_bytes: usize,
+    /// Tools of one server; 256.
+    pub tools: usize,
+    /// Pages of one list; 64.
+    pub pages: usize,
+}
+
+impl Default for McpLimits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(30),
+            answer: Duration::from_secs(60),
+            call: Duration::from_secs(600),
+            idle: Duration::from_secs(300),
+            list: Duration::from_secs(300),
+            message_bytes: 4 << 20,
+            result_bytes: 256 << 10,
+            tools: 256,
+            pages: 64,
+        }
+    }
+}
+
+/// How a connection begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// As the newest version has it, and with a handshake where a server does not know that.
+    #[default]
+    Newest,
+    /// With a handshake, as all versions before 2026-07-28 have it.
+    Handshake,
+}
+
+/// What is done about tools that nobody agreed to yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Approval {
+    /// They are used, and pinned as they are.
+    Trust,
+    /// A person is asked: the run ends with a question that shows them.
+    Ask,
+    /// They are left out.
+    Refuse,
+}
+
+/// Where a server is.
+#[derive(Clone)]
+pub(crate) enum Place {
+    Stdio(Stdio),
+    Http(Http),
+    Pipe(Arc<dyn Fn() -> Result<DuplexStream> + Send + Sync>),
+}
+
+/// A server in this process: what connects to it.
+#[derive(Clone)]
+pub struct Pipe(Arc<dyn Fn() -> Result<DuplexStream> + Send + Sync>);
+
+impl Pipe {
+    /// `connect` gives one end of a pipe for each connection. Whoever has the other end is the server.
+    pub fn new(connect: impl Fn() -> Result<DuplexStream> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(connect))
+    }
+}
+
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pipe(…)")
+    }
+}
+
+/// Where an MCP server is: [`Stdio`], [`Http`] or [`Pipe`].
+#[derive(Clone)]
+pub struct McpServer(pub(crate) Place);
+
+impl fmt::Debug for McpServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Place::Stdio(stdio) => stdio.fmt(f),
+            Place::Http(http) => http.fmt(f),
+            Place::Pipe(_) => f.write_str("Pipe(…)"),
+        }
+    }
+}
+
+impl From<Stdio> for McpServer {
+    fn from(stdio: Stdio) -> Self {
+        Self(Place::Stdio(stdio))
+    }
+}
+
+impl From<Http> for McpServer {
+    fn from(http: Http) -> Self {
+        Self(Place::Http(http))
+    }
+}
+
+impl From<Pipe> for McpServer {
+    fn from(pipe: Pipe) -> Self {
+        Self(Place::Pipe(pipe.0))
+    }
+}
+
+/// What a toolset was told.
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub(crate) name: SmolStr,
+    pub(crate) place: Place,
+    pub(crate) prefix: SmolStr,
+    filter: Option<Arc<dyn Fn(&str) -> bool + Send + Sync>>,
+    pub(crate) limits: McpLimits,
+    pub(crate) grants: Grants,
+    pub(crate) sampling: Option<Sampling>,
+    pub(crate) protocol: Protocol,
+    pub(crate) auth: Option<AuthConfig>,
+    oauth: Option<Arc<McpOAuth>>,
+    pub(crate) one_at_a_time: bool,
+    pub(crate) trust_hints: bool,
+    confirm: Confirm,
+    confirm_destructive: bool,
+    resources: bool,
+    instructions: bool,
+    optional: bool,
+    pins: Arc<dyn Pins>,
+    first: Approval,
+    change: Approval,
+}
+
+/// What a toolset and its tools share.
+pub(crate) struct Inner {
+    pub(crate) options: Options,
+    pub(crate) connections: Connections,
+    /// One at a time looks at what is pinned.
+    pinning: tokio::sync::Mutex<()>,
+    /// What the server tells models, if that was asked for and agreed to.
+    instruction: Mutex<Option<Arc<str>>>,
+}
+
+/// The tools of an MCP server, for an agent.
+///
+/// It connects when it is first needed. All agents and runs share a connection, but for servers that want a credential of
+/// each user: then each user has one.
+///
+/// ```
+/// use umbel_mcp::client::{Approval, FilePins, Http, McpToolset};
+///
+/// let tools = McpToolset::new("docs", Http::new("https://docs.example.org/mcp"))
+///     .prefix("docs_")
+///     .only(["search", "read"])
+///     .pins(FilePins::new("mcp-pins.json"))
+///     .changes(Approval::Refuse);
+/// ```
+#[derive(Clone)]
+pub struct McpToolset {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl McpToolset {
+    /// A server under a name that people know it by. What is pinned is kept under that name.
+    pub fn new(name: impl Into<SmolStr>, server: impl Into<McpServer>) -> Self {
+        let grants = Grants { elicitation: true, ..Grants::default() };
+        let options = Options {
+            name: name.into(),
+            place: server.into().0,
+            prefix: SmolStr::default(),
+            filter: None,
+            limits: McpLimits::default(),
+            grants,
+            sampling: None,
+            protocol: Protocol::default(),
+            auth: None,
+            oauth: None,
+            one_at_a_time: false,
+            trust_hints: false,
+            confirm: Confirm::Never,
+            confirm_destructive: false,
+            resources: false,
+            instructions: false,
+            optional: false,
+            pins: Arc::new(InMemoryPins::new()),
+            first: Approval::Trust,
+            change: Approval::Ask,
+        };
+        Self { inner: Arc::new(Inner::new(options)) }
+    }
+
+    /// Changes what it was told. One that is in use already stays as it is, and this is another.
+    fn change(self, change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = self.inner.options.clone();
+        change(&mut options);
+        Self { inner: Arc::new(Inner::new(options)) }
+    }
+
+    /// Only the tools of these names, as the server names them.
+    pub fn only<T: Into<String>>(self, names: impl IntoIterator<Item = T>) -> Self {
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        self.filter(move |name| names.iter().any(|known| known == name))
+    }
+
+    /// Only the tools whose names, as the server has them, this says yes to.
+    pub fn filter(self, filter: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        self.change(|options| options.filter = Some(Arc::new(filter)))
+    }
+
+    /// What stands before the names of all tools, such as `docs_`.
+    pub fn prefix(self, prefix: impl Into<SmolStr>) -> Self {
+        self.change(|options| options.prefix = prefix.into())
+    }
+
+    /// How much the server may take.
+    pub fn limits(self, limits: McpLimits) -> Self {
+        self.change(|options| options.limits = limits)
+    }
+
+    /// How a connection begins.
+    pub fn protocol(self, protocol: Protocol) -> Self {
+        self.change(|options| options.protocol = protocol)
+    }
+
+    /// The credential that the server wants. Each user has one, and a connection; one that the program has is for all.
+    pub fn auth(self, auth: AuthConfig) -> Self {
+        self.change(|options| options.auth = Some(auth))
+    }
+
+    /// Signs each user in where the server says. The credential has the name of the toolset.
+    pub fn oauth(self, oauth: McpOAuth) -> Self {
+        let oauth = Arc::new(oauth);
+        self.change(|options| {
+            let (credential, method) = (options.name.clone(), oauth.clone());
+            options.auth = Some(AuthConfig { credential, method });
+            options.oauth = Some(oauth);
+        })
+    }
+
+    /// Believes what the server says about its tools: that they change nothing, or can be called twice. Calls of such tools
+    /// are made again when a connection breaks or a run was cut short.
+    pub fn trust_hints(self) -> Self {
+        self.change(|options| options.trust_hints = true)
+    }
+
+    /// Whether a person must agree before each call.
+    pub fn confirm(self, confirm: Confirm) -> Self {
+        self.change(|options| options.confirm = confirm)
+    }
+
+    /// A person must agree before each call of a tool, unless the server says that it changes nothing or destroys nothing.
+    /// Use this only with servers that say the truth.
+    pub fn confirm_destructive(self) -> Self {
+        self.change(|options| options.confirm_destructive = true)
+    }
+
+    /// Calls one tool after the other, over each connection. Servers that ask people something need this where a
+    /// connection does not tell for which call they ask: over standard input and output.
+    pub fn one_at_a_time(self) -> Self {
+        self.change(|options| options.one_at_a_time = true)
+    }
+
+    /// Whether the server may ask people something; it may. The run then ends with its question.
+    pub fn elicitation(self, allowed: bool) -> Self {
+        self.change(|options| options.grants.elicitation = allowed)
+    }
+
+    /// Lends the server a model. It has none otherwise.
+    pub fn sampling(self, sampling: Sampling) -> Self {
+        self.change(|options| {
+            options.grants.sampling = true;
+            options.sampling = Some(sampling);
+        })
+    }
+
+    /// A folder that the server is told of, as a `file://` address.
+    pub fn root(self, uri: impl Into<String>, name: Option<&str>) -> Self {
+        let root = (uri.into(), name.map(str::to_owned));
+        self.change(|options| options.grants.roots.push(root))
+    }
+
+    /// Two more tools, `list_resources` and `read_resource`, by which a model looks at what the server has.
+    pub fn resources(self) -> Self {
+        self.change(|options| options.resources = true)
+    }
+
+    /// Tells models what the server wants them told. It is pinned like the tools.
+    pub fn instructions(self) -> Self {
+        self.change(|options| options.instructions = true)
+    }
+
+    /// The agent works without the tools if the server cannot be reached. Otherwise the run fails.
+    pub fn optional(self) -> Self {
+        self.change(|options| options.optional = true)
+    }
+
+    /// Keeps what was agreed to, so that it outlives the process.
+    pub fn pins(self, pins: impl Pins + 'static) -> Self {
+        self.change(|options| options.pins = Arc::new(pins))
+    }
+
+    /// What is done with the tools of a server that was never seen before; they are trusted unless said otherwise.
+    pub fn first_use(self, approval: Approval) -> Self {
+        self.change(|options| options.first = approval)
+    }
+
+    /// What is done with tools that are new, or that the server speaks of in other words than before; a person is asked
+    /// unless said otherwise.
+    pub fn changes(self, approval: Approval) -> Self {
+        self.change(|options| options.change = approval)
+    }
+
+    /// Ends all connections. The next call connects again.
+    pub async fn close(&self) {
+        self.inner.connections.close().await;
+    }
+}
+
+impl Toolset for McpToolset {
+    fn name(&self) -> &str {
+        &self.inner.options.name
+    }
+
+    fn tools<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<Arc<dyn Tool>>>> {
+        Box::pin(self.inner.tools(run))
+    }
+
+    fn instruction(&self) -> Option<Arc<str>> {
+        self.inner.instruction.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn auth(&self) -> Option<&AuthConfig> {
+        self.inner.options.auth.as_ref()
+    }
+}
+
+impl fmt::Debug for McpToolset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "McpToolset({})", self.inner.options.name)
+    }
+}
+
+impl Inner {
+    fn new(options: Options) -> Self {
+        let connections = Connections::new();
+        Self { options, connections, pinning: tokio::sync::Mutex::default(), instruction: Mutex::default() }
+    }
+
+    async fn tools(self: &Arc<Self>, run: &Run) -> Result<Vec<Arc<dyn Tool>>> {
+        match self.find_tools(run).await {
+            Err(error) if self.options.optional && !error.is_control() => {
+                let server = self.options.name.as_str();
+                tracing::warn!(target: "umbel::mcp", server, "the agent works without its tools: {error}");
+                Ok(Vec::new())
+            }
+            found => found,
+        }
+    }
+
+    async fn find_tools(self: &Arc<Self>, run: &Run) -> Result<Vec<Arc<dyn Tool>>> {
+        let grant = match &self.options.auth {
+            Some(auth) => Some((auth, run.credential(auth).await?)),
+            None => None,
+        };
+        let slot = self.slot(run, grant.as_ref().map(|(_, grant)| grant))?;
+        match self.ready(run, &slot).await {
+            Err(Failure::Stranger(said)) if grant.is_some() => self.note(&said),
+            done => return done.map_err(|failure| failure.into_error(&self.options.name)),
+        }
+        if let Some((auth, refused)) = grant {
+            slot.authorise(Some(&run.credential_refused(auth, &refused).await?))?;
+        }
+        self.ready(run, &slot).await.map_err(|failure| failure.into_error(&self.options.name))
+    }
+
+    /// Notes what the server said when it did not know somebody.
+    pub(crate) fn note(&self, said: &str) {
+        if let Some(oauth) = &self.options.oauth {
+            oauth.note(said);
+        }
+    }
+
+    /// The tools of a connection, listed anew if they changed.
+    async fn ready(self: &Arc<Self>, run: &Run, slot: &Arc<Slot>) -> Result<Vec<Arc<dyn Tool>>, Failure> {
+        let link = slot.link(&self.options).await?;
+        if let Some(tools) = slot.tools(&link, self.options.limits.list) {
+            return Ok(tools);
+        }
+        // Whatever changes from here on is seen the next time.
+        link.take_changed();
+        let mut listed = self.list(slot).await?;
+        let says =
+            link.info().and_then(|info| info.instructions.clone()).filter(|_| self.options.instructions);
+        listed.extend(says.map(|text| words(&text)));
+        let agreed = self.agreed(run, listed).await?;
+        let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
+        let mut instruction = None;
+        for listed in agreed {
+            match listed.tool.description.as_deref().filter(|_| listed.name == WORDS) {
+                Some(text) => instruction = Some(Arc::from(text)),
+                None => tools.push(Arc::new(self.tool(listed))),
+            }
+        }
+        *self.instruction.lock().unwrap_or_else(PoisonError::into_inner) = instruction;
+        if self.options.resources {
+            tools.extend(resources::tools(self));
+        }
+        slot.keep(&link, &tools);
+        Ok(tools)
+    }
+
+    /// All tools of the server that were asked for, page by page.
+    async fn list(&self, slot: &Arc<Slot>) -> Result<Vec<Listed>, Failure> {
+        let Options { name, limits, prefix, filter, .. } = &self.options;
+        let (mut tools, mut cursor) = (Vec::<McpDefinition>::new(), None);
+        for _ in 0..limits.pages.max(1) {
+            let mut request = ListToolsRequest::default();
+            request.params = Some(PaginatedRequestParams::default().with_cursor(cursor.clone()));
+            let request = ClientRequest::ListToolsRequest(request);
+            let attendant = Attendant::new(name, &self.options.grants);
+            let answer = slot.ask(&self.options, request, &attendant).await?;
+            let ServerResult::ListToolsResult(page) = answer else {
+                return Err(Failure::Ended("what it answers is no list of tools".to_owned()));
+            };
+            tools.extend(page.tools);
+            let is_enough = tools.len() > limits.tools;
+            match page.next_cursor.filter(|next| !is_enough && cursor.as_ref() != Some(next)) {
+                Some(next) => cursor = Some(next),
+                None => break,
+            }
+        }
+        if tools.len() > limits.tools {
+            let server = name.as_str();
+            tracing::warn!(target: "umbel::mcp", server, "it has more than {} tools: the rest is left out", limits.tools);
+            tools.truncate(limits.tools);
+        }
+        tools.retain(|tool| filter.as_ref().is_none_or(|filter| filter(&tool.name)));
+        Ok(look_at(name, prefix, tools))
+    }
+
+    /// Those of the tools that were agreed to, word for word.
+    async fn agreed(&self, run: &Run, listed: Vec<Listed>) -> Result<Vec<Listed>> {
+        let Options { name, pins, first, change, .. } = &self.options;
+        let _turn = self.pinning.lock().await;
+        let known = pins.load(name).await?;
+        let approval = if known.is_some() { *change } else { *first };
+        let is_first = known.is_none();
+        let mut pinned = known.unwrap_or_default();
+        let news = pinned.news(&listed);
+        if !news.is_empty() || is_first {
+            let agreed = match approval {
+                Approval::Trust => true,
+                Approval::Ask if news.is_empty() => true,
+                Approval::Ask => run.interrupt(self.question(&pinned, &news, is_first))?.confirmed,
+                Approval::Refuse => {
+                    let changes = pinned.in_words(&news);
+                    tracing::warn!(target: "umbel::mcp", server = name.as_str(), "tools are left out: {changes}");
+                    return Ok(listed.into_iter().filter(|listed| pinned.has(listed)).collect());
+                }
+            };
+            if agreed {
+                pinned.agree(&news);
+            } else {
+                pinned.refused.extend(news.iter().map(|listed| listed.digest.clone()));
+            }
+            pins.save(name, pinned.clone()).await?;
+        }
+        Ok(listed.into_iter().filter(|listed| pinned.has(listed)).collect())
+    }
+
+    /// What a person is asked who is to agree to tools.
+    fn question(&self, pinned: &Pinned, news: &[&Listed], is_first: bool) -> Question {
+        let name = &self.options.name;
+        let what = if is_first { "has tools" } else { "has changed its tools" };
+        let words = format!(
+            "The MCP server `{name}` {what}: {}. May the agent use them as the server describes them now?",
+            pinned.in_words(news)
+        );
+        let payload = json!({"mcpServer": name, "changes": pinned.changes(news)});
+        Question::confirm(words).payload(payload)
+    }
+
+    fn tool(self: &Arc<Self>, listed: Listed) -> McpTool {
+        let hints = listed.tool.annotations.clone().unwrap_or_default();
+        let is_read_only = hints.read_only_hint == Some(true);
+        let destroys = !is_read_only && hints.is_destructive();
+        let confirm = match &self.options.confirm {
+            Confirm::Never if self.options.confirm_destructive && destroys => Confirm::Always,
+            confirm => confirm.clone(),
+        };
+        McpTool::new(self.clone(), listed, confirm)
+    }
+
+    /// The connection for the user of a run.
+    pub(crate) fn slot(&self, run: &Run, grant: Option<&umbel_core::Grant>) -> Result<Arc<Slot>> {
+        let is_own = self.options.auth.as_ref().is_some_and(|auth| auth.method.fixed().is_none());
+        let key = run.session_key();
+        let who = is_own.then(|| [key.app().into(), key.user().into()]);
+        let slot = self.connections.slot(who);
+        slot.authorise(grant)?;
+        Ok(slot)
+    }
+
+    /// The connection that all share.
+    pub(crate) fn shared_slot(&self) -> Result<Arc<Slot>> {
+        let Some(auth) = &self.options.auth else { return Ok(self.connections.slot(None)) };
+        let Some(fixed) = auth.method.fixed() else {
+            let message = "the server wants a credential of each user, and there is no user here";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        };
+        let slot = self.connections.slot(None);
+        slot.authorise(Some(&umbel_core::Grant::new(&*auth.method, fixed)))?;
+        Ok(slot)
+    }
+}
+
+/// The name under which what a server tells models is pinned. No tool can have it.
+const WORDS: &str = "(instructions)";
+
+/// What a server tells models, in the form of a tool, so that it is agreed to like one.
+fn words(text: &str) -> Listed {
+    let tool = McpDefinition::new(WORDS, text.to_owned(), serde_json::Map::new());
+    let definition = json!({"name": WORDS, "description": text});
+    let digest = super::listed::digest(&definition);
+    Listed { tool: Arc::new(tool), name: WORDS.into(), definition: Arc::new(definition), digest }
+}

@@ -1,0 +1,406 @@
+//! What a call of a tool comes to: a run, which may ask people, and its result.
+
+#![expect(
+    deprecated,
+    reason = "clients of today read log messages; the protocol gives this up, and nothing comes in its place"
+)]
+
+use std::time::{Duration, Instant};
+
+use ::http::request::Parts as Head;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ElicitRequest, ElicitResult, InputRequest,
+    InputRequiredResult, LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam,
+    ProgressToken, ProtocolVersion,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer};
+use serde_json::Value;
+use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
+use umbel_core::{
+    Answer, Content, Error, ErrorKind, Event, IdKind, Interrupt, Object, Outcome, Part, Parts, Piece, Result,
+    Role, RunConfig, SessionKey, TraceContext,
+};
+use umbel_runtime::Said as Heard;
+
+use super::client_model::CLIENT;
+use super::handler::Catalog;
+use super::offer::{ANSWER, Kind, Offered, SESSION};
+use super::questions;
+use super::result::{Said, failed, told, waits};
+
+/// How often words in the making are told.
+const NEWS: Duration = Duration::from_millis(100);
+/// How often a person is asked the same thing, if the answer does not fit.
+const TRIES: usize = 3;
+
+/// A call on its way.
+pub(super) struct Call<'a> {
+    pub(super) catalog: &'a Catalog,
+    pub(super) offer: &'a Offered,
+    pub(super) user: &'a str,
+    pub(super) context: &'a RequestContext<RoleServer>,
+    /// From which level on the client wants to be told what goes on.
+    pub(super) level: LoggingLevel,
+}
+
+/// What a run begins with.
+enum Begins {
+    /// A message in a session of its own.
+    New(Content),
+    /// A message in a session that is there.
+    Message(Content),
+    /// What people said.
+    Answers(Vec<(Interrupt, Answer)>),
+}
+
+/// How a run ended.
+enum Ended {
+    Said(Box<Said>),
+    Asks(Vec<Interrupt>),
+}
+
+/// What people said to questions.
+enum Told {
+    Answers(Vec<(Interrupt, Answer)>),
+    /// They are to be asked by the client, which comes again with what they say.
+    Later(Box<InputRequiredResult>),
+    /// Nobody could be asked, or they did not decide.
+    Nothing,
+}
+
+impl Call<'_> {
+    /// Makes the call. What goes wrong is a result too, so that the model that called is told.
+    pub(super) async fn make(&self, params: CallToolRequestParams) -> Result<CallToolResponse, ErrorData> {
+        let Some(_place) = self.catalog.calls.begin(self.user) else {
+            return Ok(failed("too many calls are under way: try again when some are done").into());
+        };
+        let work = CLIENT.scope(self.context.peer.clone(), self.work(params));
+        tokio::select! {
+            biased;
+            // The run is dropped, and so cancelled. Nobody waits for an answer any more.
+            () = self.context.ct.cancelled() => Err(ErrorData::internal_error("the call was cancelled", None)),
+            made = work => Ok(made.unwrap_or_else(|error| told(&error).into())),
+        }
+    }
+
+    async fn work(&self, params: CallToolRequestParams) -> Result<CallToolResponse> {
+        let args = params.arguments.unwrap_or_default();
+        let (key, mut begins) = match (params.request_state, params.input_responses) {
+            (Some(session), said) => self.come_again(&session, &said.unwrap_or_default()).await?,
+            (None, _) => match self.begin(args).await? {
+                Ok(begun) => begun,
+                Err(refused) => return Ok(refused.into()),
+            },
+        };
+        let (mut tries, mut open) = (0, Vec::new());
+        loop {
+            let again = match self.run(&key, begins).await {
+                Ok(Ended::Said(said)) => {
+                    self.forget(&key).await;
+                    return Ok(said.result(self.offer, key.id()).into());
+                }
+                Ok(Ended::Asks(asks)) => {
+                    (tries, open) = (0, asks);
+                    None
+                }
+                // The questions stay open.
+                Err(error) if error.kind() == ErrorKind::InvalidConfirmation && !open.is_empty() => {
+                    tries += 1;
+                    if tries >= TRIES {
+                        return Err(error);
+                    }
+                    Some(format!("That answer cannot be taken: {}", error.message()))
+                }
+                Err(error) => {
+                    self.forget(&key).await;
+                    return Err(error);
+                }
+            };
+            begins = match self.ask(&key, &open, again.as_deref()).await {
+                Told::Answers(answers) => Begins::Answers(answers),
+                Told::Later(required) => return Ok((*required).into()),
+                Told::Nothing => {
+                    self.forget(&key).await;
+                    return Ok(waits(self.offer, key.id(), &open, self.catalog.callers_confirm).into());
+                }
+            };
+        }
+    }
+
+    /// The session of a call, and what is said in it; a result if the arguments cannot be used.
+    async fn begin(&self, mut args: Object) -> Result<Result<(SessionKey, Begins), CallToolResult>> {
+        let (mut session, mut answer) = (None, None);
+        if self.offer.takes_answers() {
+            (session, answer) = (args.remove(SESSION), args.remove(ANSWER));
+        }
+        let session = match (&session, &answer) {
+            (None | Some(Value::Null), None | Some(Value::Null)) => None,
+            (Some(Value::String(session)), _) => Some(session.as_str()),
+            _ => return Ok(Err(failed("`session` must be the session of an earlier answer, as a text"))),
+        };
+        if let (Some(session), Some(answer)) = (session, answer.filter(|answer| !answer.is_null())) {
+            let key = self.key(session)?;
+            return Ok(self.answered(&key, &answer).await?.map(|begins| (key, begins)));
+        }
+        if let Err(problems) = self.offer.check(&args) {
+            let message = format!("the arguments do not fit `{}`: {problems}", self.offer.name());
+            return Ok(Err(failed(message)));
+        }
+        let message = self.offer.message(args);
+        Ok(Ok(match session {
+            Some(session) => (self.key(session)?, Begins::Message(message)),
+            None => {
+                let id = self.offer.runner.services().ids.mint(IdKind::Session);
+                (self.key(&id)?, Begins::New(message))
+            }
+        }))
+    }
+
+    /// The session of that name, if it is one of the user's: there is no way to name another's.
+    fn key(&self, session: &str) -> Result<SessionKey> {
+        SessionKey::new(self.offer.runner.app(), self.user, session)
+    }
+
+    /// What whoever calls says to the questions of a session; a result if it is no answer.
+    async fn answered(&self, key: &SessionKey, answer: &Value) -> Result<Result<Begins, CallToolResult>> {
+        let open = self.offer.runner.open_questions(key).await?;
+        if open.is_empty() {
+            return Ok(Err(failed("nothing is asked in that session: leave `answer` out")));
+        }
+        if open.iter().any(|asked| !questions::can_be_shown(asked))
+            || !self.catalog.callers_confirm && open.iter().any(questions::is_confirmation)
+        {
+            return Ok(Err(waits(self.offer, key.id(), &open, self.catalog.callers_confirm)));
+        }
+        let said = umbel_core::json::render(answer);
+        let each: Vec<String> = match open.as_slice() {
+            [_] => vec![said],
+            several => {
+                let given: Object = serde_json::from_str(&said).unwrap_or_default();
+                let given = several.iter().map(|asked| given.get(asked.id.as_str()));
+                let Some(given) = given.collect::<Option<Vec<_>>>() else {
+                    return Ok(Err(waits(self.offer, key.id(), &open, self.catalog.callers_confirm)));
+                };
+                given.into_iter().map(umbel_core::json::render).collect()
+            }
+        };
+        let mut answers = Vec::new();
+        for (asked, said) in open.into_iter().zip(each) {
+            match questions::answer_in_words(&asked, &said) {
+                Ok(answer) => answers.push((asked, answer)),
+                Err(problem) => return Ok(Err(failed(problem))),
+            }
+        }
+        Ok(Ok(Begins::Answers(answers)))
+    }
+
+    /// What a client brings that was told to ask, and comes again with what was said.
+    async fn come_again(
+        &self,
+        session: &str,
+        said: &std::collections::BTreeMap<String, Value>,
+    ) -> Result<(SessionKey, Begins)> {
+        let key = self.key(session)?;
+        let open = self.offer.runner.open_questions(&key).await?;
+        let answers = open.into_iter().filter_map(|asked| {
+            let said = said.get(asked.id.as_str())?;
+            let said: ElicitResult = serde_json::from_value(said.clone()).ok()?;
+            questions::answer(&asked, &said).map(|answer| (asked, answer))
+        });
+        let answers: Vec<_> = answers.collect();
+        if answers.is_empty() {
+            let message = "nothing that was asked is answered: call the tool again without `requestState`";
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        Ok((key, Begins::Answers(answers)))
+    }
+
+    /// Lets the agent work until it is done or asks something.
+    async fn run(&self, key: &SessionKey, begins: Begins) -> Result<Ended> {
+        let mut news = News::new(self);
+        let runner = &self.offer.runner;
+        let mut config: RunConfig = (**runner.config()).clone();
+        config.streaming = news.token.is_some() || matches!(self.offer.kind, Kind::Tool);
+        config.create_session = matches!(begins, Begins::New(_));
+        if let Some(trace) = self.trace() {
+            config.extensions.insert(trace);
+        }
+        let message = match begins {
+            Begins::New(message) | Begins::Message(message) => message,
+            Begins::Answers(answers) => {
+                let parts = answers.iter().map(|(asked, answer)| Part::response(asked.response(answer)));
+                Content::new(Role::User, parts.collect::<Parts>())
+            }
+        };
+        let mut stream = runner.run_with(key, message, config);
+        let mut said = Said::default();
+        while let Some(heard) = stream.said().await {
+            match heard? {
+                Heard::Piece(piece) => news.piece(&piece).await,
+                Heard::Event(event) if event.is_partial() => news.preview(&event).await,
+                Heard::Event(event) => {
+                    said.hear(&event);
+                    news.event(&event).await;
+                }
+            }
+        }
+        match stream.outcome() {
+            Some(Outcome::Interrupted { interrupts }) => Ok(Ended::Asks(interrupts.to_vec())),
+            Some(Outcome::Cancelled) => Err(Error::new(ErrorKind::Cancelled, "the run was cancelled")),
+            Some(Outcome::Failed { failure }) => {
+                let kind = ErrorKind::from_code(&failure.code).unwrap_or(ErrorKind::Other);
+                Err(Error::new(kind, failure.message.clone()))
+            }
+            _ => Ok(Ended::Said(Box::new(said))),
+        }
+    }
+
+    /// The trace that the call is part of, as the message says, or the request that it came with.
+    fn trace(&self) -> Option<TraceContext> {
+        let meta = &self.context.meta.0;
+        if let Some(parent) = meta.get_traceparent() {
+            return TraceContext::parse(parent, meta.get_tracestate());
+        }
+        let headers = &self.context.extensions.get::<Head>()?.headers;
+        let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        TraceContext::parse(header(TRACEPARENT)?, header(TRACESTATE))
+    }
+
+    /// Has people asked by the client, if it can.
+    async fn ask(&self, key: &SessionKey, open: &[Interrupt], again: Option<&str>) -> Told {
+        let capabilities = self.context.client_capabilities();
+        let elicits = capabilities.and_then(|client| client.elicitation);
+        // A client that says nothing about forms has forms: there was nothing else once.
+        let has_forms = elicits.is_some_and(|elicits| elicits.form.is_some() || elicits.url.is_none());
+        if !has_forms || !open.iter().all(questions::can_be_shown) {
+            return Told::Nothing;
+        }
+        let asks: Option<Vec<_>> = open.iter().map(|asked| questions::request(asked, again)).collect();
+        let Some(asks) = asks else { return Told::Nothing };
+        let version = self.context.protocol_version();
+        // Since then servers send no requests.
+        if version.is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str()) {
+            let ids = open.iter().map(|asked| asked.id.to_string());
+            let asks = asks.into_iter().map(|ask| InputRequest::Elicitation(ElicitRequest::new(ask)));
+            let required = InputRequiredResult::new(Some(ids.zip(asks).collect()), Some(key.id().to_owned()));
+            return Told::Later(Box::new(required));
+        }
+        let mut answers = Vec::new();
+        for (asked, ask) in open.iter().zip(asks) {
+            let time = Some(self.catalog.limits.answer_time);
+            let said = match self.context.peer.create_elicitation_with_timeout(ask, time).await {
+                Ok(said) => said,
+                Err(error) => {
+                    tracing::debug!("a client could not ask: {error}");
+                    return Told::Nothing;
+                }
+            };
+            let Some(answer) = questions::answer(asked, &said) else { return Told::Nothing };
+            answers.push((asked.clone(), answer));
+        }
+        Told::Answers(answers)
+    }
+
+    /// A call of a tool leaves nothing behind: nobody goes on with it.
+    async fn forget(&self, key: &SessionKey) {
+        if matches!(self.offer.kind, Kind::Tool)
+            && let Err(error) = self.offer.runner.delete_session(key).await
+        {
+            tracing::debug!("the session of a call could not be deleted: {error}");
+        }
+    }
+}
+
+/// Tells the client what goes on, as it asked for.
+struct News<'a> {
+    call: &'a Call<'a>,
+    token: Option<ProgressToken>,
+    /// How far it is; this only grows.
+    at: f64,
+    /// Words in the making.
+    words: String,
+    told: Instant,
+}
+
+impl<'a> News<'a> {
+    fn new(call: &'a Call<'a>) -> Self {
+        let token = call.context.meta.get_progress_token();
+        Self { call, token, at: 0.0, words: String::new(), told: Instant::now() }
+    }
+
+    /// More words. They are told now and then, not one by one.
+    async fn piece(&mut self, piece: &Piece) {
+        if piece.is_thought || self.token.is_none() {
+            return;
+        }
+        self.words.push_str(&piece.text);
+        if self.told.elapsed() >= NEWS {
+            let words = std::mem::take(&mut self.words);
+            self.step(words).await;
+        }
+    }
+
+    /// News of a tool, or words that came as an event.
+    async fn preview(&mut self, event: &Event) {
+        for response in event.responses() {
+            let news = response.response.clone().unwrap_or_default();
+            self.of_tool(&response.name, news).await;
+        }
+    }
+
+    async fn event(&mut self, event: &Event) {
+        if !self.words.is_empty() {
+            let words = std::mem::take(&mut self.words);
+            self.step(words).await;
+        }
+        if matches!(self.call.offer.kind, Kind::Tool) {
+            return;
+        }
+        for call in event.calls() {
+            self.step(format!("calls `{}`", call.name)).await;
+        }
+    }
+
+    /// What a tool says while it works: anything, or `progress`, `total` and `message`.
+    async fn of_tool(&mut self, tool: &str, news: Object) {
+        let number = |key: &str| news.get(key).and_then(Value::as_f64);
+        let only = if news.len() == 1 { news.get("result") } else { None };
+        let message = news.get("message").or(only).map(umbel_core::json::render);
+        if self.token.is_none() {
+            let data = only.cloned().unwrap_or_else(|| Value::Object(news));
+            return self.log(tool, data).await;
+        }
+        let message = message.unwrap_or_else(|| Value::Object(news.clone()).to_string());
+        match number("progress") {
+            // Of several tools at work, none knows how far the whole is.
+            Some(at) if matches!(self.call.offer.kind, Kind::Tool) => {
+                self.tell(at.max(self.at), number("total"), message).await;
+            }
+            _ => self.step(message).await,
+        }
+    }
+
+    async fn step(&mut self, message: String) {
+        self.tell(self.at + 1.0, None, message).await;
+    }
+
+    async fn tell(&mut self, at: f64, total: Option<f64>, message: String) {
+        let Some(token) = self.token.clone() else { return };
+        (self.at, self.told) = (at, Instant::now());
+        let mut progress = ProgressNotificationParam::new(token, at).with_message(message);
+        progress.total = total;
+        // If the client is gone, the call is cancelled elsewhere.
+        let _ = self.call.context.peer.notify_progress(progress).await;
+    }
+
+    /// Tells a client that asked for no progress.
+    async fn log(&self, tool: &str, data: Value) {
+        // The levels in their order.
+        if self.call.level as u8 > LoggingLevel::Info as u8 {
+            return;
+        }
+        let message = LoggingMessageNotificationParam::new(LoggingLevel::Info, data).with_logger(tool);
+        let _ = self.call.context.peer.notify_logging_message(message).await;
+    }
+}

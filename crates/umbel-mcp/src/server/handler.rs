@@ -1,0 +1,306 @@
+//! What a client may ask of the server.
+
+#![expect(
+    deprecated,
+    reason = "clients of today read log messages; the protocol gives this up, and nothing comes in its place"
+)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ::http::request::Parts;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CompletionInfo,
+    GetPromptRequestParams, GetPromptResponse, GetPromptResult, Implementation, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, LoggingLevel, PaginatedRequestParams,
+    ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Reference, Resource as McpResource,
+    ResourceContents, ResourceTemplate, ServerCapabilities, ServerConfig, SetLevelRequestParams,
+    SubscribeRequestParams, Tool, UnsubscribeRequestParams,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use smol_str::SmolStr;
+use umbel_core::{Caller, Error, Part, Payload};
+
+use super::McpLimits;
+use super::call::Call;
+use super::changes::{Changes, Watched};
+use super::offer::Offered;
+use super::prompts::Prompt;
+use super::resources::{Resource, Resources};
+use super::result;
+
+/// What a server offers, and what all its clients share.
+pub(super) struct Catalog {
+    pub(super) name: SmolStr,
+    pub(super) version: String,
+    pub(super) instructions: Option<String>,
+    pub(super) offers: Vec<Offered>,
+    pub(super) resources: Vec<Arc<dyn Resources>>,
+    pub(super) changes: Changes,
+    pub(super) prompts: Vec<Prompt>,
+    /// Whether whoever calls may say that a call is to be made.
+    pub(super) callers_confirm: bool,
+    pub(super) calls: Calls,
+    pub(super) limits: McpLimits,
+}
+
+/// The calls under way.
+#[derive(Debug)]
+pub(super) struct Calls {
+    all: usize,
+    per_user: usize,
+    by_user: Mutex<HashMap<SmolStr, usize>>,
+}
+
+impl Calls {
+    pub(super) fn new(limits: &McpLimits) -> Self {
+        Self { all: limits.calls, per_user: limits.calls_per_user, by_user: Mutex::default() }
+    }
+
+    /// A place for a call, if there is one.
+    pub(super) fn begin(&self, user: &str) -> Option<Place<'_>> {
+        let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = by_user.values().sum();
+        let own = by_user.get(user).copied().unwrap_or_default();
+        if all >= self.all || own >= self.per_user {
+            return None;
+        }
+        by_user.insert(user.into(), own + 1);
+        Some(Place { calls: self, user: user.into() })
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.by_user.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
+}
+
+/// The place of a call, as long as it lives.
+pub(super) struct Place<'a> {
+    calls: &'a Calls,
+    user: SmolStr,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut by_user = self.calls.by_user.lock().unwrap_or_else(PoisonError::into_inner);
+        match by_user.get_mut(&self.user) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => {
+                by_user.remove(&self.user);
+            }
+        }
+    }
+}
+
+/// Answers one client.
+#[derive(Clone)]
+pub(super) struct Handler {
+    catalog: Arc<Catalog>,
+    /// Who it is, if every request is theirs.
+    user: Option<SmolStr>,
+    /// From which level on it wants to be told what goes on.
+    level: Arc<Mutex<LoggingLevel>>,
+    watched: Arc<Watched>,
+}
+
+impl Handler {
+    pub(super) fn new(catalog: Arc<Catalog>, user: Option<SmolStr>) -> Self {
+        Self { catalog, user, level: Arc::new(Mutex::new(LoggingLevel::Info)), watched: Arc::default() }
+    }
+
+    /// Who asks: the one that every request is of, or the one that the server found out.
+    fn user(&self, context: &RequestContext<RoleServer>) -> Result<SmolStr, ErrorData> {
+        if let Some(user) = &self.user {
+            return Ok(user.clone());
+        }
+        let caller = context.extensions.get::<Parts>().and_then(|head| head.extensions.get::<Caller>());
+        let nobody = || ErrorData::invalid_request("nobody knows who asks", None);
+        caller.map(|caller| caller.user.clone()).ok_or_else(nobody)
+    }
+}
+
+/// What a client is told of a fault of ours: the log gets the whole of it.
+fn internal(error: &Error) -> ErrorData {
+    tracing::error!(code = error.kind().code(), "{error}");
+    ErrorData::internal_error("that could not be read", None)
+}
+
+impl ServerHandler for Handler {
+    fn get_info(&self) -> ServerConfig {
+        let catalog = &self.catalog;
+        let mut capabilities = ServerCapabilities::builder().enable_logging().enable_tools().build();
+        if !catalog.resources.is_empty() {
+            let resources = capabilities.resources.get_or_insert_default();
+            resources.subscribe = Some(true);
+        }
+        if !catalog.prompts.is_empty() {
+            capabilities.prompts = Some(Default::default());
+            capabilities.completions = Some(Default::default());
+        }
+        let server = Implementation::new(catalog.name.to_string(), catalog.version.clone());
+        let mut info = ServerConfig::new(capabilities).with_server_info(server);
+        info.instructions.clone_from(&catalog.instructions);
+        info
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let tools = self.catalog.offers.iter().map(|offer| offer.tool.clone());
+        Ok(ListToolsResult::with_all_items(tools.collect()))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        let offer = self.catalog.offers.iter().find(|offer| offer.name() == name)?;
+        Some(offer.tool.clone())
+    }
+
+    async fn call_tool(
+        &self,
+        params: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let user = self.user(&context)?;
+        let Some(offer) = self.catalog.offers.iter().find(|offer| offer.name() == params.name) else {
+            let names: Vec<&str> = self.catalog.offers.iter().map(Offered::name).collect();
+            let message = format!("there is no tool `{}`. There are: {}", params.name, names.join(", "));
+            return Err(ErrorData::invalid_params(message, None));
+        };
+        let level = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        let call = Call { catalog: &self.catalog, offer, user: &user, context: &context, level };
+        call.make(params).await
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let user = self.user(&context)?;
+        let mut all: Vec<McpResource> = Vec::new();
+        for resources in &self.catalog.resources {
+            let listed = resources.list(&user).await.map_err(|error| internal(&error))?;
+            for Resource { uri, name, description, mime_type } in listed {
+                let mut resource = McpResource::new(uri, name);
+                (resource.description, resource.mime_type) = (description, mime_type);
+                all.push(resource);
+            }
+        }
+        Ok(ListResourcesResult::with_all_items(all))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let patterns = self.catalog.resources.iter().flat_map(|resources| resources.patterns());
+        let templates = patterns.map(|Resource { uri, name, description, mime_type }| {
+            let mut template = ResourceTemplate::new(uri, name);
+            (template.description, template.mime_type) = (description, mime_type);
+            template
+        });
+        Ok(ListResourceTemplatesResult::with_all_items(templates.collect()))
+    }
+
+    async fn read_resource(
+        &self,
+        params: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let user = self.user(&context)?;
+        for resources in &self.catalog.resources {
+            let read = resources.read(&user, &params.uri).await.map_err(|error| internal(&error))?;
+            let Some(contents) = read.and_then(|part| contents(&params.uri, &part)) else { continue };
+            return Ok(ReadResourceResult::new(vec![contents]).into());
+        }
+        let message = format!("there is no resource `{}`", params.uri);
+        Err(ErrorData::resource_not_found(message, None))
+    }
+
+    async fn subscribe(
+        &self,
+        params: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if !self.watched.add(params.uri) {
+            return Err(ErrorData::invalid_request("too much is watched: stop watching something", None));
+        }
+        self.catalog.changes.watch(&self.watched, &context.peer);
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        params: UnsubscribeRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.watched.remove(&params.uri);
+        Ok(())
+    }
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Ok(ListPromptsResult::with_all_items(self.catalog.prompts.iter().map(Prompt::listed).collect()))
+    }
+
+    async fn get_prompt(
+        &self,
+        params: GetPromptRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let Some(prompt) = self.catalog.prompts.iter().find(|prompt| prompt.name == params.name) else {
+            return Err(ErrorData::invalid_params(format!("there is no prompt `{}`", params.name), None));
+        };
+        let arguments = params.arguments.unwrap_or_default();
+        let arguments: BTreeMap<String, String> =
+            arguments.iter().map(|(name, value)| (name.clone(), umbel_core::json::render(value))).collect();
+        let messages = prompt.messages(&arguments).map_err(|e| ErrorData::invalid_params(e, None))?;
+        Ok(GetPromptResult::new(messages).into())
+    }
+
+    async fn complete(
+        &self,
+        params: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        let Reference::Prompt(asked) = &params.r#ref else { return Ok(CompleteResult::default()) };
+        let prompt = self.catalog.prompts.iter().find(|prompt| prompt.name == asked.name);
+        let values = prompt.map(|prompt| prompt.complete(&params.argument.name, &params.argument.value));
+        let info = CompletionInfo::new(values.unwrap_or_default());
+        info.map(CompleteResult::new).map_err(|e| ErrorData::internal_error(e, None))
+    }
+
+    async fn set_level(
+        &self,
+        params: SetLevelRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        *self.level.lock().unwrap_or_else(PoisonError::into_inner) = params.level;
+        Ok(())
+    }
+}
+
+/// What is at an address, as clients get it.
+fn contents(uri: &str, part: &Part) -> Option<ResourceContents> {
+    match &part.payload {
+        Payload::Text(text) => Some(ResourceContents::text(text.clone(), uri).with_mime_type("text/plain")),
+        Payload::InlineData(blob) => {
+            let mime = blob.mime_type.clone().unwrap_or_else(|| "application/octet-stream".to_owned());
+            let text = result::is_text(&mime).then(|| String::from_utf8(blob.data.clone()).ok()).flatten();
+            let contents = match text {
+                Some(text) => ResourceContents::text(text, uri),
+                None => ResourceContents::blob(result::base64(&blob.data), uri),
+            };
+            Some(contents.with_mime_type(mime))
+        }
+        _ => None,
+    }
+}

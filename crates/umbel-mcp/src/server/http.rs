@@ -1,0 +1,185 @@
+//! The server over HTTP, as a service that others mount.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use bytes::Bytes;
+use http_body::Body;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use rmcp::model::{ClientJsonRpcMessage, ErrorCode, ErrorData, ProtocolVersion};
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use umbel_core::Caller;
+
+use super::handler::{Catalog, Handler};
+use super::sessions::{Sessions, USER};
+
+const SESSION: &str = "mcp-session-id";
+const VERSION: &str = "mcp-protocol-version";
+
+/// How often calls under way are looked at when the service closes.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// An MCP server over HTTP (streamable HTTP): a `tower` service, to be mounted in a server that finds out who asks and puts
+/// that as a [`Caller`] into the request's extensions, as `umbel_server::Server::mount` does. Clones are the same service.
+///
+/// A request of nobody is refused. A session belongs to whoever began it: to others it is not there.
+#[derive(Clone)]
+pub struct McpService {
+    inner: StreamableHttpService<Handler, Sessions>,
+    sessions: Arc<Sessions>,
+    catalog: Arc<Catalog>,
+    closing: CancellationToken,
+}
+
+/// What clients get.
+type Answer = Response<BoxBody<Bytes, Infallible>>;
+
+impl McpService {
+    pub(super) fn new(catalog: Arc<Catalog>) -> Self {
+        let sessions = Arc::new(Sessions::new(&catalog.limits));
+        let closing = CancellationToken::new();
+        // Whoever mounts the service has looked where requests come from, and for which host they are.
+        let config = StreamableHttpServerConfig::default()
+            .disable_allowed_hosts()
+            .with_max_request_body_bytes(catalog.limits.message_bytes)
+            .with_sse_retry(Some(Duration::from_secs(1)))
+            .with_cancellation_token(closing.clone());
+        let offered = catalog.clone();
+        let handler = move || Ok(Handler::new(offered.clone(), None));
+        let inner = StreamableHttpService::new(handler, sessions.clone(), config);
+        Self { inner, sessions, catalog, closing }
+    }
+
+    /// Takes no requests any more, gives calls under way that long to end, and then ends all streams.
+    pub async fn close(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while self.catalog.calls.count() > 0 && Instant::now() < until {
+            tokio::time::sleep(LOOK).await;
+        }
+        self.closing.cancel();
+    }
+
+    async fn answer<B>(self, request: Request<B>) -> Answer
+    where
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (head, body) = request.into_parts();
+        let Some(caller) = head.extensions.get::<Caller>().cloned() else {
+            return refuse(StatusCode::UNAUTHORIZED, ErrorCode::INVALID_REQUEST, "nobody knows who asks");
+        };
+        if self.closing.is_cancelled() {
+            return busy("the server is about to stop");
+        }
+        match session_of(&head.headers) {
+            Some(session) if !self.sessions.is_of(session, &caller.user) => {
+                let message = "there is no such session: begin a new one with `initialize`";
+                return refuse(StatusCode::NOT_FOUND, ErrorCode::INVALID_REQUEST, message);
+            }
+            None if begins_session(&head.method, &head.headers) && self.sessions.is_full() => {
+                return busy("there are too many sessions: try again later");
+            }
+            _ => {}
+        }
+        let body = match read(body, self.catalog.limits.message_bytes).await {
+            Ok(body) => body,
+            Err(refused) => return refused,
+        };
+        if head.method == Method::POST
+            && let Err(refused) = check(&body)
+        {
+            return refused;
+        }
+        let request = Request::from_parts(head, Full::new(body));
+        USER.scope(caller.user, self.inner.handle(request)).await
+    }
+}
+
+/// The session that a request names.
+fn session_of(headers: &HeaderMap) -> Option<&str> {
+    headers.get(SESSION).map(|session| session.to_str().unwrap_or_default())
+}
+
+/// Whether a request may begin a session: those of newer clients never do.
+fn begins_session(method: &Method, headers: &HeaderMap) -> bool {
+    let version = headers.get(VERSION).and_then(|version| version.to_str().ok()).unwrap_or_default();
+    *method == Method::POST && version < ProtocolVersion::V_2026_07_28.as_str()
+}
+
+/// Reads a message that is not too long.
+async fn read<B>(body: B, limit: usize) -> Result<Bytes, Answer>
+where
+    B: Body + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Limited::new(body, limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("the message is longer than {limit} bytes");
+            Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::INVALID_REQUEST, &message))
+        }
+        Err(_) => Err(refuse(StatusCode::BAD_REQUEST, ErrorCode::INVALID_REQUEST, "the message broke off")),
+    }
+}
+
+/// Refuses what is no message.
+fn check(body: &[u8]) -> Result<(), Answer> {
+    let Err(error) = serde_json::from_slice::<ClientJsonRpcMessage>(body) else { return Ok(()) };
+    let is_json = serde_json::from_slice::<Value>(body).is_ok();
+    let (code, what) = match is_json {
+        true => (ErrorCode::INVALID_REQUEST, "is not one that a client may send"),
+        false => (ErrorCode::PARSE_ERROR, "is no JSON"),
+    };
+    Err(refuse(StatusCode::BAD_REQUEST, code, &format!("the message {what}: {error}")))
+}
+
+fn refuse(status: StatusCode, code: ErrorCode, message: &str) -> Answer {
+    let error = ErrorData::new(code, message.to_owned(), None);
+    let body = json!({"jsonrpc": "2.0", "id": null, "error": error}).to_string();
+    let mut response = Response::new(Full::new(Bytes::from(body)).boxed());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn busy(message: &str) -> Answer {
+    let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::INTERNAL_ERROR, message);
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(5));
+    response
+}
+
+impl<B> tower_service::Service<Request<B>> for McpService
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move { Ok(service.answer(request).await) })
+    }
+}
+
+impl fmt::Debug for McpService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "McpService({}, {:?})", self.catalog.name, self.sessions)
+    }
+}

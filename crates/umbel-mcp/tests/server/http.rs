@@ -1,0 +1,407 @@
+//! The server over HTTP, mounted where it is found out who asks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use umbel_core::{Confirm, TraceContext};
+use umbel_mcp::server::{McpLimits, McpServer, McpService};
+use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
+use umbel_server::{BearerTokens, ProtectedResource, Server};
+
+use crate::support::{TestTool, soon, speaker};
+
+/// A server that listens.
+pub(crate) struct House {
+    address: std::net::SocketAddr,
+    pub(crate) service: McpService,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: String,
+    pub(crate) body: String,
+}
+
+impl Reply {
+    /// A header's value.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.headers.lines().filter_map(|line| line.split_once(": "));
+        lines.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// The messages in it.
+    pub(crate) fn messages(&self) -> Vec<Value> {
+        let lines = self.body.lines().map(|line| line.strip_prefix("data:").unwrap_or(line).trim());
+        lines.filter_map(|line| serde_json::from_str(line).ok()).filter(Value::is_object).collect()
+    }
+
+    /// The one that answers.
+    pub(crate) fn answer(&self) -> Value {
+        let mut messages = self.messages();
+        messages.retain(|message| message.get("result").is_some() || message.get("error").is_some());
+        assert_eq!(messages.len(), 1, "{self:?}");
+        messages.remove(0)
+    }
+}
+
+const TOKENS: [(&str, &str); 2] =
+    [("token-of-ann-0123456789abcdef", "ann"), ("token-of-bob-0123456789abcdef", "bob")];
+
+impl House {
+    pub(crate) async fn new(server: McpServer) -> Self {
+        Self::with(server, |server| server).await
+    }
+
+    pub(crate) async fn with(server: McpServer, change: impl FnOnce(Server) -> Server) -> Self {
+        let service = server.http().unwrap();
+        let tokens: String = TOKENS.iter().map(|(token, user)| format!("{token} {user}\n")).collect();
+        let auth = BearerTokens::from_text(&tokens).unwrap();
+        let server = Server::new().auth(auth).mount("/mcp", service.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = change(server).build().unwrap();
+        tokio::spawn(served.serve(listener, std::future::pending()));
+        Self { address, service }
+    }
+
+    /// Sends a request, and gives the stream that its answer comes from.
+    pub(crate) async fn open(
+        &self,
+        method: &str,
+        user: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> TcpStream {
+        let token = TOKENS.iter().find(|(_, name)| *name == user).map(|(token, _)| *token);
+        let mut head =
+            format!("{method} /mcp HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            head.push_str("host: localhost\r\n");
+        }
+        if let Some(token) = token {
+            head = format!("{head}authorization: Bearer {token}\r\n");
+        }
+        head.push_str("accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n");
+        for (name, value) in headers {
+            head = format!("{head}{name}: {value}\r\n");
+        }
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(format!("{head}\r\n{body}").as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// Sends a request, and reads the answer to its end.
+    pub(crate) async fn send(&self, method: &str, user: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+        let mut stream = self.open(method, user, headers, body).await;
+        let mut answer = Vec::new();
+        soon(stream.read_to_end(&mut answer)).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        Reply { status, headers: head.to_owned(), body: body.to_owned() }
+    }
+
+    pub(crate) async fn post(&self, user: &str, headers: &[(&str, &str)], body: &Value) -> Reply {
+        self.send("POST", user, headers, &body.to_string()).await
+    }
+
+    /// Begins a session.
+    pub(crate) async fn session(&self, user: &str) -> String {
+        let reply = self.post(user, &[], &initialize()).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let session = reply.header("mcp-session-id").unwrap().to_owned();
+        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        let reply = self.post(user, &[("mcp-session-id", &session)], &ready).await;
+        assert_eq!(reply.status, 202, "{reply:?}");
+        session
+    }
+}
+
+pub(crate) fn initialize() -> Value {
+    let client = json!({"name": "test", "version": "1"});
+    let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client});
+    json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+}
+
+pub(crate) fn tool_call(id: u32, name: &str, arguments: Value) -> Value {
+    let params = json!({"name": name, "arguments": arguments});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+}
+
+/// A call in the form that has no sessions.
+fn call_now(name: &str, arguments: Value, more: Value) -> (Vec<(&'static str, String)>, Value) {
+    let headers = vec![
+        ("mcp-protocol-version", "2026-07-28".to_owned()),
+        ("mcp-method", "tools/call".to_owned()),
+        ("mcp-name", name.to_owned()),
+    ];
+    let mut body = tool_call(1, name, arguments);
+    body["params"]["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+    });
+    for (key, value) in more.as_object().unwrap() {
+        body["params"][key] = value.clone();
+    }
+    (headers, body)
+}
+
+async fn send_now(house: &House, user: &str, name: &str, arguments: Value, more: Value) -> Value {
+    let (headers, body) = call_now(name, arguments, more);
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    house.post(user, &headers, &body).await.answer()
+}
+
+#[tokio::test]
+async fn who_asks_is_the_user_of_the_run() {
+    let who = TestTool::new("who", |cx, _| {
+        let user = cx.run().session_key().user().to_owned();
+        std::future::ready(Ok(json!({"user": user}).into()))
+    });
+    let house = House::new(McpServer::new("house").tool(who)).await;
+    for user in ["ann", "bob"] {
+        let session = house.session(user).await;
+        let reply = house.post(user, &[("mcp-session-id", &session)], &tool_call(1, "who", json!({}))).await;
+        assert_eq!(reply.answer()["result"]["structuredContent"], json!({"user": user}));
+        let now = send_now(&house, user, "who", json!({}), json!({})).await;
+        assert_eq!(now["result"]["structuredContent"], json!({"user": user}));
+    }
+}
+
+#[tokio::test]
+async fn nobody_sees_the_session_of_another() {
+    let house = House::new(McpServer::new("house").agent(speaker(["One.", "Two."]))).await;
+    let session = house.session("ann").await;
+    let named = [("mcp-session-id", session.as_str())];
+    let ask = tool_call(1, "speaker", json!({"request": "?"})).to_string();
+    let unknown = [("mcp-session-id", "00000000-0000-0000-0000-000000000000")];
+    for (method, body) in [("POST", ask.as_str()), ("GET", ""), ("DELETE", "")] {
+        let taken = house.send(method, "bob", &named, body).await;
+        let none = house.send(method, "bob", &unknown, body).await;
+        assert_eq!((taken.status, &taken.body), (404, &none.body), "{method}");
+    }
+    let reply = house.send("POST", "ann", &named, &ask).await;
+    assert_eq!(reply.answer()["result"]["content"][0]["text"], "One.");
+}
+
+#[tokio::test]
+async fn a_session_ends_when_its_client_says_so() {
+    let house = House::new(McpServer::new("house").agent(speaker(["One."]))).await;
+    let session = house.session("ann").await;
+    let named = [("mcp-session-id", session.as_str())];
+    let gone = house.send("DELETE", "ann", &named, "").await;
+    assert_eq!(gone.status, 202, "{gone:?}");
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    assert_eq!(house.post("ann", &named, &list).await.status, 404);
+}
+
+#[tokio::test]
+async fn a_new_session_takes_the_place_of_the_first_of_its_user() {
+    let limits = McpLimits { sessions_per_user: 2, ..McpLimits::default() };
+    let house = House::new(McpServer::new("house").agent(speaker(["One."])).limits(limits)).await;
+    let other = house.session("bob").await;
+    let sessions = [house.session("ann").await, house.session("ann").await, house.session("ann").await];
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let mut found = Vec::new();
+    for session in &sessions {
+        found.push(house.post("ann", &[("mcp-session-id", session)], &list).await.status);
+    }
+    assert_eq!(found, [404, 200, 200]);
+    assert_eq!(house.post("bob", &[("mcp-session-id", &other)], &list).await.status, 200);
+}
+
+#[tokio::test]
+async fn there_are_so_many_sessions_and_no_more() {
+    let limits = McpLimits { sessions: 1, ..McpLimits::default() };
+    let house = House::new(McpServer::new("house").agent(speaker(["One."])).limits(limits)).await;
+    let session = house.session("ann").await;
+    let refused = house.post("bob", &[], &initialize()).await;
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("5")));
+    let now = send_now(&house, "bob", "speaker", json!({"request": "?"}), json!({})).await;
+    assert_eq!(now["result"]["content"][0]["text"], "One.");
+    house.send("DELETE", "ann", &[("mcp-session-id", &session)], "").await;
+    house.session("bob").await;
+}
+
+#[tokio::test]
+async fn an_idle_session_ends() {
+    let limits = McpLimits { idle: Duration::from_millis(50), ..McpLimits::default() };
+    let house = House::new(McpServer::new("house").agent(speaker(["One."])).limits(limits)).await;
+    let session = house.session("ann").await;
+    // The session ends its own stream when its time is over.
+    let stream = house.send("GET", "ann", &[("mcp-session-id", &session)], "").await;
+    assert_eq!(stream.status, 200);
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    soon(async { while house.post("ann", &[("mcp-session-id", &session)], &list).await.status != 404 {} })
+        .await;
+}
+
+#[tokio::test]
+async fn who_is_turned_away_is_told_where_tokens_come_from() {
+    let protected = ProtectedResource::new("https://agents.example/mcp")
+        .authorization_server("https://login.example")
+        .scope("agents");
+    let server = McpServer::new("house").agent(speaker(["One."]));
+    let house = House::with(server, |server| server.protected_resource(protected)).await;
+    let refused = house.post("nobody", &[], &initialize()).await;
+    let document = "https://agents.example/.well-known/oauth-protected-resource/mcp";
+    let hint = format!("Bearer resource_metadata=\"{document}\", scope=\"agents\"");
+    assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some(hint.as_str())));
+    let wrong = house.post("nobody", &[("authorization", "Bearer wrong")], &initialize()).await;
+    let hint = format!("Bearer error=\"invalid_token\", resource_metadata=\"{document}\", scope=\"agents\"");
+    assert_eq!((wrong.status, wrong.header("www-authenticate")), (401, Some(hint.as_str())));
+    for path in ["", "/mcp"] {
+        let mut stream = TcpStream::connect(house.address).await.unwrap();
+        let ask = format!(
+            "GET /.well-known/oauth-protected-resource{path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+        );
+        stream.write_all(ask.as_bytes()).await.unwrap();
+        let mut told = String::new();
+        stream.read_to_string(&mut told).await.unwrap();
+        assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+        assert!(told.contains(r#""authorization_servers":["https://login.example"]"#), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn pages_of_other_sites_reach_nothing() {
+    let house = House::with(McpServer::new("house").agent(speaker(["One."])), |server| {
+        server.allow_host("agents.example")
+    })
+    .await;
+    let foreign = house.post("ann", &[("host", "evil.example")], &initialize()).await;
+    assert_eq!(foreign.status, 403);
+    let page = house.post("ann", &[("origin", "https://evil.example")], &initialize()).await;
+    assert_eq!(page.status, 403);
+    assert_eq!(house.post("ann", &[("host", "agents.example")], &initialize()).await.status, 200);
+}
+
+#[tokio::test]
+async fn without_sessions_people_are_asked_in_rounds() {
+    let done = Arc::new(AtomicUsize::new(0));
+    let count = done.clone();
+    let mut delete = TestTool::new("delete", move |_, _| {
+        count.fetch_add(1, Ordering::Relaxed);
+        std::future::ready(Ok(json!("deleted").into()))
+    });
+    delete.spec.confirm = Confirm::Always;
+    let model = ScriptedModel::new("script").call("delete", json!({})).text("It is over.");
+    let runner = Runner::new("app", LlmAgent::new("deleter").model(model).tool(delete)).unwrap();
+    let house = House::new(McpServer::new("house").agent(runner)).await;
+    let request = json!({"request": "Delete it"});
+    let first = send_now(&house, "ann", "deleter", request.clone(), json!({})).await;
+    let first = &first["result"];
+    assert_eq!(first["resultType"], "input_required");
+    let (id, ask) = first["inputRequests"].as_object().unwrap().iter().next().unwrap();
+    assert_eq!(ask["method"], "elicitation/create");
+    assert_eq!(ask["params"]["requestedSchema"]["properties"]["confirm"]["type"], "boolean");
+    let yes = json!({"action": "accept", "content": {"confirm": true}});
+    let again = json!({"requestState": first["requestState"], "inputResponses": {id: yes}});
+    let stolen = send_now(&house, "bob", "deleter", request.clone(), again.clone()).await;
+    assert_eq!((&stolen["result"]["isError"], done.load(Ordering::Relaxed)), (&json!(true), 0));
+    let empty = json!({"requestState": first["requestState"], "inputResponses": {}});
+    let nothing = send_now(&house, "ann", "deleter", request.clone(), empty).await;
+    assert_eq!((&nothing["result"]["isError"], done.load(Ordering::Relaxed)), (&json!(true), 0));
+    let last = send_now(&house, "ann", "deleter", request, again).await;
+    assert_eq!(last["result"]["content"][0]["text"], "It is over.");
+    assert_eq!(done.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn without_sessions_who_hangs_up_cancels() {
+    let (tool, mut told) = TestTool::endless("wait");
+    let house = House::new(McpServer::new("house").tool(tool)).await;
+    let (headers, body) = call_now("wait", json!({}), json!({}));
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let stream = house.open("POST", "ann", &headers, &body.to_string()).await;
+    assert_eq!(soon(told.recv()).await, Some("begun"));
+    drop(stream);
+    assert_eq!(soon(told.recv()).await, Some("dropped"));
+}
+
+#[tokio::test]
+async fn a_stream_that_broke_off_is_taken_up_again() {
+    let (go, gone) = tokio::sync::watch::channel(false);
+    let slow = TestTool::new("slow", move |_, _| {
+        let mut gone = gone.clone();
+        async move {
+            let _ = gone.wait_for(|gone| *gone).await;
+            Ok(json!("there").into())
+        }
+    });
+    let house = House::new(McpServer::new("house").tool(slow)).await;
+    let session = house.session("ann").await;
+    let named = [("mcp-session-id", session.as_str())];
+    let stream = house.open("POST", "ann", &named, &tool_call(1, "slow", json!({})).to_string()).await;
+    let mut lines = BufReader::new(stream).lines();
+    let id = soon(async {
+        loop {
+            let line = lines.next_line().await.unwrap().unwrap();
+            if let Some(id) = line.strip_prefix("id:") {
+                return id.trim().to_owned();
+            }
+        }
+    })
+    .await;
+    drop(lines);
+    let last = [("mcp-session-id", session.as_str()), ("last-event-id", id.as_str())];
+    let stream = house.open("GET", "ann", &last, "").await;
+    let mut lines = BufReader::new(stream).lines();
+    assert_eq!(soon(lines.next_line()).await.unwrap().unwrap(), "HTTP/1.1 200 OK");
+    go.send(true).unwrap();
+    let answer = soon(async {
+        loop {
+            let line = lines.next_line().await.unwrap().unwrap();
+            if line.contains("\"result\"") {
+                return line;
+            }
+        }
+    })
+    .await;
+    assert!(answer.contains("there"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_request_says_which_trace_it_is_part_of() {
+    let tool = TestTool::new("trace", |cx, _| {
+        let trace = cx.extension::<TraceContext>().map(|trace| trace.traceparent().to_owned());
+        std::future::ready(Ok(json!({"trace": trace}).into()))
+    });
+    let house = House::new(McpServer::new("house").tool(tool)).await;
+    let session = house.session("ann").await;
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let headers = [("mcp-session-id", session.as_str()), ("traceparent", parent)];
+    let reply = house.post("ann", &headers, &tool_call(1, "trace", json!({}))).await;
+    assert_eq!(reply.answer()["result"]["structuredContent"], json!({"trace": parent}));
+}
+
+#[tokio::test]
+async fn a_service_that_closes_lets_calls_end_and_takes_no_more() {
+    let (tool, mut told) = TestTool::endless("wait");
+    let house = House::new(McpServer::new("house").tool(tool)).await;
+    let session = house.session("ann").await;
+    let named = [("mcp-session-id", session.as_str())];
+    let mut stream = house.open("POST", "ann", &named, &tool_call(1, "wait", json!({})).to_string()).await;
+    assert_eq!(soon(told.recv()).await, Some("begun"));
+    house.service.close(Duration::from_millis(50)).await;
+    let mut rest = String::new();
+    soon(stream.read_to_string(&mut rest)).await.unwrap();
+    let refused = house.post("ann", &[], &initialize()).await;
+    assert_eq!(refused.status, 503);
+}
+
+#[tokio::test]
+async fn a_request_of_nobody_is_refused() {
+    let service = McpServer::new("house").agent(speaker(["One."])).http().unwrap();
+    let body = http_body_util::Full::new(bytes::Bytes::from(initialize().to_string()));
+    let request = ::http::Request::post("/mcp").header("host", "localhost").body(body).unwrap();
+    let response = tower_service::Service::call(&mut service.clone(), request).await.unwrap();
+    assert_eq!(response.status(), 401);
+}

@@ -1,0 +1,72 @@
+//! Processes that were started here, and how they end.
+
+use tokio::process::Child;
+
+/// A program and all that it started, but for what left its process group. Dropped, they end.
+#[derive(Debug)]
+pub(crate) struct Group {
+    #[cfg(unix)]
+    leader: Option<rustix::process::Pid>,
+}
+
+impl Group {
+    #[cfg(unix)]
+    pub(crate) fn of(child: &Child) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self { leader: id.and_then(rustix::process::Pid::from_raw) }
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn of(_: &Child) -> Self {
+        Self {}
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        if let Some(leader) = self.leader {
+            // Nobody may be left of it.
+            let _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+/// Kills one process, if it is still a child of another one that it was found at.
+#[cfg(target_os = "linux")]
+pub(crate) fn kill_child(child: u32, is_child: impl Fn(u32) -> bool) -> bool {
+    use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+    let Some(pid) = i32::try_from(child).ok().and_then(Pid::from_raw) else { return false };
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    // Now the number cannot become that of another process any more.
+    is_child(child) && pidfd_send_signal(&process, Signal::KILL).is_ok()
+}
+
+/// Starts a program that asks the kernel to end with its parent. To the kernel that is the thread which started it, so
+/// it has to be one that lives as long as this process; those of a runtime come and go.
+#[cfg(target_os = "linux")]
+pub(crate) async fn spawn_from_lasting_thread(
+    mut command: tokio::process::Command,
+) -> std::io::Result<Child> {
+    use std::io;
+    use std::sync::LazyLock;
+    use std::sync::mpsc::{Sender, channel};
+
+    type Job = Box<dyn FnOnce() + Send>;
+    static THREAD: LazyLock<Option<Sender<Job>>> = LazyLock::new(|| {
+        let (jobs, waiting) = channel::<Job>();
+        let work = move || waiting.into_iter().for_each(|job| job());
+        std::thread::Builder::new().name("umbel-sandbox".to_owned()).spawn(work).ok().map(|_| jobs)
+    });
+    let gone = || io::Error::other("the thread that starts programs is gone");
+    let runtime = tokio::runtime::Handle::current();
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let job = move || {
+        let _entered = runtime.enter();
+        // Who asked may have gone: then the child is dropped, and ends.
+        let _ = tell.send(command.spawn());
+    };
+    THREAD.as_ref().ok_or_else(gone)?.send(Box::new(job)).map_err(|_| gone())?;
+    told.await.map_err(|_| gone())?
+}

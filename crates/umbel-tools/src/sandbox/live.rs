@@ -1,0 +1,253 @@
+//! A sandbox that is there, and how it is asked.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::process::Child;
+use umbel_core::{CodeInput, CodeOutcome, CodeOutput, Error, ErrorKind, Result};
+
+use super::launch::{Launch, Place};
+use super::{Limits, files, verdict, watch};
+use crate::process::{Group, kill_child, spawn_from_lasting_thread};
+
+/// How long a sandbox that could not be made may take to say why.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// The longest line of an answer.
+const LINE: u64 = 128;
+
+/// A sandbox that is there. Dropped, it ends, with all that is in it.
+#[derive(Debug)]
+pub(super) struct Live {
+    launch: Arc<Launch>,
+    child: Child,
+    pid: u32,
+    control: BufReader<UnixStream>,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+    /// The files that the code was given or has left, by what is in them: only others are news.
+    known: HashMap<String, u64>,
+    _place: Place,
+}
+
+/// What came of code, and whether its sandbox can run more.
+pub(super) struct Ended {
+    pub(super) output: CodeOutput,
+    pub(super) is_alive: bool,
+}
+
+/// What the supervisor says.
+struct Reply {
+    /// The command that runs code has ended, and not only the code.
+    is_over: bool,
+    status: i32,
+    /// An archive; none if the files are too large.
+    files: Option<Vec<u8>>,
+}
+
+impl Live {
+    pub(super) async fn start(launch: &Arc<Launch>) -> Result<Self> {
+        let failed = |error: io::Error| {
+            Error::new(ErrorKind::Other, format!("the sandbox for code could not be started: {error}"))
+        };
+        let (mut command, place) = launch.command().map_err(failed)?;
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let (out, stdout) = pipe::pipe().map_err(failed)?;
+        let (err, stderr) = pipe::pipe().map_err(failed)?;
+        command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
+        command.stdout(out.into_blocking_fd().map_err(failed)?);
+        command.stderr(err.into_blocking_fd().map_err(failed)?);
+        let child = spawn_from_lasting_thread(command).await.map_err(failed)?;
+        let pid = child.id().unwrap_or_default();
+        let control = BufReader::new(UnixStream::from_std(ours).map_err(failed)?);
+        let known = HashMap::new();
+        Ok(Self { launch: launch.clone(), child, pid, control, stdout, stderr, known, _place: place })
+    }
+
+    /// Whether it is still there, as far as can be seen.
+    pub(super) fn is_there(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    pub(super) async fn run(&mut self, input: &CodeInput) -> Result<Ended> {
+        let launch = self.launch.clone();
+        let limits = &launch.sandbox.limits;
+        let request = files::pack(input).map_err(|error| {
+            Error::new(ErrorKind::InvalidInput, format!("the code's files cannot be packed: {error}"))
+        })?;
+        self.known.extend(input.files.iter().map(|file| (file.name.clone(), files::digest(&file.data))));
+        let mut printed = Printed::default();
+        let used = watch::processor_time(self.pid);
+        let reply = {
+            let talk = ask(&mut self.control, &request, launch.result_bytes());
+            let too_much = printed.read(&mut self.stdout, &mut self.stderr, limits.output);
+            tokio::select! {
+                reply = talk => Ok(reply),
+                () = too_much => Err(CodeOutcome::OutputLimit),
+                limit = watch::until_over(self.pid, limits, used) => Err(limit),
+                () = tokio::time::sleep(limits.time) => Err(CodeOutcome::TimeLimit),
+            }
+        };
+        let is_answered = matches!(reply, Ok(Ok(_)));
+        if !is_answered {
+            self.end(matches!(reply, Ok(Err(_)))).await;
+        }
+        // What was printed before the answer is in the pipes, if it was not read yet.
+        printed.drain(&self.stdout, &self.stderr, limits.output);
+        match reply {
+            Ok(Ok(reply)) => Ok(self.ended(reply, printed, limits)),
+            Ok(Err(_)) if verdict::is_launch_failure(&printed.stderr) => {
+                Err(Error::new(ErrorKind::Other, verdict::cannot_start(&text(&printed.stderr))))
+            }
+            Ok(Err(_)) => Ok(stopped(CodeOutcome::Killed { signal: None }, &printed, limits)),
+            Err(limit) => Ok(stopped(limit, &printed, limits)),
+        }
+    }
+
+    /// Ends it at once, or lets it say its last words first.
+    async fn end(&mut self, has_last_words: bool) {
+        if has_last_words {
+            let _ = tokio::time::timeout(LAST_WORDS, self.stderr.readable()).await;
+        }
+        self.kill();
+        let _ = self.child.wait().await;
+    }
+
+    /// Kills the first process of the sandbox, with which the kernel ends all others; `bwrap` outside then clears up. Killed
+    /// itself, it would leave that to whoever adopts processes here, and in containers that is often nobody.
+    fn kill(&self) {
+        let is_child = |child| watch::children(self.pid).contains(&child);
+        let first = watch::children(self.pid).first().copied().filter(|_| self.launch.is_sandboxed());
+        // Once the child was waited for, its number is no longer its own, and there is nothing to do.
+        if self.child.id().is_some() && !first.is_some_and(|first| kill_child(first, is_child)) {
+            drop(Group::of(&self.child));
+        }
+    }
+
+    fn ended(&mut self, reply: Reply, printed: Printed, limits: &Limits) -> Ended {
+        if printed.is_too_much {
+            return stopped(CodeOutcome::OutputLimit, &printed, limits);
+        }
+        let mut outcome = verdict::of_status(reply.status, &printed.stderr);
+        let mut notes: Vec<String> = verdict::note(outcome, limits).into_iter().collect();
+        let unpacked = match reply.files {
+            Some(archive) => files::unpack(&archive, limits, &mut self.known),
+            None => Err(files::too_large(limits)),
+        };
+        let (files, left_out) = unpacked.unwrap_or_else(|why| {
+            // Code that failed has said why, and that is what counts.
+            if outcome.is_ok() {
+                outcome = CodeOutcome::DiskLimit;
+            }
+            (Vec::new(), Some(why))
+        });
+        notes.extend(left_out);
+        let mut output =
+            CodeOutput::ended(outcome).stdout(text(&printed.stdout)).stderr(text(&printed.stderr));
+        output.files = files;
+        output.note = (!notes.is_empty()).then(|| notes.join(" "));
+        Ended { output, is_alive: !reply.is_over }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Code that was stopped from here.
+fn stopped(outcome: CodeOutcome, printed: &Printed, limits: &Limits) -> Ended {
+    let mut output = CodeOutput::ended(outcome).stdout(text(&printed.stdout)).stderr(text(&printed.stderr));
+    output.note = verdict::note(outcome, limits);
+    Ended { output, is_alive: false }
+}
+
+/// Asks the supervisor to run what is packed. Nothing that comes back is trusted: the code may have got hold of it.
+async fn ask(control: &mut BufReader<UnixStream>, request: &[u8], most: u64) -> io::Result<Reply> {
+    let word = format!("{:016x}", RandomState::new().hash_one(request.len()));
+    control.write_all(format!("{} {word}\n", request.len()).as_bytes()).await?;
+    control.write_all(request).await?;
+    let mut line = Vec::new();
+    (&mut *control).take(LINE).read_until(b'\n', &mut line).await?;
+    let line = String::from_utf8_lossy(&line);
+    let strange = || io::Error::new(io::ErrorKind::InvalidData, "no answer");
+    let [said, status, size] =
+        line.split_whitespace().collect::<Vec<_>>().try_into().map_err(|_| strange())?;
+    if said != word && said != "ended" {
+        return Err(strange());
+    }
+    let status = status.parse().map_err(|_| strange())?;
+    let files = match size {
+        "-" => None,
+        size => {
+            let size: u64 = size.parse().map_err(|_| strange())?;
+            let mut archive = Vec::new();
+            if size > most || (&mut *control).take(size).read_to_end(&mut archive).await? as u64 != size {
+                return Err(strange());
+            }
+            Some(archive)
+        }
+    };
+    Ok(Reply { is_over: said == "ended", status, files })
+}
+
+/// What code printed, as far as it may.
+#[derive(Default)]
+struct Printed {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    is_too_much: bool,
+}
+
+impl Printed {
+    /// Reads what comes. It ends when it is too much, and never otherwise.
+    async fn read(&mut self, stdout: &mut pipe::Receiver, stderr: &mut pipe::Receiver, limit: usize) {
+        let (mut out, mut err) = (vec![0; 16 << 10], vec![0; 16 << 10]);
+        let (mut is_out, mut is_err) = (true, true);
+        while !self.is_too_much {
+            tokio::select! {
+                count = stdout.read(&mut out), if is_out => {
+                    is_out = self.take(false, out.get(..count.unwrap_or(0)).unwrap_or_default(), limit);
+                }
+                count = stderr.read(&mut err), if is_err => {
+                    is_err = self.take(true, err.get(..count.unwrap_or(0)).unwrap_or_default(), limit);
+                }
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Reads what is there already.
+    fn drain(&mut self, stdout: &pipe::Receiver, stderr: &pipe::Receiver, limit: usize) {
+        let mut buffer = vec![0; 16 << 10];
+        for (is_error, pipe) in [(false, stdout), (true, stderr)] {
+            while !self.is_too_much {
+                let count = pipe.try_read(&mut buffer).unwrap_or(0);
+                if !self.take(is_error, buffer.get(..count).unwrap_or_default(), limit) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Keeps it while there is room. Says whether there may be more.
+    fn take(&mut self, is_error: bool, bytes: &[u8], limit: usize) -> bool {
+        let room = limit.saturating_sub(self.stdout.len() + self.stderr.len());
+        let kept = if is_error { &mut self.stderr } else { &mut self.stdout };
+        kept.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        self.is_too_much |= bytes.len() > room;
+        !bytes.is_empty()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

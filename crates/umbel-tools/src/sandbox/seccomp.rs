@@ -1,0 +1,289 @@
+//! What code in a sandbox may not ask of the kernel, as a program that the kernel runs before each system call.
+//!
+//! Namespaces and lost privileges keep code from most of it already. The filter is for what they leave open: sockets that
+//! no network namespace holds back (`vsock` reaches the host of a virtual machine), keys, memory that no limit counts, and
+//! parts of the kernel in which mistakes were found before.
+
+/// A system call, and its numbers on x86-64 and on arm64; -1 if there is none.
+type Call = (i32, i32);
+
+/// Calls that fail as if nobody had the right to make them.
+const FORBIDDEN: [Call; 43] = [
+    (101, 117), // ptrace
+    (310, 270), // process_vm_readv
+    (311, 271), // process_vm_writev
+    (438, 438), // pidfd_getfd
+    (312, 272), // kcmp
+    (321, 280), // bpf
+    (298, 241), // perf_event_open
+    (248, 217), // add_key
+    (249, 218), // request_key
+    (250, 219), // keyctl
+    (165, 40),  // mount
+    (166, 39),  // umount2
+    (155, 41),  // pivot_root
+    (161, 51),  // chroot
+    (428, 428), // open_tree
+    (429, 429), // move_mount
+    (430, 430), // fsopen
+    (431, 431), // fsconfig
+    (432, 432), // fsmount
+    (433, 433), // fspick
+    (442, 442), // mount_setattr
+    (272, 97),  // unshare
+    (308, 268), // setns
+    (303, 264), // name_to_handle_at
+    (304, 265), // open_by_handle_at
+    (179, 60),  // quotactl
+    (443, 443), // quotactl_fd
+    (167, 224), // swapon
+    (168, 225), // swapoff
+    (169, 142), // reboot
+    (246, 104), // kexec_load
+    (320, 294), // kexec_file_load
+    (175, 105), // init_module
+    (313, 273), // finit_module
+    (176, 106), // delete_module
+    (103, 116), // syslog
+    (163, 89),  // acct
+    (135, 92),  // personality
+    (154, -1),  // modify_ldt
+    (172, -1),  // iopl
+    (173, -1),  // ioperm
+    (256, 238), // migrate_pages
+    (279, 239), // move_pages
+];
+
+/// Calls that are not there, so that programs do without them.
+const MISSING: [Call; 10] = [
+    (435, 435), // clone3: what it makes cannot be seen from here; `clone` is used instead
+    (319, 279), // memfd_create: memory that no limit counts
+    (447, 447), // memfd_secret
+    (29, 194),  // shmget
+    (68, 186),  // msgget
+    (64, 190),  // semget
+    (425, 425), // io_uring_setup
+    (426, 426), // io_uring_enter
+    (427, 427), // io_uring_register
+    (323, 282), // userfaultfd
+];
+
+const SOCKET: Call = (41, 198);
+const SOCKETPAIR: Call = (53, 199);
+const CLONE: Call = (56, 220);
+const MMAP: Call = (9, 222);
+const IOCTL: Call = (16, 29);
+
+const EPERM: u32 = 1;
+const ENOMEM: u32 = 12;
+const ENOSYS: u32 = 38;
+const EAFNOSUPPORT: u32 = 97;
+
+/// Kinds of sockets that a network namespace holds back: `AF_UNIX`, `AF_INET`, `AF_INET6`.
+const FAMILIES: [u32; 3] = [1, 2, 10];
+/// The flags of `clone` that make namespaces: those of mounts, control groups, names, messages, users, processes, networks.
+const NAMESPACES: u32 = 0x7e02_0000;
+/// Memory that is shared and no file, in the flags of `mmap`: it may be there without being seen in a process.
+const SHARED_MEMORY: u32 = 0x21;
+/// What puts letters into a terminal's input: `TIOCSTI` and `TIOCLINUX`.
+const TERMINAL: [u32; 2] = [0x5412, 0x541c];
+
+/// The machine that programs are built for, as the kernel names it, and which number of a call is its own.
+#[derive(Clone, Copy)]
+enum Machine {
+    X86,
+    Arm,
+}
+
+impl Machine {
+    fn here() -> Option<Self> {
+        match std::env::consts::ARCH {
+            "x86_64" => Some(Self::X86),
+            "aarch64" => Some(Self::Arm),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> u32 {
+        match self {
+            Self::X86 => 0xc000_003e,
+            Self::Arm => 0xc000_00b7,
+        }
+    }
+
+    fn number(self, call: Call) -> Option<u32> {
+        let number = match self {
+            Self::X86 => call.0,
+            Self::Arm => call.1,
+        };
+        u32::try_from(number).ok()
+    }
+}
+
+/// A program in the making, eight bytes per instruction.
+#[derive(Default)]
+struct Program(Vec<u8>);
+
+impl Program {
+    fn add(&mut self, code: u16, if_true: u8, if_false: u8, value: u32) {
+        self.0.extend(code.to_ne_bytes());
+        self.0.extend([if_true, if_false]);
+        self.0.extend(value.to_ne_bytes());
+    }
+
+    /// Takes four bytes of what is known of the call: 0 is its number, 4 the machine.
+    fn load(&mut self, place: u32) {
+        self.add(0x20, 0, 0, place);
+    }
+
+    /// Takes the lower half of an argument.
+    fn load_argument(&mut self, nth: u32) {
+        self.load(16 + 8 * nth);
+    }
+
+    /// Keeps only these bits of what was taken.
+    fn mask(&mut self, bits: u32) {
+        self.add(0x54, 0, 0, bits);
+    }
+
+    /// Passes over the next instructions unless what was taken is equal.
+    fn unless_equal_pass(&mut self, value: u32, count: u8) {
+        self.add(0x15, 0, count, value);
+    }
+
+    fn allow(&mut self) {
+        self.add(0x06, 0, 0, 0x7fff_0000);
+    }
+
+    fn fail(&mut self, error: u32) {
+        self.add(0x06, 0, 0, 0x0005_0000 | error);
+    }
+}
+
+/// The filter for this machine, as the kernel takes it; `None` if its calls are not known here.
+pub(super) fn filter() -> Option<Vec<u8>> {
+    Machine::here().map(filter_for)
+}
+
+fn filter_for(machine: Machine) -> Vec<u8> {
+    let mut program = Program::default();
+    // Calls of another machine's kind have other numbers.
+    program.load(4);
+    program.add(0x15, 1, 0, machine.name());
+    program.fail(ENOSYS);
+    program.load(0);
+    if matches!(machine, Machine::X86) {
+        // Those of x32 count from here.
+        program.add(0x35, 0, 1, 0x4000_0000);
+        program.fail(ENOSYS);
+    }
+    let plain = FORBIDDEN.iter().map(|call| (call, EPERM)).chain(MISSING.iter().map(|call| (call, ENOSYS)));
+    for (call, error) in plain {
+        if let Some(number) = machine.number(*call) {
+            program.unless_equal_pass(number, 1);
+            program.fail(error);
+        }
+    }
+    for call in [SOCKET, SOCKETPAIR] {
+        let Some(number) = machine.number(call) else { continue };
+        program.unless_equal_pass(number, 8);
+        program.load_argument(0);
+        for family in FAMILIES {
+            program.unless_equal_pass(family, 1);
+            program.allow();
+        }
+        program.fail(EAFNOSUPPORT);
+    }
+    // The rest looks for bits that must not be there.
+    for (call, argument, bits, is_forbidden, error) in [
+        (CLONE, 0, NAMESPACES, None, EPERM),
+        (MMAP, 3, SHARED_MEMORY, Some(SHARED_MEMORY), ENOMEM),
+        (IOCTL, 1, u32::MAX, TERMINAL.first().copied(), EPERM),
+        (IOCTL, 1, u32::MAX, TERMINAL.last().copied(), EPERM),
+    ] {
+        let Some(number) = machine.number(call) else { continue };
+        program.load(0);
+        program.unless_equal_pass(number, 4);
+        program.load_argument(argument);
+        program.mask(bits);
+        match is_forbidden {
+            Some(value) => program.add(0x15, 0, 1, value),
+            // Any of them will do.
+            None => program.add(0x15, 1, 0, 0),
+        }
+        program.fail(error);
+    }
+    program.allow();
+    program.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel would make of a call.
+    fn answer(machine: Machine, arch: u32, number: u32, args: [u32; 4]) -> u32 {
+        let program = filter_for(machine);
+        let (mut at, mut taken) = (0, 0);
+        loop {
+            let word = &program[at * 8..at * 8 + 8];
+            let code = u16::from_ne_bytes([word[0], word[1]]);
+            let value = u32::from_ne_bytes([word[4], word[5], word[6], word[7]]);
+            let (yes, no) = (usize::from(word[2]), usize::from(word[3]));
+            at += 1;
+            match code {
+                0x20 => {
+                    taken = match value {
+                        0 => number,
+                        4 => arch,
+                        place => args[(place as usize - 16) / 8],
+                    }
+                }
+                0x54 => taken &= value,
+                0x15 => at += if taken == value { yes } else { no },
+                0x35 => at += if taken >= value { yes } else { no },
+                0x06 => return value,
+                other => panic!("{other:#x} is no instruction that is used"),
+            }
+        }
+    }
+
+    const ALLOWED: u32 = 0x7fff_0000;
+
+    #[test]
+    fn what_is_forbidden_fails_and_the_rest_goes_on_on_both_machines() {
+        for machine in [Machine::X86, Machine::Arm] {
+            let call =
+                |call: Call, args| answer(machine, machine.name(), machine.number(call).unwrap(), args);
+            let fails = |error| 0x0005_0000 | error;
+            for forbidden in FORBIDDEN.iter().filter(|call| machine.number(**call).is_some()) {
+                assert_eq!(call(*forbidden, [0; 4]), fails(EPERM), "{forbidden:?}");
+            }
+            for missing in MISSING {
+                assert_eq!(call(missing, [0; 4]), fails(ENOSYS), "{missing:?}");
+            }
+            for family in 0..64 {
+                let expected = if FAMILIES.contains(&family) { ALLOWED } else { fails(EAFNOSUPPORT) };
+                assert_eq!(call(SOCKET, [family, 1, 0, 0]), expected, "{family}");
+                assert_eq!(call(SOCKETPAIR, [family, 1, 0, 0]), expected, "{family}");
+            }
+            // A thread is no namespace, each of which is refused.
+            assert_eq!(call(CLONE, [0x003d_0f00, 0, 0, 0]), ALLOWED);
+            for bit in
+                [0x0002_0000, 0x0200_0000, 0x0400_0000, 0x0800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000]
+            {
+                assert_eq!(call(CLONE, [bit | 0x11, 0, 0, 0]), fails(EPERM), "{bit:#x}");
+            }
+            // Private memory and mapped files are fine.
+            assert_eq!(call(MMAP, [0, 0, 3, 0x22]), ALLOWED);
+            assert_eq!(call(MMAP, [0, 0, 3, 0x01]), ALLOWED);
+            assert_eq!(call(MMAP, [0, 0, 3, 0x21]), fails(ENOMEM));
+            assert_eq!(call(MMAP, [0, 0, 3, 0x4023]), fails(ENOMEM));
+            assert_eq!(call(IOCTL, [0, 0x5401, 0, 0]), ALLOWED);
+            assert_eq!(call(IOCTL, [0, 0x5412, 0, 0]), fails(EPERM));
+            assert_eq!(call(IOCTL, [0, 0x541c, 0, 0]), fails(EPERM));
+            assert_eq!(answer(machine, 0x4000_0003, 1, [0; 4]), fails(ENOSYS), "calls of 32 bits");
+        }
+        assert_eq!(answer(Machine::X86, 0xc000_003e, 0x4000_0000, [0; 4]), 0x0005_0000 | ENOSYS, "x32");
+    }
+}
