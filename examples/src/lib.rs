@@ -48,3 +48,7 @@ pub struct Studio;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/oauth.md")]
 pub struct SignIn;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/telemetry.md")]
+pub struct TelemetryPage;

@@ -40,6 +40,19 @@ butler> It is bright now.
 }
 
 #[test]
+fn telemetry() {
+    let expected = "\
+weather> 18 °C.
+chat demo (Client)
+execute_tool get_weather (Internal)
+chat demo (Client)
+invoke_agent weather (Internal)
+invocation (Internal)
+";
+    assert_eq!(said(env!("CARGO_BIN_EXE_telemetry"), &[]), expected);
+}
+
+#[test]
 fn memory() {
     let expected = "\
 guide> Hello, Ann. The night train it is.

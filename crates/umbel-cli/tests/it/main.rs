@@ -10,5 +10,6 @@ mod file;
 mod model;
 mod replays;
 mod serve;
+mod telemetry;
 #[cfg(target_os = "linux")]
 mod terminal;
