@@ -14,8 +14,8 @@ use umbel_core::{
     Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirm, Content, DecisionKind, Error,
     ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt, NextTool, Object, Part,
     Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep, SpanContent, ToolCall,
-    ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolSpec,
-    ToolValue, UnfinishedCalls, Work,
+    ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolValue,
+    UnfinishedCalls, Work,
 };
 
 use super::questions::{self, emit_with_questions};
@@ -375,22 +375,20 @@ impl Caller<'_> {
             let value = self.value(&cx, call, meta, &mut asks).await;
             match &value {
                 Err(error) => spans::record_error(error.kind().code()),
-                // A call that waits for people has not failed.
-                Ok(value) if value.is_error && asks.is_none() => spans::record_error(ErrorKind::Tool.code()),
-                Ok(_) => {}
-            }
-            if let Ok(value) = &value {
-                spans::said(SpanContent::Result(value));
+                Ok(value) => spans::said(SpanContent::Result(value)),
             }
             value
         };
-        let value = pin!(value.instrument(span)).await?;
+        let value = pin!(value.instrument(span.clone())).await?;
         let spec = meta.map(|meta| meta.tool.spec());
         let later = spec.is_some_and(|spec| spec.long_running);
         let actions = cx.take_actions();
         let asks = asks.or_else(|| self.asked_in_actions(&cx, call, actions.as_deref()));
         if asks.is_none() {
             self.run.values().settle(&cx.address());
+            if value.is_error {
+                spans::record_error_in(&span, ErrorKind::Tool.code());
+            }
         }
         let waits = call.id.clone().filter(|_| asks.is_some());
         let skips = actions.as_ref().is_some_and(|actions| actions.skip_summarization == Some(true));
@@ -670,7 +668,9 @@ impl Caller<'_> {
             let given = match self.given(cx, meta, &args)? {
                 Some(given) => given,
                 None => {
-                    unlock(cx, spec).await?;
+                    if let Some(auth) = &spec.auth {
+                        Box::pin(cx.credential(auth)).await?;
+                    }
                     meta.tool.call(cx, args).await
                 }
             };
@@ -772,7 +772,9 @@ impl ToolEnd for Centre<'_> {
                 let given = match self.caller.given(call.cx, meta, &args)? {
                     Some(given) => given,
                     None => {
-                        unlock(call.cx, spec).await?;
+                        if let Some(auth) = &spec.auth {
+                            Box::pin(call.cx.credential(auth)).await?;
+                        }
                         meta.tool.call(call.cx, args).await
                     }
                 };
@@ -781,14 +783,6 @@ impl ToolEnd for Centre<'_> {
             let made = self.caller.within(&spec.name, spec.timeout, work).await;
             Ok(made.map_err(|error| error.asked_by(|| Asker::Itself))?)
         })
-    }
-}
-
-/// Sees to it that the credential is there which a tool needs.
-fn unlock<'a>(cx: &'a ToolContext, spec: &'a ToolSpec) -> Work<'a, Result<()>> {
-    match &spec.auth {
-        None => Work::done(Ok(())),
-        Some(auth) => Work::later(async move { cx.credential(auth).await.map(|_| ()) }),
     }
 }
 
