@@ -532,7 +532,7 @@ fn every_example_of_the_page_is_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/agents");
     let blocks: Vec<&str> =
         PAGE.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert_eq!(blocks.len(), 7);
+    assert_eq!(blocks.len(), 8);
     for block in blocks {
         // Whoever reads the page has a key.
         let source = block.replace("model = \"openai/gpt-5-mini\"", "model = \"http://localhost:1/v1#m\"");

@@ -166,6 +166,33 @@ async fn a_server_at_a_web_address_is_asked_with_its_session_and_headers() {
     assert_eq!(call.headers["mcp-protocol-version"], "2025-11-25");
 }
 
+/// Says that all is part of one trace.
+struct Traced;
+
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+impl umbel_core::Tracer for Traced {
+    fn current(&self) -> Option<umbel_core::TraceContext> {
+        umbel_core::TraceContext::parse(TRACE, None)
+    }
+
+    fn enter(&self, _: &umbel_core::TraceContext) -> Box<dyn std::any::Any> {
+        Box::new(())
+    }
+
+    fn take(&self, _: umbel_core::Said<'_>) {}
+}
+
+#[tokio::test]
+async fn the_trace_goes_along_in_the_message_and_in_a_header() {
+    umbel_core::set_tracer(&Traced);
+    let site = site(|request, _| good(request)).await;
+    desk(toolset(&site), model()).await.result().await;
+    let call = &site.of("tools/call")[0];
+    assert_eq!(call.headers["traceparent"], TRACE);
+    assert_eq!(call.body["params"]["_meta"]["traceparent"], TRACE);
+}
+
 #[tokio::test]
 async fn answers_that_are_none_are_errors_that_say_what_came() {
     assert!(call_answered(|| Reply::status(500)).await.contains("HTTP 500"));

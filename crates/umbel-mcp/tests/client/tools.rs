@@ -277,6 +277,24 @@ async fn a_connection_that_nobody_uses_is_closed_and_opened_again() {
 }
 
 #[tokio::test]
+async fn a_list_of_tools_counts_for_a_while() {
+    let (pipe, log) = tools_server(json!([tool("a")]), |request, out| async move { out.text(&request, "ok").await });
+    let limits = ToolsetLimits { list: Duration::ZERO, ..ToolsetLimits::default() };
+    desk(McpToolset::new("s", pipe).limits(limits), model("a")).await.result().await;
+    assert_eq!(log.of("tools/list").len(), 2, "before each question to the model");
+}
+
+#[tokio::test]
+async fn a_result_is_cut_where_it_gets_too_long() {
+    let (pipe, _) = tools_server(json!([tool("a")]), |request, out| async move {
+        out.text(&request, &"x".repeat(100)).await;
+    });
+    let limits = ToolsetLimits { result_bytes: 10, ..ToolsetLimits::default() };
+    let result = desk(McpToolset::new("s", pipe).limits(limits), model("a")).await.result().await;
+    assert_eq!(result["result"], "xxxxxxxxxx [the rest was left out: it is too long]");
+}
+
+#[tokio::test]
 async fn a_toolset_that_was_closed_connects_again() {
     let (pipe, log) =
         tools_server(json!([tool("a")]), |request, out| async move { out.text(&request, "ok").await });
