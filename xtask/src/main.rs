@@ -10,6 +10,7 @@ mod copilotkit;
 mod crash;
 mod fuzz;
 mod http;
+mod mcp;
 mod model_bench;
 mod models;
 mod onion;
