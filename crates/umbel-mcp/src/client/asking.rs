@@ -91,8 +91,9 @@ impl<'a> Asking<'a> {
             };
             match failure {
                 Failure::Ended(_) if self.is_safe_twice && !reconnected => reconnected = true,
-                Failure::Stranger(_) if grant.is_some() && !renewed => {
+                Failure::Stranger(said) if grant.is_some() && !renewed => {
                     renewed = true;
+                    self.inner.note(&said);
                     grant = self.grant(grant.as_ref()).await?;
                     slot.authorise(grant.as_ref())?;
                 }

@@ -26,6 +26,8 @@ use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
 use umbel_core::{Error, ErrorKind, HttpPlace, Result};
 use umbel_tools::{Guard, guarded_client};
 
+use super::lines::Ended;
+
 /// How long a connection to a server may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -68,7 +70,7 @@ impl Http {
     }
 
     /// What asks the server.
-    pub(crate) fn client(&self, bytes: usize, bearer: Bearer) -> Result<HttpClient> {
+    pub(crate) fn client(&self, bytes: usize, bearer: Bearer, ended: Ended) -> Result<HttpClient> {
         let refuse = |why: String| Error::new(ErrorKind::Build, why);
         let url = Url::parse(&self.url)
             .map_err(|error| refuse(format!("`{}` is no web address: {error}", self.url)))?;
@@ -92,7 +94,7 @@ impl Http {
             headers.insert(key, value);
         }
         let (client, headers) = (guarded_client(&guard, CONNECT)?, Arc::new(headers));
-        Ok(HttpClient { client, url, headers, bytes, bearer })
+        Ok(HttpClient { client, url, headers, bytes, bearer, ended })
     }
 }
 
@@ -146,6 +148,7 @@ pub(crate) struct HttpClient {
     headers: Arc<HashMap<HeaderName, HeaderValue>>,
     bytes: usize,
     bearer: Bearer,
+    ended: Ended,
 }
 
 /// Why a request failed.
@@ -217,7 +220,15 @@ impl HttpClient {
     }
 
     fn events(&self, response: Response) -> BoxStream<'static, std::result::Result<Sse, SseError>> {
-        SseStream::from_bytes_stream(bounded(response.bytes_stream(), self.bytes)).boxed()
+        let ended = self.ended.clone();
+        let bytes = bounded(response.bytes_stream(), self.bytes);
+        // Whoever reads the stream only learns that it ended.
+        let bytes = bytes.inspect(move |piece| {
+            if let Err(failed) = piece {
+                ended.note(failed.0.as_str());
+            }
+        });
+        SseStream::from_bytes_stream(bytes).boxed()
     }
 }
 
@@ -418,7 +429,9 @@ mod tests {
 
     #[test]
     fn an_address_that_is_none_and_headers_that_are_none_are_refused() {
-        let why = |server: Http| server.client(1, Bearer::default()).err().unwrap().message().to_owned();
+        let why = |server: Http| {
+            server.client(1, Bearer::default(), Ended::default()).err().unwrap().message().to_owned()
+        };
         assert!(why(Http::new("nowhere")).starts_with("`nowhere` is no web address"));
         assert_eq!(why(Http::new("http://a.example").header("a b", "c")), "`a b` is no name of a header");
         assert!(why(Http::new("http://a.example").header("a", "c\n")).contains("cannot have"));

@@ -143,7 +143,7 @@ impl Link {
                 begin.on(Lines::new(read, write, limits.message_bytes, ended), None).await
             }
             Place::Http(http) => {
-                let client = http.client(limits.message_bytes, bearer.clone())?;
+                let client = http.client(limits.message_bytes, bearer.clone(), ended)?;
                 let config = StreamableHttpClientTransportConfig::with_uri(http.url())
                     .max_sse_event_size(limits.message_bytes);
                 begin.on(StreamableHttpClientTransport::with_client(client, config), None).await
@@ -213,6 +213,9 @@ impl Link {
         limit: Duration,
     ) -> Result<ServerResult, Failure> {
         self.touch();
+        if !self.is_closed() {
+            self.ended.forget();
+        }
         let mut options = PeerRequestOptions::no_options();
         if let Some(context) = TraceContext::current() {
             let mut meta = RequestMetaObject::new();
@@ -257,7 +260,10 @@ impl Link {
             ServiceError::TransportSend(error) => transport_failure(&error, &self.ended),
             ServiceError::UnexpectedResponse => Failure::Ended("what it answers is no result".to_owned()),
             ServiceError::Cancelled { .. } => Failure::Ended("it was taken back".to_owned()),
-            _ => Failure::Ended(self.ended.why().unwrap_or("the connection is closed").to_owned()),
+            _ => {
+                let why = self.ended.why();
+                Failure::Ended(why.unwrap_or_else(|| "the connection is closed".to_owned()))
+            }
         }
     }
 }
@@ -315,7 +321,7 @@ fn begin_failure(error: &ClientInitializeError, ended: &Ended) -> Failure {
         ClientInitializeError::JsonRpcError(error) => Failure::Refused(error.clone()),
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => begin_failure(fallback, ended),
         ClientInitializeError::ConnectionClosed(_) => {
-            Failure::Ended(ended.why().unwrap_or("it closed the connection").to_owned())
+            Failure::Ended(ended.why().unwrap_or_else(|| "it closed the connection".to_owned()))
         }
         ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
             let versions: Vec<&str> = server_supported.iter().map(ProtocolVersion::as_str).collect();
@@ -339,5 +345,5 @@ fn transport_failure(error: &DynamicTransportError, ended: &Ended) -> Failure {
         deepest = current.to_string();
         cause = current.source();
     }
-    Failure::Ended(ended.why().map_or(deepest, str::to_owned))
+    Failure::Ended(ended.why().unwrap_or(deepest))
 }

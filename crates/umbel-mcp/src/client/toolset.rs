@@ -18,6 +18,7 @@ use super::handler::Grants;
 use super::http::Http;
 use super::link::Failure;
 use super::listed::{Listed, look_at};
+use super::oauth::McpOAuth;
 use super::pins::{InMemoryPins, Pinned, Pins};
 use super::resources;
 use super::sampling::Sampling;
@@ -153,6 +154,7 @@ pub(crate) struct Options {
     pub(crate) sampling: Option<Sampling>,
     pub(crate) protocol: Protocol,
     pub(crate) auth: Option<AuthConfig>,
+    oauth: Option<Arc<McpOAuth>>,
     pub(crate) one_at_a_time: bool,
     pub(crate) trust_hints: bool,
     confirm: Confirm,
@@ -208,6 +210,7 @@ impl McpToolset {
             sampling: None,
             protocol: Protocol::default(),
             auth: None,
+            oauth: None,
             one_at_a_time: false,
             trust_hints: false,
             confirm: Confirm::Never,
@@ -258,6 +261,16 @@ impl McpToolset {
     /// The credential that the server wants. Each user has one, and a connection; one that the program has is for all.
     pub fn auth(self, auth: AuthConfig) -> Self {
         self.change(|options| options.auth = Some(auth))
+    }
+
+    /// Signs each user in where the server says. The credential has the name of the toolset.
+    pub fn oauth(self, oauth: McpOAuth) -> Self {
+        let oauth = Arc::new(oauth);
+        self.change(|options| {
+            let (credential, method) = (options.name.clone(), oauth.clone());
+            options.auth = Some(AuthConfig { credential, method });
+            options.oauth = Some(oauth);
+        })
     }
 
     /// Believes what the server says about its tools: that they change nothing, or can be called twice. Calls of such tools
@@ -387,13 +400,20 @@ impl Inner {
         };
         let slot = self.slot(run, grant.as_ref().map(|(_, grant)| grant))?;
         match self.ready(run, &slot).await {
-            Err(Failure::Stranger(_)) if grant.is_some() => {}
+            Err(Failure::Stranger(said)) if grant.is_some() => self.note(&said),
             done => return done.map_err(|failure| failure.into_error(&self.options.name)),
         }
         if let Some((auth, refused)) = grant {
             slot.authorise(Some(&run.credential_refused(auth, &refused).await?))?;
         }
         self.ready(run, &slot).await.map_err(|failure| failure.into_error(&self.options.name))
+    }
+
+    /// Notes what the server said when it did not know somebody.
+    pub(crate) fn note(&self, said: &str) {
+        if let Some(oauth) = &self.options.oauth {
+            oauth.note(said);
+        }
     }
 
     /// The tools of a connection, listed anew if they changed.
