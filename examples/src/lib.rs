@@ -18,6 +18,10 @@ pub struct Testing;
 pub struct Evaluations;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/mcp-server.md")]
+pub struct McpServer;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/deploy.md")]
 pub struct Deploy;
 
