@@ -22,6 +22,10 @@ pub struct Evaluations;
 pub struct Mcp;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/mcp-server.md")]
+pub struct McpServer;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/deploy.md")]
 pub struct Deploy;
 

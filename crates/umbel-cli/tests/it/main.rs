@@ -7,6 +7,7 @@ mod commands;
 mod conversation;
 mod evals;
 mod file;
+mod mcp;
 mod model;
 mod replays;
 mod serve;
