@@ -10,6 +10,7 @@ mod copilotkit;
 mod crash;
 mod fuzz;
 mod http;
+mod mcp;
 mod model_bench;
 mod models;
 mod onion;
@@ -51,7 +52,7 @@ commands:
       serves a real small model on this machine and runs an agent on it, streamed and with a schema
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, pages, lints, tests, vectors, postgres, crash, conformance, studio, models, docs, example, budgets
+      format, style, pages, lints, tests, vectors, postgres, crash, conformance, mcp, studio, models, docs, example, budgets
   bench http
       what serving agents costs, beside a raw handler that writes the same bytes
   bench models

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{budgets, conformance, crash, models, pages, postgres, starter, studio, style, vectors};
+use crate::{budgets, conformance, crash, mcp, models, pages, postgres, starter, studio, style, vectors};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -43,6 +43,7 @@ const CHECKS: &[Check] = &[
     Check { name: "postgres", run: postgres::check },
     Check { name: "crash", run: crash::check },
     Check { name: "conformance", run: conformance::check },
+    Check { name: "mcp", run: mcp::check },
     Check { name: "studio", run: studio::check },
     Check { name: "starter", run: starter::check },
     Check { name: "models", run: models::check },

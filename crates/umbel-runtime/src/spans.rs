@@ -19,10 +19,11 @@ pub(crate) fn is_heard() -> bool {
     LevelFilter::current() >= LevelFilter::INFO
 }
 
-/// Whether anybody may want details: which handlers are asked.
+/// Whether anybody may want details: which handlers are asked. Nobody is asked about it: with filters for each layer that
+/// would be taken for the answer about the span that comes next.
 #[inline]
 pub(crate) fn is_detailed() -> bool {
-    LevelFilter::current() >= LevelFilter::DEBUG && tracing::span_enabled!(Level::DEBUG)
+    LevelFilter::current() >= LevelFilter::DEBUG
 }
 
 /// A run. It is part of the trace that its configuration names, if there is one.

@@ -32,6 +32,17 @@ impl Drop for Group {
     }
 }
 
+/// Kills one process, if it is still a child of another one that it was found at.
+#[cfg(target_os = "linux")]
+pub(crate) fn kill_child(child: u32, is_child: impl Fn(u32) -> bool) -> bool {
+    use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+    let Some(pid) = i32::try_from(child).ok().and_then(Pid::from_raw) else { return false };
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    // Now the number cannot become that of another process any more.
+    is_child(child) && pidfd_send_signal(&process, Signal::KILL).is_ok()
+}
+
 /// Starts a program that asks the kernel to end with its parent. To the kernel that is the thread which started it, so
 /// it has to be one that lives as long as this process; those of a runtime come and go.
 #[cfg(target_os = "linux")]

@@ -44,7 +44,7 @@ async fn main() -> Result<()> {
     let question = "Who owes whom how much?";
     let message = Content::new(Role::User, [Part::text(question), Part::data("text/csv", TABLE)]);
     let events = runner.run(&session.key, message).collect_events().await?;
-    printed(&events).for_each(|text| print!("{text}"));
+    printed(&events).for_each(|text| println!("{text}"));
 
     let open = runner.open_questions(&session.key).await?;
     for question in &open {

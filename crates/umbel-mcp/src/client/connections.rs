@@ -182,12 +182,16 @@ impl Slot {
 
     /// The tools that were listed over this connection, if they still count.
     pub(crate) fn tools(&self, link: &Arc<Link>, limit: Duration) -> Option<Vec<Arc<dyn Tool>>> {
-        let kept = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = kept.as_ref()?;
-        let is_fresh = std::ptr::eq(kept.link.as_ptr(), Arc::as_ptr(link))
-            && kept.since.elapsed() < limit
-            && !link.take_changed();
-        is_fresh.then(|| kept.tools.clone())
+        let mut tools = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_fresh = |kept: &mut Kept| {
+            std::ptr::eq(kept.link.as_ptr(), Arc::as_ptr(link))
+                && kept.since.elapsed() < limit
+                && !link.take_changed()
+        };
+        // What does not count any more never counts again, even if no list takes its place.
+        let kept = tools.take_if(|kept| !is_fresh(kept));
+        drop(kept);
+        tools.as_ref().map(|kept| kept.tools.clone())
     }
 
     /// Keeps tools that were listed over a connection.

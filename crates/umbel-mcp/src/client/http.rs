@@ -24,7 +24,9 @@ use rmcp::transport::streamable_http_client::{
 use sse_stream::{Sse, SseStream};
 use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
 use umbel_core::{Error, ErrorKind, HttpPlace, Result};
-use umbel_tools::{Guard, guarded_client};
+use umbel_tools::{Guard, Secret, guarded_client};
+
+use super::lines::Ended;
 
 /// How long a connection to a server may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -40,7 +42,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Http {
     url: Arc<str>,
-    headers: Vec<(String, String)>,
+    headers: Vec<(String, Secret)>,
     guard: Option<Guard>,
 }
 
@@ -51,7 +53,7 @@ impl Http {
     }
 
     /// A header that goes with every request to the server, and is shown nowhere.
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
@@ -68,7 +70,7 @@ impl Http {
     }
 
     /// What asks the server.
-    pub(crate) fn client(&self, bytes: usize, bearer: Bearer) -> Result<HttpClient> {
+    pub(crate) fn client(&self, bytes: usize, bearer: Bearer, ended: Ended) -> Result<HttpClient> {
         let refuse = |why: String| Error::new(ErrorKind::Build, why);
         let url = Url::parse(&self.url)
             .map_err(|error| refuse(format!("`{}` is no web address: {error}", self.url)))?;
@@ -85,14 +87,14 @@ impl Http {
         for (name, value) in &self.headers {
             let wrong = || refuse(format!("`{name}` is no name of a header"));
             let key: HeaderName = name.parse().map_err(|_| wrong())?;
-            let mut value = HeaderValue::from_str(value).map_err(|_| {
+            let mut value = HeaderValue::from_str(value.reveal()).map_err(|_| {
                 refuse(format!("the header `{name}` has characters that headers cannot have"))
             })?;
             value.set_sensitive(true);
             headers.insert(key, value);
         }
         let (client, headers) = (guarded_client(&guard, CONNECT)?, Arc::new(headers));
-        Ok(HttpClient { client, url, headers, bytes, bearer })
+        Ok(HttpClient { client, url, headers, bytes, bearer, ended })
     }
 }
 
@@ -146,6 +148,7 @@ pub(crate) struct HttpClient {
     headers: Arc<HashMap<HeaderName, HeaderValue>>,
     bytes: usize,
     bearer: Bearer,
+    ended: Ended,
 }
 
 /// Why a request failed.
@@ -217,7 +220,15 @@ impl HttpClient {
     }
 
     fn events(&self, response: Response) -> BoxStream<'static, std::result::Result<Sse, SseError>> {
-        SseStream::from_bytes_stream(bounded(response.bytes_stream(), self.bytes)).boxed()
+        let ended = self.ended.clone();
+        let bytes = bounded(response.bytes_stream(), self.bytes);
+        // Whoever reads the stream only learns that it ended.
+        let bytes = bytes.inspect(move |piece| {
+            if let Err(failed) = piece {
+                ended.note(failed.0.as_str());
+            }
+        });
+        SseStream::from_bytes_stream(bytes).boxed()
     }
 }
 
@@ -418,7 +429,9 @@ mod tests {
 
     #[test]
     fn an_address_that_is_none_and_headers_that_are_none_are_refused() {
-        let why = |server: Http| server.client(1, Bearer::default()).err().unwrap().message().to_owned();
+        let why = |server: Http| {
+            server.client(1, Bearer::default(), Ended::default()).err().unwrap().message().to_owned()
+        };
         assert!(why(Http::new("nowhere")).starts_with("`nowhere` is no web address"));
         assert_eq!(why(Http::new("http://a.example").header("a b", "c")), "`a b` is no name of a header");
         assert!(why(Http::new("http://a.example").header("a", "c\n")).contains("cannot have"));

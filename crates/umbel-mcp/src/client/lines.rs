@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError};
 
 use rmcp::RoleClient;
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
@@ -15,17 +15,22 @@ const GARBAGE: usize = 1_000;
 
 /// Why a connection ended, once that is known.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ended(Arc<OnceLock<String>>);
+pub(crate) struct Ended(Arc<std::sync::Mutex<Option<String>>>);
 
 impl Ended {
     /// Notes why. The first reason counts.
     pub(crate) fn note(&self, why: impl Into<String>) {
-        let _ = self.0.set(why.into());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| why.into());
     }
 
     /// Why, if it is known.
-    pub(crate) fn why(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
+    pub(crate) fn why(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It goes on all the same.
+    pub(crate) fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
@@ -90,14 +95,20 @@ impl Transport<RoleClient> for Lines {
         &mut self,
         message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
-        let write = self.write.clone();
+        let (write, ended) = (self.write.clone(), self.ended.clone());
         async move {
             let mut line = serde_json::to_vec(&message)?;
             line.push(b'\n');
             let mut write = write.lock().await;
             let Some(write) = write.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-            write.write_all(&line).await?;
-            write.flush().await
+            let written = match write.write_all(&line).await {
+                Ok(()) => write.flush().await,
+                failed => failed,
+            };
+            if written.is_err() {
+                ended.note("it closed the connection");
+            }
+            written
         }
     }
 
@@ -143,7 +154,7 @@ mod tests {
         while lines.receive().await.is_some() {
             messages += 1;
         }
-        (messages, ended.why().map(str::to_owned))
+        (messages, ended.why())
     }
 
     const PING: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n";

@@ -27,7 +27,7 @@ use super::http::Bearer;
 use super::lines::{Ended, Lines};
 use super::stdio::Program;
 use super::steady::Steady;
-use super::toolset::{McpLimits, Place, Protocol};
+use super::toolset::{Place, Protocol, ToolsetLimits};
 
 /// The error by which a server says that a person must first go to an address.
 const GO_THERE_FIRST: ErrorCode = ErrorCode(-32042);
@@ -108,7 +108,7 @@ impl Link {
     pub(crate) async fn open(
         server: &str,
         place: &Place,
-        limits: &McpLimits,
+        limits: &ToolsetLimits,
         grants: &Grants,
         protocol: Protocol,
         bearer: &Bearer,
@@ -126,7 +126,7 @@ impl Link {
     async fn open_as(
         server: &str,
         place: &Place,
-        limits: &McpLimits,
+        limits: &ToolsetLimits,
         grants: &Grants,
         protocol: Protocol,
         bearer: &Bearer,
@@ -143,7 +143,7 @@ impl Link {
                 begin.on(Lines::new(read, write, limits.message_bytes, ended), None).await
             }
             Place::Http(http) => {
-                let client = http.client(limits.message_bytes, bearer.clone())?;
+                let client = http.client(limits.message_bytes, bearer.clone(), ended)?;
                 let config = StreamableHttpClientTransportConfig::with_uri(http.url())
                     .max_sse_event_size(limits.message_bytes);
                 begin.on(StreamableHttpClientTransport::with_client(client, config), None).await
@@ -213,6 +213,9 @@ impl Link {
         limit: Duration,
     ) -> Result<ServerResult, Failure> {
         self.touch();
+        if !self.is_closed() {
+            self.ended.forget();
+        }
         let mut options = PeerRequestOptions::no_options();
         if let Some(context) = TraceContext::current() {
             let mut meta = RequestMetaObject::new();
@@ -228,7 +231,7 @@ impl Link {
         let answer = loop {
             let Some(handle) = sent.handle.as_mut() else { break Err(ServiceError::TransportClosed) };
             tokio::select! {
-                answer = &mut handle.rx => break answer.unwrap_or(Err(ServiceError::TransportClosed)),
+                biased;
                 news = sent.coming.recv() => match news {
                     Some(News::Progress(progress)) => attendant.progress(&progress).await,
                     Some(News::Wish(wish, reply)) => {
@@ -236,6 +239,7 @@ impl Link {
                     }
                     None => {}
                 },
+                answer = &mut handle.rx => break answer.unwrap_or(Err(ServiceError::TransportClosed)),
                 () = tokio::time::sleep_until(late.min(end)) => {
                     return Err(Failure::Late(if late < end { patience } else { limit }));
                 }
@@ -257,7 +261,10 @@ impl Link {
             ServiceError::TransportSend(error) => transport_failure(&error, &self.ended),
             ServiceError::UnexpectedResponse => Failure::Ended("what it answers is no result".to_owned()),
             ServiceError::Cancelled { .. } => Failure::Ended("it was taken back".to_owned()),
-            _ => Failure::Ended(self.ended.why().unwrap_or("the connection is closed").to_owned()),
+            _ => {
+                let why = self.ended.why();
+                Failure::Ended(why.unwrap_or_else(|| "the connection is closed".to_owned()))
+            }
         }
     }
 }
@@ -273,7 +280,7 @@ struct Begin<'a> {
     server: &'a str,
     grants: &'a Grants,
     protocol: Protocol,
-    limits: &'a McpLimits,
+    limits: &'a ToolsetLimits,
     ended: Ended,
 }
 
@@ -315,7 +322,7 @@ fn begin_failure(error: &ClientInitializeError, ended: &Ended) -> Failure {
         ClientInitializeError::JsonRpcError(error) => Failure::Refused(error.clone()),
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => begin_failure(fallback, ended),
         ClientInitializeError::ConnectionClosed(_) => {
-            Failure::Ended(ended.why().unwrap_or("it closed the connection").to_owned())
+            Failure::Ended(ended.why().unwrap_or_else(|| "it closed the connection".to_owned()))
         }
         ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
             let versions: Vec<&str> = server_supported.iter().map(ProtocolVersion::as_str).collect();
@@ -339,5 +346,5 @@ fn transport_failure(error: &DynamicTransportError, ended: &Ended) -> Failure {
         deepest = current.to_string();
         cause = current.source();
     }
-    Failure::Ended(ended.why().map_or(deepest, str::to_owned))
+    Failure::Ended(ended.why().unwrap_or(deepest))
 }

@@ -14,7 +14,7 @@
 //! - `connections.rs`: whose connection is open; `link.rs`: one of them; `asking.rs`: a request of several rounds
 //! - `stdio.rs`, `http.rs`: where servers are; `lines.rs`, `steady.rs`: messages within bounds
 //! - `handler.rs`, `calls.rs`, `attend.rs`, `elicitation.rs`, `sampling.rs`: what servers ask and tell
-//! - `result.rs`: what they give
+//! - `oauth.rs`: signing in where a server says; `result.rs`: what servers give
 
 mod asking;
 mod attend;
@@ -26,6 +26,7 @@ mod http;
 mod lines;
 mod link;
 mod listed;
+mod oauth;
 mod pins;
 mod prompts;
 mod resources;
@@ -37,9 +38,10 @@ mod tool;
 mod toolset;
 
 pub use self::http::Http;
+pub use self::oauth::McpOAuth;
 pub use self::pins::{FilePins, InMemoryPins, Pinned, Pins};
 pub use self::prompts::McpPrompt;
 pub use self::result::{SERVER, UNTRUSTED};
 pub use self::sampling::Sampling;
 pub use self::stdio::Stdio;
-pub use self::toolset::{Approval, McpLimits, McpServer, McpToolset, Pipe, Protocol};
+pub use self::toolset::{Approval, McpPlace, McpToolset, Pipe, Protocol, ToolsetLimits};

@@ -10,14 +10,18 @@ use rmcp::model::{
 use serde_json::json;
 use smol_str::SmolStr;
 use tokio::io::DuplexStream;
-use umbel_core::{AuthConfig, BoxFuture, Confirm, Error, ErrorKind, Question, Result, Run, Tool, Toolset};
+use umbel_core::{
+    Answer, AuthConfig, BoxFuture, Confirm, Error, ErrorKind, Question, Result, Run, Tool, Toolset,
+};
 
 use super::attend::Attendant;
 use super::connections::{Connections, Slot};
+use super::elicitation::Answerer;
 use super::handler::Grants;
 use super::http::Http;
 use super::link::Failure;
 use super::listed::{Listed, look_at};
+use super::oauth::McpOAuth;
 use super::pins::{InMemoryPins, Pinned, Pins};
 use super::resources;
 use super::sampling::Sampling;
@@ -26,7 +30,7 @@ use super::tool::McpTool;
 
 /// How much an MCP server may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct McpLimits {
+pub struct ToolsetLimits {
     /// For beginning a connection; 30 s.
     pub connect: Duration,
     /// For an answer without a sign of life; 60 s. Each news about a call gives it as much time again.
@@ -47,7 +51,7 @@ pub struct McpLimits {
     pub pages: usize,
 }
 
-impl Default for McpLimits {
+impl Default for ToolsetLimits {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(30),
@@ -111,9 +115,9 @@ impl fmt::Debug for Pipe {
 
 /// Where an MCP server is: [`Stdio`], [`Http`] or [`Pipe`].
 #[derive(Clone)]
-pub struct McpServer(pub(crate) Place);
+pub struct McpPlace(pub(crate) Place);
 
-impl fmt::Debug for McpServer {
+impl fmt::Debug for McpPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Place::Stdio(stdio) => stdio.fmt(f),
@@ -123,19 +127,19 @@ impl fmt::Debug for McpServer {
     }
 }
 
-impl From<Stdio> for McpServer {
+impl From<Stdio> for McpPlace {
     fn from(stdio: Stdio) -> Self {
         Self(Place::Stdio(stdio))
     }
 }
 
-impl From<Http> for McpServer {
+impl From<Http> for McpPlace {
     fn from(http: Http) -> Self {
         Self(Place::Http(http))
     }
 }
 
-impl From<Pipe> for McpServer {
+impl From<Pipe> for McpPlace {
     fn from(pipe: Pipe) -> Self {
         Self(Place::Pipe(pipe.0))
     }
@@ -148,11 +152,13 @@ pub(crate) struct Options {
     pub(crate) place: Place,
     pub(crate) prefix: SmolStr,
     filter: Option<Arc<dyn Fn(&str) -> bool + Send + Sync>>,
-    pub(crate) limits: McpLimits,
+    pub(crate) limits: ToolsetLimits,
     pub(crate) grants: Grants,
     pub(crate) sampling: Option<Sampling>,
+    pub(crate) answerer: Option<Answerer>,
     pub(crate) protocol: Protocol,
     pub(crate) auth: Option<AuthConfig>,
+    oauth: Option<Arc<McpOAuth>>,
     pub(crate) one_at_a_time: bool,
     pub(crate) trust_hints: bool,
     confirm: Confirm,
@@ -196,18 +202,20 @@ pub struct McpToolset {
 
 impl McpToolset {
     /// A server under a name that people know it by. What is pinned is kept under that name.
-    pub fn new(name: impl Into<SmolStr>, server: impl Into<McpServer>) -> Self {
+    pub fn new(name: impl Into<SmolStr>, server: impl Into<McpPlace>) -> Self {
         let grants = Grants { elicitation: true, ..Grants::default() };
         let options = Options {
             name: name.into(),
             place: server.into().0,
             prefix: SmolStr::default(),
             filter: None,
-            limits: McpLimits::default(),
+            limits: ToolsetLimits::default(),
             grants,
             sampling: None,
+            answerer: None,
             protocol: Protocol::default(),
             auth: None,
+            oauth: None,
             one_at_a_time: false,
             trust_hints: false,
             confirm: Confirm::Never,
@@ -246,7 +254,7 @@ impl McpToolset {
     }
 
     /// How much the server may take.
-    pub fn limits(self, limits: McpLimits) -> Self {
+    pub fn limits(self, limits: ToolsetLimits) -> Self {
         self.change(|options| options.limits = limits)
     }
 
@@ -258,6 +266,16 @@ impl McpToolset {
     /// The credential that the server wants. Each user has one, and a connection; one that the program has is for all.
     pub fn auth(self, auth: AuthConfig) -> Self {
         self.change(|options| options.auth = Some(auth))
+    }
+
+    /// Signs each user in where the server says. The credential has the name of the toolset.
+    pub fn oauth(self, oauth: McpOAuth) -> Self {
+        let oauth = Arc::new(oauth);
+        self.change(|options| {
+            let (credential, method) = (options.name.clone(), oauth.clone());
+            options.auth = Some(AuthConfig { credential, method });
+            options.oauth = Some(oauth);
+        })
     }
 
     /// Believes what the server says about its tools: that they change nothing, or can be called twice. Calls of such tools
@@ -286,6 +304,16 @@ impl McpToolset {
     /// Whether the server may ask people something; it may. The run then ends with its question.
     pub fn elicitation(self, allowed: bool) -> Self {
         self.change(|options| options.grants.elicitation = allowed)
+    }
+
+    /// Answers the server's questions at once, while it waits, for programs whose user is there. Otherwise the run ends with
+    /// each question, and the call is made again once there is an answer.
+    pub fn answer_with<F>(self, answer: impl Fn(Question) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let answerer: Answerer = Arc::new(move |question| Box::pin(answer(question)));
+        self.change(|options| options.answerer = Some(answerer))
     }
 
     /// Lends the server a model. It has none otherwise.
@@ -387,13 +415,20 @@ impl Inner {
         };
         let slot = self.slot(run, grant.as_ref().map(|(_, grant)| grant))?;
         match self.ready(run, &slot).await {
-            Err(Failure::Stranger(_)) if grant.is_some() => {}
+            Err(Failure::Stranger(said)) if grant.is_some() => self.note(&said),
             done => return done.map_err(|failure| failure.into_error(&self.options.name)),
         }
         if let Some((auth, refused)) = grant {
             slot.authorise(Some(&run.credential_refused(auth, &refused).await?))?;
         }
         self.ready(run, &slot).await.map_err(|failure| failure.into_error(&self.options.name))
+    }
+
+    /// Notes what the server said when it did not know somebody.
+    pub(crate) fn note(&self, said: &str) {
+        if let Some(oauth) = &self.options.oauth {
+            oauth.note(said);
+        }
     }
 
     /// The tools of a connection, listed anew if they changed.

@@ -375,22 +375,20 @@ impl Caller<'_> {
             let value = self.value(&cx, call, meta, &mut asks).await;
             match &value {
                 Err(error) => spans::record_error(error.kind().code()),
-                // A call that waits for people has not failed.
-                Ok(value) if value.is_error && asks.is_none() => spans::record_error(ErrorKind::Tool.code()),
-                Ok(_) => {}
-            }
-            if let Ok(value) = &value {
-                spans::said(SpanContent::Result(value));
+                Ok(value) => spans::said(SpanContent::Result(value)),
             }
             value
         };
-        let value = pin!(value.instrument(span)).await?;
+        let value = pin!(value.instrument(span.clone())).await?;
         let spec = meta.map(|meta| meta.tool.spec());
         let later = spec.is_some_and(|spec| spec.long_running);
         let actions = cx.take_actions();
         let asks = asks.or_else(|| self.asked_in_actions(&cx, call, actions.as_deref()));
         if asks.is_none() {
             self.run.values().settle(&cx.address());
+            if value.is_error {
+                spans::record_error_in(&span, ErrorKind::Tool.code());
+            }
         }
         let waits = call.id.clone().filter(|_| asks.is_some());
         let skips = actions.as_ref().is_some_and(|actions| actions.skip_summarization == Some(true));

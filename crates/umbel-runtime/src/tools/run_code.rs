@@ -124,7 +124,7 @@ fn words(output: &CodeOutput, files: &Files) -> String {
     let mut said: Vec<String> = Vec::new();
     let mut say = |text: &str| {
         if !text.trim().is_empty() {
-            said.push(text.to_owned());
+            said.push(text.trim_end().to_owned());
         }
     };
     say(stdout);
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_model_reads_what_code_printed_and_why_it_failed() {
-        assert_eq!(words(&CodeOutput::ok("4\n").stderr("Warning"), &Files::None), "4\n");
+        assert_eq!(words(&CodeOutput::ok("4\n").stderr("Warning"), &Files::None), "4");
         assert_eq!(words(&CodeOutput::ok("").stderr("logged"), &Files::None), "logged");
         assert_eq!(words(&CodeOutput::ok(" \n"), &Files::None), text::PRINTED_NOTHING);
         let failed = CodeOutput::ended(CodeOutcome::Failed { exit_code: Some(1) }).stdout("1").stderr("no b");

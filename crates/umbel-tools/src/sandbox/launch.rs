@@ -24,6 +24,8 @@ const SYSTEM: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 const SETTINGS: [&str; 4] = ["ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives"];
 /// Processes beside the code's: the supervisor with what packs its files.
 const OWN_PROCESSES: u64 = 8;
+/// Room for the stack of a thread. The kernel counts it as memory, though little of it is used.
+const STACK: u64 = 8 << 20;
 /// Files that a process may have open.
 const OPEN_FILES: u64 = 256;
 
@@ -69,7 +71,7 @@ impl Launch {
 
     /// The command that makes a sandbox, and what has to live as long as that. It is to be given a socket to be asked over.
     pub(super) fn command(&self) -> std::io::Result<(Command, Place)> {
-        let place = Place { folder: if self.filter.is_none() { Some(folder()?) } else { None } };
+        let place = Place { folder: if self.is_sandboxed() { None } else { Some(folder()?) } };
         let folder = place.folder.as_ref().map_or(Path::new(""), TempDir::path);
         let mut argv: Vec<String> = Vec::new();
         if let Some(filter) = &self.filter {
@@ -86,7 +88,7 @@ impl Launch {
         argv.extend(self.run_code(folder));
         let mut argv = argv.into_iter();
         let mut command = Command::new(argv.next().unwrap_or_default());
-        command.args(argv).env_clear().kill_on_drop(true).process_group(0);
+        command.args(argv).env_clear().process_group(0);
         // They are not on the command line, where everybody could read them.
         command.envs(environment(folder));
         command.envs(self.sandbox.env.iter().map(|(name, value)| (name, value)));
@@ -125,10 +127,6 @@ impl Launch {
             let path = format!("/etc/{name}");
             add(&["--ro-bind-try", &path, &path]);
         }
-        for path in &self.sandbox.seen {
-            let path = path.to_string_lossy();
-            add(&["--ro-bind", &path, &path]);
-        }
         // `/dev/full` gives zeros as well, but no memory that nobody counts.
         add(&["--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"]);
         let spaces = [
@@ -141,8 +139,17 @@ impl Launch {
         for (path, size) in spaces {
             add(&["--size", &size.max(PAGE).to_string(), "--tmpfs", path]);
         }
+        for path in &self.sandbox.seen {
+            let path = path.to_string_lossy();
+            add(&["--ro-bind", &path, &path]);
+        }
         add(&["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work", "--"]);
         argv
+    }
+
+    /// Whether there is a sandbox.
+    pub(super) fn is_sandboxed(&self) -> bool {
+        self.filter.is_some()
     }
 
     /// How large an archive with the files that code leaves may be: a header for each, and its last block is filled up.
@@ -158,10 +165,11 @@ impl Launch {
         let mut argv = vec!["prlimit".to_owned()];
         // 1 keeps the kernel from handing what is left of a process to a program of this machine.
         argv.extend(["--core=1".to_owned(), format!("--nofile={OPEN_FILES}")]);
-        argv.extend([format!("--data={}", limits.memory), format!("--fsize={file}")]);
+        let data = limits.memory + (2 * limits.processes + OWN_PROCESSES) * STACK;
+        argv.extend([format!("--data={data}"), format!("--stack={STACK}"), format!("--fsize={file}")]);
         // Without a sandbox, all processes of the user would count.
-        if self.filter.is_some() {
-            argv.push(format!("--nproc={}", limits.processes + 3 * OWN_PROCESSES));
+        if self.is_sandboxed() {
+            argv.push(format!("--nproc={}", 2 * limits.processes + 3 * OWN_PROCESSES));
         }
         argv
     }
@@ -170,8 +178,9 @@ impl Launch {
     fn run_code(&self, folder: &Path) -> Vec<String> {
         let limits = &self.sandbox.limits;
         let mut argv = vec!["prlimit".to_owned(), format!("--fsize={}", limits.disk)];
-        if self.filter.is_some() {
-            argv.push(format!("--nproc={}", limits.processes + OWN_PROCESSES));
+        if self.is_sandboxed() {
+            // Twice as many, so that who starts too many is seen, and named, before the kernel refuses.
+            argv.push(format!("--nproc={}", 2 * limits.processes + OWN_PROCESSES));
         }
         // That of a session may take as long for each code.
         if self.sandbox.keeps.is_none() {

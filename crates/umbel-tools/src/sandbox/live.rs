@@ -15,7 +15,7 @@ use umbel_core::{CodeInput, CodeOutcome, CodeOutput, Error, ErrorKind, Result};
 
 use super::launch::{Launch, Place};
 use super::{Limits, files, verdict, watch};
-use crate::process::{Group, spawn_from_lasting_thread};
+use crate::process::{Group, kill_child, spawn_from_lasting_thread};
 
 /// How long a sandbox that could not be made may take to say why.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -26,8 +26,6 @@ const LINE: u64 = 128;
 #[derive(Debug)]
 pub(super) struct Live {
     launch: Arc<Launch>,
-    // Ends first, while its number is still that of the child.
-    group: Option<Group>,
     child: Child,
     pid: u32,
     control: BufReader<UnixStream>,
@@ -67,10 +65,10 @@ impl Live {
         command.stdout(out.into_blocking_fd().map_err(failed)?);
         command.stderr(err.into_blocking_fd().map_err(failed)?);
         let child = spawn_from_lasting_thread(command).await.map_err(failed)?;
-        let (group, pid) = (Some(Group::of(&child)), child.id().unwrap_or_default());
+        let pid = child.id().unwrap_or_default();
         let control = BufReader::new(UnixStream::from_std(ours).map_err(failed)?);
         let known = HashMap::new();
-        Ok(Self { launch: launch.clone(), group, child, pid, control, stdout, stderr, known, _place: place })
+        Ok(Self { launch: launch.clone(), child, pid, control, stdout, stderr, known, _place: place })
     }
 
     /// Whether it is still there, as far as can be seen.
@@ -118,8 +116,19 @@ impl Live {
         if has_last_words {
             let _ = tokio::time::timeout(LAST_WORDS, self.stderr.readable()).await;
         }
-        self.group = None;
+        self.kill();
         let _ = self.child.wait().await;
+    }
+
+    /// Kills the first process of the sandbox, with which the kernel ends all others; `bwrap` outside then clears up. Killed
+    /// itself, it would leave that to whoever adopts processes here, and in containers that is often nobody.
+    fn kill(&self) {
+        let is_child = |child| watch::children(self.pid).contains(&child);
+        let first = watch::children(self.pid).first().copied().filter(|_| self.launch.is_sandboxed());
+        // Once the child was waited for, its number is no longer its own, and there is nothing to do.
+        if self.child.id().is_some() && !first.is_some_and(|first| kill_child(first, is_child)) {
+            drop(Group::of(&self.child));
+        }
     }
 
     fn ended(&mut self, reply: Reply, printed: Printed, limits: &Limits) -> Ended {
@@ -145,6 +154,12 @@ impl Live {
         output.files = files;
         output.note = (!notes.is_empty()).then(|| notes.join(" "));
         Ended { output, is_alive: !reply.is_over }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 

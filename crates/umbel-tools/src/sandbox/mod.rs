@@ -139,7 +139,7 @@ impl Sandbox {
         self
     }
 
-    /// How much memory all its processes may use together, and each of them may ask for; 512 MiB.
+    /// How much memory all its processes may use together; 512 MiB.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.limits.memory = bytes;
         self

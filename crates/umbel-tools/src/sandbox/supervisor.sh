@@ -19,10 +19,15 @@ signal_others() {
 }
 
 if [ "$kind" = session ]; then
-    mkfifo "$folder/own/ask" "$folder/own/told" || exit 1
-    exec 5<>"$folder/own/ask" 6<>"$folder/own/told"
-    rm -f "$folder/own/ask" "$folder/own/told"
-    { exec 3>&-; "$@" 2>&4 4>&-; echo "ended $?" >&6; } &
+    ask="$folder/own/ask" told="$folder/own/told"
+    mkfifo "$ask" "$told" || exit 1
+    # The command reads the one and writes to the other. Of the second this shell has only the end to read from, so that it
+    # hears when nobody is left to write.
+    exec 5<>"$ask" 6<>"$told" 7<"$ask" 8>"$told" 9<"$told"
+    exec 6<&9 9<&-
+    rm -f "$ask" "$told"
+    { exec 3>&-; "$@" 2>&4 4>&- 5<&7 6>&8 7<&- 8>&-; echo "ended $?" >&8; } &
+    exec 7<&- 8>&-
 fi
 
 while read -r size word <&3; do
@@ -35,6 +40,7 @@ while read -r size word <&3; do
         while read -r said status <&6; do
             if [ "$said" = "$word" ] || [ "$said" = ended ]; then break; fi
         done
+        if [ -z "$said" ]; then said=ended status=137; fi
         signal_others STOP
     else
         "$@" 2>&4 3>&- 4>&-

@@ -42,7 +42,7 @@ pub(super) async fn until_over(pid: u32, limits: &Limits, used: Duration) -> Cod
         if time(usage.ticks).saturating_sub(used) > limits.cpu {
             return CodeOutcome::CpuLimit;
         }
-        if usage.pids.get(1).is_some_and(|first| inodes(*first) > INODES) {
+        if usage.pids.get(1).is_some_and(|first| inodes(*first, limits.disk) > INODES) {
             return CodeOutcome::DiskLimit;
         }
     }
@@ -68,13 +68,18 @@ fn usage_below(pid: u32) -> Usage {
         usage.tasks += tasks;
         usage.memory += private_memory(pid);
         usage.pids.push(pid);
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        for thread in threads {
-            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            next.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
-        }
+        next.extend(children(pid));
     }
     usage
+}
+
+/// The children of a process, whichever of its threads started them.
+pub(super) fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|child| child.parse().ok()).collect::<Vec<u32>>())
+        .collect()
 }
 
 /// The processor time of a process and of its children that are gone, and how many threads it has. The second field is a name
@@ -105,13 +110,15 @@ fn kilobytes(text: &str, name: &str) -> u64 {
     line.split_whitespace().next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// How many files there are, as the sandbox's first process sees it. What cannot be seen is not counted.
-fn inodes(first: u32) -> u64 {
+/// How many files there are, as the sandbox's first process sees it. What cannot be seen is not counted, nor are file systems
+/// that are larger than those of a sandbox: then it is still in the making, or there is none.
+fn inodes(first: u32, disk: u64) -> u64 {
     let count = |name: &&str| {
-        let space = rustix::fs::statvfs(format!("/proc/{first}/root/{name}"));
-        space.map_or(0, |space| space.f_files.saturating_sub(space.f_ffree))
+        let space = rustix::fs::statvfs(format!("/proc/{first}/root/{name}")).ok()?;
+        let is_its_own = space.f_blocks.saturating_mul(space.f_frsize) <= disk + space.f_frsize;
+        is_its_own.then(|| space.f_files.saturating_sub(space.f_ffree))
     };
-    WRITABLE.iter().map(|name| count(&name)).sum()
+    WRITABLE.iter().filter_map(count).sum()
 }
 
 #[cfg(test)]

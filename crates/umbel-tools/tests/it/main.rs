@@ -2,12 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+#[cfg(target_os = "linux")]
+mod abuse;
 mod command;
 mod documents;
 mod http;
 mod oauth;
+mod oauth_runs;
 mod oauth_server;
 mod openapi;
+mod openapi_security;
+#[cfg(target_os = "linux")]
+mod sandbox;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -6,8 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use umbel_core::event::Transcription;
 use umbel_core::{
-    CallId, Compaction, Confirmation, Content, ContentsView, Event, FileData, FunctionCall, FunctionResponse,
-    Object, Part, Payload, Role, RunId, Source,
+    CallId, CodeResult, CodeWords, Compaction, Confirmation, Content, ContentsView, Event, ExecutableCode,
+    Fence, FileData, FunctionCall, FunctionResponse, Object, Part, Payload, Role, RunId, Source,
 };
 
 /// What a log may be made of. Fewer kinds of trouble per log leave stretches without any.
@@ -112,7 +112,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn view() -> impl Strategy<Value = ContentsView> {
-    let flags = proptest::array::uniform6(proptest::bool::weighted(0.2));
+    let flags = proptest::array::uniform7(proptest::bool::weighted(0.2));
     (0..4usize, 0..4usize, 0..3usize, flags).prop_map(|(agent, branch, scope, flags)| ContentsView {
         agent: AGENTS.get(agent).copied().unwrap_or("alpha").into(),
         branch: some(BRANCHES[branch]),
@@ -123,6 +123,10 @@ fn view() -> impl Strategy<Value = ContentsView> {
         foreign_thoughts: flags[3],
         plain_thoughts: flags[4],
         no_display_names: flags[5],
+        code_as_words: flags[6].then(|| {
+            let (code, result) = (Fence::named("tool_code"), Fence::named("tool_output"));
+            Arc::new(CodeWords { code, result })
+        }),
     })
 }
 
@@ -209,6 +213,8 @@ impl Writer<'_> {
             15..20 => Part::text(""),
             20..25 => Part::thought(text).with_signature("AQID"),
             25..30 => media(),
+            30..33 => code(dice, text),
+            33..36 => code_result(dice, text),
             _ => Part::text(text),
         }
     }
@@ -395,6 +401,20 @@ impl Writer<'_> {
         self.push(event, vec![Part::call(call)], step.dice);
         self.answer_at_once(step);
     }
+}
+
+fn code(dice: u8, text: String) -> Part {
+    let code = ExecutableCode { id: code_id(dice), code: Some(text), ..ExecutableCode::default() };
+    Part::new(Payload::Code(Box::new(code)))
+}
+
+fn code_result(dice: u8, text: String) -> Part {
+    let result = CodeResult { id: code_id(dice), output: Some(text), ..CodeResult::default() };
+    Part::new(Payload::CodeResult(Box::new(result)))
+}
+
+fn code_id(dice: u8) -> Option<CallId> {
+    [Some("adk-1"), Some("c1"), None].get(usize::from(dice) % 3).copied().flatten().map(CallId::from)
 }
 
 fn media() -> Part {

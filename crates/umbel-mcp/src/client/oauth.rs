@@ -1,0 +1,392 @@
+//! Signing in at an MCP server that says where that is done: RFC 9728 and 8414, registration of clients, PKCE, and tokens
+//! that are good for that server alone.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use reqwest::Client;
+use rmcp::transport::auth::{AuthorizationMetadata, OAuthClientConfig};
+use rmcp::transport::{
+    AuthError, AuthorizationManager, OAuthHttpClient, OAuthHttpClientError, OAuthHttpClientFuture,
+    OAuthHttpRequest, WWWAuthenticateParams,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use umbel_core::{
+    AuthAnswer, AuthMethod, AuthRequest, Credential, Error, ErrorKind, Expects, HttpAuth, Result, Standing,
+    Work,
+};
+use umbel_tools::{Guard, OAuth, OAuthClient, OAuthMethod, Secret, guarded_client};
+
+/// How long finding out where people sign in may take, for each request.
+const TIME: Duration = Duration::from_secs(30);
+/// Bytes of an answer on the way there.
+const BYTES: usize = 256 << 10;
+/// A token that is good for less than this is renewed, in seconds.
+const MARGIN: f64 = 60.0;
+
+/// Signs people in at an MCP server, or at whom it names. The server says where; the program is registered there unless it is
+/// known already.
+///
+/// ```
+/// use umbel_mcp::client::{Http, McpOAuth, McpToolset};
+///
+/// let url = "https://docs.example.org/mcp";
+/// let sign_in = McpOAuth::new(url, "https://my-app.example/callback").client_name("My app");
+/// let tools = McpToolset::new("docs", Http::new(url)).oauth(sign_in);
+/// ```
+pub struct McpOAuth {
+    server: String,
+    redirect: String,
+    name: String,
+    client: Option<(String, Option<String>)>,
+    document: Option<String>,
+    scopes: Vec<String>,
+    by_itself: bool,
+    private: Vec<String>,
+    /// What the server said last when it refused somebody.
+    challenge: Mutex<Option<String>>,
+    /// Scopes that it wanted besides.
+    wanted: Mutex<BTreeSet<String>>,
+    /// It said last that a token is not good for enough.
+    wants_more: AtomicBool,
+}
+
+/// What was found out about a server, and who the program is there.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Found {
+    authorize: String,
+    token: String,
+    issuer: Option<String>,
+    client: String,
+    secret: Option<String>,
+    secret_in_body: bool,
+    scopes: Vec<String>,
+    resource: String,
+}
+
+/// A credential as it is kept.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    tokens: Value,
+    found: Found,
+}
+
+impl McpOAuth {
+    /// A server by its address, and where people come back to once they signed in.
+    pub fn new(server: impl Into<String>, redirect_uri: impl Into<String>) -> Self {
+        Self {
+            server: server.into(),
+            redirect: redirect_uri.into(),
+            name: "Umbel".to_owned(),
+            client: None,
+            document: None,
+            scopes: Vec::new(),
+            by_itself: false,
+            private: Vec::new(),
+            challenge: Mutex::default(),
+            wanted: Mutex::default(),
+            wants_more: AtomicBool::new(false),
+        }
+    }
+
+    /// What people are told who asks them. `Umbel` unless said otherwise.
+    pub fn client_name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The program is known there already, by this id, and a secret if it has one.
+    pub fn client(mut self, id: impl Into<String>, secret: Option<&str>) -> Self {
+        self.client = Some((id.into(), secret.map(str::to_owned)));
+        self
+    }
+
+    /// An address of HTTPS where the program says who it is, for servers that read such documents.
+    pub fn client_document(mut self, url: impl Into<String>) -> Self {
+        self.document = Some(url.into());
+        self
+    }
+
+    /// What the token is to be good for. What the server asks for, unless said.
+    pub fn scope(mut self, scope: impl Into<String>) -> Self {
+        self.scopes.push(scope.into());
+        self
+    }
+
+    /// The program signs in for itself (client credentials), and nobody is asked. It needs an id and a secret.
+    pub fn by_itself(mut self) -> Self {
+        self.by_itself = true;
+        self
+    }
+
+    /// A host that may be on this machine or in its network, and may be asked without TLS.
+    pub fn allow_private(mut self, host: impl Into<String>) -> Self {
+        self.private.push(host.into());
+        self
+    }
+
+    /// Notes what the server said when it refused somebody.
+    pub(crate) fn note(&self, challenge: &str) {
+        let Ok(url) = reqwest::Url::parse(&self.server) else { return };
+        let said = WWWAuthenticateParams::parse(challenge, &url);
+        self.wants_more.store(said.is_insufficient_scope(), Ordering::Relaxed);
+        if said.is_insufficient_scope() {
+            let more = said.scope.iter().flat_map(|scope| scope.split_whitespace()).map(str::to_owned);
+            lock(&self.wanted).extend(more);
+        }
+        *lock(&self.challenge) = Some(challenge.to_owned()).filter(|challenge| !challenge.is_empty());
+    }
+
+    /// Finds out where people sign in, and who the program is there.
+    async fn find(&self) -> Result<Found> {
+        let guard = self.private.iter().fold(Guard::new(["*"]), |guard, host| guard.allow_private(host));
+        let http = Asker { client: guarded_client(&guard, TIME)?, guard };
+        let known = lock(&self.challenge).clone();
+        let challenge = match known {
+            Some(challenge) => Some(challenge),
+            None => http.challenge(&self.server).await,
+        };
+        let manager = AuthorizationManager::new_with_oauth_http_client(&self.server, Arc::new(http)).await;
+        let mut manager = manager.map_err(|error| failed(&error))?;
+        let found = manager.resolve_metadata_from_challenge(challenge.as_deref()).await;
+        let metadata = found.map_err(|error| failed(&error))?.metadata;
+        manager.set_metadata(metadata.clone());
+        let mut scopes = match self.scopes.as_slice() {
+            [] => manager.select_initial_scopes(&[]).await,
+            scopes => scopes.to_vec(),
+        };
+        for scope in lock(&self.wanted).iter() {
+            if !scopes.contains(scope) {
+                scopes.push(scope.clone());
+            }
+        }
+        let named: Vec<&str> = scopes.iter().map(String::as_str).collect();
+        let client =
+            self.become_client(&mut manager, &metadata, &named).await.map_err(|error| failed(&error))?;
+        manager.configure_client(client.clone()).map_err(|error| failed(&error))?;
+        // Looks at what the server publishes, and says what a token is to be good for.
+        let url = manager.get_authorization_url(&named).await.map_err(|error| failed(&error))?;
+        let url = reqwest::Url::parse(&url).map_err(|_| refuse("its address for signing in is none"))?;
+        let resource =
+            url.query_pairs().find(|(key, _)| key == "resource").map(|(_, value)| value.into_owned());
+        Ok(Found {
+            authorize: metadata.authorization_endpoint.clone(),
+            token: metadata.token_endpoint.clone(),
+            issuer: metadata.issuer.clone(),
+            client: client.client_id,
+            secret: client.client_secret,
+            secret_in_body: wants_secret_in_body(&metadata),
+            scopes,
+            resource: resource.unwrap_or_else(|| self.server.clone()),
+        })
+    }
+
+    /// Who the program is: known already, by a document that it publishes, or registered now.
+    async fn become_client(
+        &self,
+        manager: &mut AuthorizationManager,
+        metadata: &AuthorizationMetadata,
+        scopes: &[&str],
+    ) -> Result<OAuthClientConfig, AuthError> {
+        let reads_documents = metadata.additional_fields.get("client_id_metadata_document_supported");
+        let document = self.document.as_ref().filter(|_| reads_documents == Some(&Value::Bool(true)));
+        if let Some((id, secret)) = &self.client {
+            let client = OAuthClientConfig::new(id, &self.redirect);
+            return Ok(secret.iter().fold(client, |client, secret| client.with_client_secret(secret)));
+        }
+        match document {
+            Some(document) => Ok(OAuthClientConfig::new(document, &self.redirect)),
+            None => manager.register_client(&self.name, &self.redirect, scopes).await,
+        }
+    }
+
+    /// How tokens come about there.
+    fn method(&self, found: &Found) -> Result<OAuthMethod> {
+        let mut client = OAuthClient::new(&found.client);
+        if let Some(secret) = &found.secret {
+            client = client.secret(Secret::new(secret.as_str()));
+        }
+        if found.secret_in_body {
+            client = client.secret_in_body();
+        }
+        let mut oauth = if self.by_itself {
+            OAuth::client_credentials(client, &found.token)
+        } else {
+            OAuth::code(client, &found.authorize, &found.token, &self.redirect)
+        };
+        oauth = found.scopes.iter().fold(oauth, |oauth, scope| oauth.scope(scope));
+        oauth = self.private.iter().fold(oauth, |oauth, host| oauth.allow_private(host));
+        oauth.resource(&found.resource).build()
+    }
+
+    async fn renewed(&self, kept: Option<&Credential>, now: f64) -> Result<Option<Credential>> {
+        let kept = kept.and_then(read);
+        let lacks = |found: &Found| lock(&self.wanted).iter().any(|scope| !found.scopes.contains(scope));
+        if kept.as_ref().is_some_and(|kept| self.wants_more.load(Ordering::Relaxed) && !lacks(&kept.found)) {
+            let message =
+                "the MCP server wants more than the token is good for, though it got what it asked for";
+            return Err(Error::new(ErrorKind::Other, message));
+        }
+        let (found, tokens) = match kept {
+            // A new token like the last one would not do.
+            Some(kept) if lacks(&kept.found) && !self.by_itself => return Ok(None),
+            Some(kept) if !lacks(&kept.found) => (kept.found, Some(Credential::new(kept.tokens))),
+            _ if self.by_itself => (self.find().await?, None),
+            _ => return Ok(None),
+        };
+        let new = self.method(&found)?.renew(tokens.as_ref(), now).await?;
+        Ok(new.map(|new| keep(&new, found)))
+    }
+
+    async fn ask_person(&self, now: f64) -> Result<AuthRequest> {
+        let found = self.find().await?;
+        let mut request = self.method(&found)?.ask(now).await?;
+        if let Expects::Redirect { issuer, .. } = &mut request.expects {
+            issuer.clone_from(&found.issuer);
+        }
+        request.pending = json!({"pending": request.pending, "found": found});
+        Ok(request)
+    }
+
+    async fn answered(&self, answer: AuthAnswer, now: f64) -> Result<Credential> {
+        let lost = || refuse("what was kept for the answer is gone");
+        let found = answer.pending.get("found").ok_or_else(lost)?;
+        let found = Found::deserialize(found).map_err(|_| lost())?;
+        let pending = answer.pending.get("pending").cloned().unwrap_or_default();
+        let answer = AuthAnswer { pending, ..answer };
+        let tokens = self.method(&found)?.exchange(answer, now).await?;
+        self.wants_more.store(false, Ordering::Relaxed);
+        Ok(keep(&tokens, found))
+    }
+}
+
+impl AuthMethod for McpOAuth {
+    fn scheme(&self) -> Value {
+        json!({"type": "oauth2", "flows": {}, "mcpServer": self.server})
+    }
+
+    fn standing(&self, kept: Option<&Credential>, now: f64) -> Standing {
+        let Some(kept) = kept.and_then(read) else {
+            return if self.by_itself { Standing::Renew } else { Standing::Ask };
+        };
+        let ends = kept.tokens.get("expiresAt").and_then(Value::as_f64);
+        if ends.is_none_or(|ends| ends > now + MARGIN) {
+            Standing::Ready
+        } else if self.by_itself || kept.tokens.get("refreshToken").is_some_and(Value::is_string) {
+            Standing::Renew
+        } else {
+            Standing::Ask
+        }
+    }
+
+    fn http(&self, credential: &Credential) -> Option<HttpAuth> {
+        let kept = read(credential)?;
+        kept.tokens.get("accessToken").and_then(Value::as_str).map(HttpAuth::bearer)
+    }
+
+    fn renew<'a>(&'a self, kept: Option<&'a Credential>, now: f64) -> Work<'a, Result<Option<Credential>>> {
+        Work::later(self.renewed(kept, now))
+    }
+
+    fn ask(&self, now: f64) -> Work<'_, Result<AuthRequest>> {
+        Work::later(self.ask_person(now))
+    }
+
+    fn exchange<'a>(&'a self, answer: AuthAnswer, now: f64) -> Work<'a, Result<Credential>> {
+        Work::later(self.answered(answer, now))
+    }
+}
+
+/// No secret is shown.
+impl fmt::Debug for McpOAuth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "McpOAuth({})", self.name)
+    }
+}
+
+fn lock<T>(value: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read(kept: &Credential) -> Option<Kept> {
+    Kept::deserialize(kept.expose()).ok()
+}
+
+fn keep(tokens: &Credential, found: Found) -> Credential {
+    Credential::new(json!(Kept { tokens: tokens.expose().clone(), found }))
+}
+
+fn refuse(why: &str) -> Error {
+    Error::new(ErrorKind::Other, format!("the MCP server does not say how to sign in: {why}"))
+}
+
+/// What went wrong on the way. What servers said is not repeated: there may be secrets in it.
+fn failed(error: &AuthError) -> Error {
+    refuse(match error {
+        AuthError::NoAuthorizationSupport => "it publishes nothing about it",
+        AuthError::RegistrationFailed(_) => "it registers no clients by itself: give an id for one",
+        AuthError::MetadataError(_) => "what it publishes does not fit together",
+        AuthError::AuthorizationServerMismatch { .. } => "what it publishes is of another issuer",
+        AuthError::OAuthError(_) => "it does not do what OAuth asks of it",
+        _ => "it could not be found out",
+    })
+}
+
+/// Whether a secret goes into the body, since nothing else is understood.
+fn wants_secret_in_body(metadata: &AuthorizationMetadata) -> bool {
+    let ways = metadata.additional_fields.get("token_endpoint_auth_methods_supported");
+    let has = |way: &str| {
+        ways.and_then(Value::as_array).is_some_and(|ways| ways.iter().any(|one| one.as_str() == Some(way)))
+    };
+    has("client_secret_post") && !has("client_secret_basic")
+}
+
+/// Asks on the way to where people sign in, behind a guard and within bounds.
+struct Asker {
+    client: Client,
+    guard: Guard,
+}
+
+impl Asker {
+    /// What a server says to somebody it does not know.
+    async fn challenge(&self, server: &str) -> Option<String> {
+        let url = self.guard.check(server).ok()?;
+        let info = json!({"name": "umbel", "version": env!("CARGO_PKG_VERSION")});
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info});
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
+        let request = self.client.post(url).timeout(TIME).body(hello.to_string());
+        let request = request.header("content-type", "application/json");
+        let response = request.header("accept", "application/json, text/event-stream").send().await.ok()?;
+        let said = response.headers().get("www-authenticate")?.to_str().ok()?;
+        (response.status() == 401).then(|| said.to_owned())
+    }
+
+    async fn ask(&self, request: OAuthHttpRequest) -> Result<http::Response<Vec<u8>>, OAuthHttpClientError> {
+        let (parts, body) = request.request.into_parts();
+        let url = self.guard.check(&parts.uri.to_string())?;
+        let request = self.client.request(parts.method, url).headers(parts.headers).body(body).timeout(TIME);
+        let mut response = request.send().await?;
+        let mut body = Vec::new();
+        while let Some(bytes) = response.chunk().await? {
+            if body.len() + bytes.len() > BYTES {
+                return Err("the answer is too long".into());
+            }
+            body.extend_from_slice(&bytes);
+        }
+        let mut answer = http::Response::new(body);
+        *answer.status_mut() = response.status();
+        *answer.headers_mut() = response.headers().clone();
+        Ok(answer)
+    }
+}
+
+impl OAuthHttpClient for Asker {
+    fn execute(&self, request: OAuthHttpRequest) -> OAuthHttpClientFuture<'_> {
+        Box::pin(self.ask(request))
+    }
+}

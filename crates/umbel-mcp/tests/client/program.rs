@@ -1,0 +1,92 @@
+//! Servers that are programs.
+
+use std::time::Duration;
+
+use serde_json::json;
+use umbel_core::Outcome;
+use umbel_mcp::client::{McpToolset, Protocol, Stdio};
+use umbel_runtime::ScriptedModel;
+
+use crate::desk;
+
+/// A server in a few lines of shell: the ids of requests are known, as each is answered in turn.
+fn shell(answer: &str) -> String {
+    let tool = json!({"name": "a", "description": "Does.", "inputSchema": {"type": "object"}});
+    let hello = json!({"protocolVersion": "2025-11-25", "serverInfo": {"name": "sh", "version": "1"},
+        "capabilities": {"tools": {}}});
+    let say = |id: u32, result: serde_json::Value| {
+        format!("read line; printf '%s\\n' '{}'\n", json!({"jsonrpc": "2.0", "id": id, "result": result}))
+    };
+    format!("{}read line\n{}read line; {answer}\nread line", say(0, hello), say(1, json!({"tools": [tool]})))
+}
+
+fn program(answer: &str) -> Stdio {
+    Stdio::new("sh").args(["-c", &shell(answer)])
+}
+
+fn toolset(program: Stdio) -> McpToolset {
+    McpToolset::new("prog", program).protocol(Protocol::Handshake)
+}
+
+fn model() -> ScriptedModel {
+    ScriptedModel::new("m").call("a", json!({})).text("done")
+}
+
+/// Prints a result with a text that the shell makes.
+const SAY: &str =
+    r#"printf '{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"%s"}]}}\n' "$said""#;
+
+#[tokio::test]
+async fn a_program_sees_of_the_environment_what_it_was_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = format!("said=\"$MINE,$HOME,$PWD,$(echo complaint >&2)\"; {SAY}");
+    let bare = desk(toolset(program(&answer).env("MINE", "yes").folder(folder.path())), model()).await;
+    let place = folder.path().canonicalize().unwrap();
+    assert_eq!(bare.result().await, json!({"result": format!("yes,,{},", place.display())}));
+    let home = std::env::var("HOME").unwrap_or_default();
+    let kept = desk(toolset(program(&format!("said=\"$HOME\"; {SAY}")).keep_env("HOME")), model()).await;
+    assert_eq!(kept.result().await, json!({ "result": home }));
+}
+
+#[tokio::test]
+async fn a_program_and_all_that_it_started_end_with_the_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = format!("sleep 1000 & echo $! > child; said=ok; {SAY}");
+    let toolset = toolset(program(&answer).folder(folder.path()));
+    let desk = desk(toolset.clone(), model()).await;
+    assert_eq!(desk.result().await, json!({"result": "ok"}));
+    let child = std::fs::read_to_string(folder.path().join("child")).unwrap();
+    let place = format!("/proc/{}/stat", child.trim());
+    // A process that ended may still be listed until its parent looks.
+    let is_alive = || std::fs::read_to_string(&place).is_ok_and(|stat| !stat.contains(") Z "));
+    assert!(is_alive());
+    toolset.close().await;
+    drop(desk);
+    for _ in 0..500 {
+        if !is_alive() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it is still there");
+}
+
+#[tokio::test]
+async fn a_program_that_ends_in_the_middle_of_a_call_is_told_of() {
+    let desk = desk(toolset(program("exit 3")), model()).await;
+    let words = desk.result().await["error"].as_str().unwrap().to_owned();
+    assert!(words.contains("went away: it closed the connection"), "{words}");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named() {
+    let desk = desk(toolset(Stdio::new("/no/such/program-of-mine")), model()).await;
+    let Outcome::Failed { failure } = desk.say("go").await.1 else { panic!("it should fail") };
+    assert!(failure.message.starts_with("`program-of-mine` could not be started"), "{}", failure.message);
+}
+
+#[tokio::test]
+async fn what_is_set_for_a_program_is_not_shown() {
+    let program = Stdio::new("server").env("KEY", "hunter2").args(["--key", "hunter2"]);
+    assert_eq!(format!("{program:?}"), "Stdio(server)");
+}

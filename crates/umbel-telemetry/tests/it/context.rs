@@ -1,0 +1,176 @@
+//! Which trace work is part of: of who asks, and for who is asked.
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use umbel_core::conventions::attribute;
+use umbel_core::{FunctionTool, RunConfig, TraceContext};
+use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
+use umbel_server::{AgentEndpoint, Server};
+use umbel_tools::{Guard, HttpGet};
+
+use opentelemetry::trace::SpanKind;
+use opentelemetry_sdk::trace::SpanData;
+
+use crate::stub::{Answer, Stub};
+use crate::support::{attributes, begin, listen, read, run};
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// What a request that is made within a span says.
+fn parent(span: &SpanData) -> String {
+    format!("00-{}-{}-01", span.span_context.trace_id(), span.span_context.span_id())
+}
+
+#[tokio::test]
+async fn a_run_is_part_of_the_trace_that_it_is_given() {
+    let listening = listen();
+    let (runner, key) = begin(LlmAgent::new("a").model(ScriptedModel::new("m").text("Hi."))).await;
+    let mut config = RunConfig::default();
+    config.extensions.insert(TraceContext::parse(PARENT, Some("vendor=1")).unwrap());
+    read(runner.run_with(&key, "hi", config)).await;
+    let invocation = listening.one("invocation");
+    assert_eq!(invocation.parent_span_id.to_string(), "00f067aa0ba902b7");
+    assert!(invocation.parent_span_is_remote);
+    assert_eq!(invocation.span_context.trace_state().header(), "vendor=1");
+    assert!(listening.spans().iter().all(|span| span.span_context.trace_id().to_string() == TRACE));
+}
+
+#[tokio::test]
+async fn a_trace_that_is_not_to_be_kept_is_not() {
+    let listening = listen();
+    let (runner, key) = begin(LlmAgent::new("a").model(ScriptedModel::new("m").text("Hi."))).await;
+    let mut config = RunConfig::default();
+    let unsampled = PARENT.replace("-01", "-00");
+    config.extensions.insert(TraceContext::parse(&unsampled, None).unwrap());
+    read(runner.run_with(&key, "hi", config)).await;
+    assert!(listening.spans().is_empty());
+}
+
+#[tokio::test]
+async fn models_are_told_which_trace_a_request_is_part_of() {
+    let stub = Stub::start(Answer::Say(
+        200,
+        "application/json",
+        json!({"id": "c-1", "model": "m-1", "choices": [{"message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}]})
+            .to_string(),
+    ));
+    let listening = listen();
+    let model = umbel_models::model(&format!("{}/v1#m", stub.url())).unwrap().api_key("canary-key").unwrap();
+    run(LlmAgent::new("a").model(model)).await;
+    let chat = listening.one("chat m");
+    let asked = stub.asked();
+    assert_eq!(asked[0].header("traceparent"), Some(parent(&chat).as_str()));
+    assert_eq!(asked[0].header("baggage"), None);
+    let told = attributes(&chat);
+    assert_eq!(told[attribute::PROVIDER], "openai".into());
+    assert_eq!(told[attribute::SERVER_ADDRESS], "127.0.0.1".into());
+    assert_eq!(told[attribute::SERVER_PORT], i64::from(stub.address.port()).into());
+    let all = format!("{:?}{:?}{}", listening.spans(), listening.metrics(), listening.log());
+    assert!(!all.contains("canary-key"));
+}
+
+#[tokio::test]
+async fn services_behind_tools_are_told_which_trace_a_request_is_part_of() {
+    let stub = Stub::start(Answer::Say(200, "text/plain", "Hello.".to_owned()));
+    let listening = listen();
+    let url = format!("{}/page", stub.url());
+    let guard = Guard::new(Vec::<String>::new()).allow_private("127.0.0.1");
+    let model = ScriptedModel::new("m").call("http_get", json!({"url": url})).text("Done.");
+    run(LlmAgent::new("a").model(model).tool(HttpGet::new(guard).unwrap())).await;
+    let tool = listening.one("execute_tool http_get");
+    assert_eq!(stub.asked()[0].header("traceparent"), Some(parent(&tool).as_str()));
+}
+
+#[tokio::test]
+async fn tools_can_ask_which_trace_they_are_part_of() {
+    let ask = || {
+        FunctionTool::new("ask", "", |_: Value| async {
+            Ok(json!(TraceContext::current().map(|context| context.traceparent().to_owned())))
+        })
+    };
+    let agent =
+        || LlmAgent::new("a").model(ScriptedModel::new("m").call("ask", json!({})).text("Done.")).tool(ask());
+    let answered = async |runner: &Runner, key| {
+        let events = runner.run(key, "hi").collect_events().await.unwrap();
+        events[1].responses().next().unwrap().response.clone().unwrap()["result"].clone()
+    };
+    let listening = listen();
+    let (runner, key) = begin(agent()).await;
+    let told = answered(&runner, &key).await;
+    assert_eq!(told, json!(parent(&listening.one("execute_tool ask"))));
+    drop(listening);
+    let (runner, key) = begin(agent()).await;
+    assert_eq!(answered(&runner, &key).await, Value::Null, "nobody listens any more");
+}
+
+/// A server that listens on this thread, and one request to it; gives the whole answer.
+async fn served(server: Server, headers: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let service = server.build().unwrap();
+    let serving = tokio::spawn(service.serve(listener, async move {
+        let _ = stopped.await;
+    }));
+    let body = json!({
+        "threadId": "t", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {},
+        "messages": [{"id": "1", "role": "user", "content": "hi"}],
+    })
+    .to_string();
+    let request = format!(
+        "POST /agent HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: \
+         close\r\n{headers}\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains("RUN_FINISHED"), "{answer}");
+    let _ = stop.send(());
+    serving.await.unwrap().unwrap();
+    answer
+}
+
+fn server() -> Server {
+    let runner = Runner::new("app", LlmAgent::new("a").model(ScriptedModel::new("m").text("Hi."))).unwrap();
+    Server::new().agent("/agent", AgentEndpoint::new(runner))
+}
+
+#[tokio::test]
+async fn a_request_is_part_of_the_trace_that_it_names_and_so_is_its_run() {
+    let listening = listen();
+    served(server(), &format!("traceparent: {PARENT}\r\ntracestate: vendor=1\r\n")).await;
+    let request = listening.one("POST /agent");
+    assert_eq!(request.span_kind, SpanKind::Server);
+    assert_eq!(request.parent_span_id.to_string(), "00f067aa0ba902b7");
+    let told = attributes(&request);
+    assert_eq!(told[attribute::HTTP_METHOD], "POST".into());
+    assert_eq!(told[attribute::HTTP_ROUTE], "/agent".into());
+    assert_eq!(told[attribute::HTTP_STATUS], 200_i64.into());
+    let invocation = listening.one("invocation");
+    assert_eq!(invocation.parent_span_id, request.span_context.span_id());
+    assert_eq!(listening.one("chat m").span_context.trace_id().to_string(), TRACE);
+}
+
+#[tokio::test]
+async fn a_server_need_not_trust_the_traces_of_others() {
+    let listening = listen();
+    served(server().trust_traces(false), &format!("traceparent: {PARENT}\r\n")).await;
+    let request = listening.one("POST /agent");
+    assert_ne!(request.span_context.trace_id().to_string(), TRACE);
+    assert_eq!(listening.one("invocation").parent_span_id, request.span_context.span_id());
+}
+
+#[tokio::test]
+async fn headers_that_name_no_trace_are_passed_over() {
+    let twice = format!("traceparent: {PARENT}\r\ntraceparent: {PARENT}\r\n");
+    for headers in ["traceparent: nonsense\r\n", "tracestate: a=1\r\n", "", &twice] {
+        let listening = listen();
+        served(server(), headers).await;
+        assert_ne!(listening.one("POST /agent").span_context.trace_id().to_string(), TRACE, "{headers}");
+        assert_eq!(listening.of_name("invocation").len(), 1);
+    }
+}

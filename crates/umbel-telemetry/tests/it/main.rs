@@ -1,0 +1,11 @@
+//! Traces and metrics as they leave the program: in memory, and over the wire.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod content;
+mod context;
+mod metrics;
+mod otlp;
+mod spans;
+mod stub;
+mod support;

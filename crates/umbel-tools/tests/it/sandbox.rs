@@ -1,0 +1,538 @@
+//! Code in a sandbox: what it can do, and that it can do nothing else.
+//!
+//! Without bubblewrap these tests fail, and say what to install; `cargo xtask test sandbox` installs it and runs them as root
+//! and as a user.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind as Io, Read};
+use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use tempfile::TempDir;
+use umbel_core::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, SessionKey};
+use umbel_tools::{Sandbox, SandboxExecutor};
+
+use crate::abuse::{Abuse, PRELUDE, PROGRAMS};
+
+fn build(sandbox: Sandbox) -> SandboxExecutor {
+    sandbox.build().unwrap_or_else(|error| panic!("{}", error.message()))
+}
+
+fn python() -> SandboxExecutor {
+    build(Sandbox::python())
+}
+
+async fn run(executor: &SandboxExecutor, code: &str) -> CodeOutput {
+    executor.run(CodeInput::new(code, "python")).await.unwrap()
+}
+
+fn in_session(code: &str, session: &str) -> CodeInput {
+    CodeInput::new(code, "python").session(SessionKey::new("app", "ann", session).unwrap())
+}
+
+/// Waits until something is so.
+async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// How many processes of this machine are in a process namespace.
+fn processes_in(namespace: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let links = processes.filter_map(|process| std::fs::read_link(process.path().join("ns/pid")).ok());
+    links.filter(|link| link.to_string_lossy() == namespace).count()
+}
+
+/// Code that says in which namespace its processes are.
+const NAMESPACE: &str = "import os\nprint(os.readlink('/proc/self/ns/pid'),flush=True)\n";
+
+#[tokio::test]
+async fn code_runs_and_says_what_it_says() {
+    let python = python();
+    let output = run(&python, "import sys\nprint('a')\nprint('b', file=sys.stderr)").await;
+    assert_eq!(output, CodeOutput::ok("a\n").stderr("b\n"));
+    let output = run(&python, "def f():\n    return 1 / 0\nf()").await;
+    assert_eq!(output.outcome, CodeOutcome::Failed { exit_code: Some(1) });
+    assert!(
+        output.stderr.contains("line 2, in f") && output.stderr.contains("ZeroDivisionError"),
+        "{output:?}"
+    );
+    let output = python.run(CodeInput::new("print(1)", "")).await.unwrap();
+    assert_eq!(output.stdout, "1\n");
+}
+
+#[tokio::test]
+async fn files_go_in_and_what_is_new_comes_out() {
+    let code = "rows = open('in.csv').read().split()\nopen('out.json', 'w').write(str(len(rows)))\n\
+        open('same.txt').read()\nopen('changed.txt', 'w').write('b')\nimport helper\nprint(helper.x)\n\
+        import os\nos.mkdir('folder')\nopen('folder/x', 'w').close()";
+    let files = [
+        CodeFile::new("in.csv", "text/csv", *b"a\nb\nc"),
+        CodeFile::new("same.txt", "text/plain", *b"a"),
+        CodeFile::new("changed.txt", "text/plain", *b"a"),
+        CodeFile::new("helper.py", "text/x-python", *b"x = 5"),
+        CodeFile::new("-rf ~ $(id)", "text/plain", *b"a"),
+        CodeFile::new("ü".repeat(120), "text/plain", *b"a"),
+    ];
+    let output = python().run(CodeInput::new(code, "python").files(files)).await.unwrap();
+    let expected = [
+        CodeFile::new("changed.txt", "text/plain", *b"b"),
+        CodeFile::new("out.json", "application/json", *b"3"),
+    ];
+    assert_eq!(output, CodeOutput::ok("5\n").files(expected));
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_given_are_refused() {
+    let python = build(Sandbox::python().files(1).file_bytes(10));
+    let run = |files: Vec<CodeFile>| python.run(CodeInput::new("", "python").files(files));
+    let file = |name: &str, size: usize| CodeFile::new(name, "text/plain", vec![0; size]);
+    for (files, why) in [
+        (vec![file("../up", 1)], "no name of a file"),
+        (vec![file("/etc/x", 1)], "no name of a file"),
+        (vec![file("a", 11)], "10 are allowed"),
+        (vec![file("a", 1), file("b", 1)], "1 are allowed"),
+    ] {
+        let error = run(files).await.unwrap_err();
+        assert!(error.message().contains(why), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn code_that_is_too_long_or_in_another_language_is_not_tried() {
+    let python = build(Sandbox::python().code_bytes(2000));
+    let long = format!("x = '{}'", "x".repeat(2000));
+    let output = run(&python, &long).await;
+    assert!(!output.outcome.is_ok() && output.stderr.contains("2000 are allowed"), "{output:?}");
+    let output = python.run(CodeInput::new("1", "javascript")).await.unwrap();
+    assert!(!output.outcome.is_ok() && output.stderr.contains("only python"), "{output:?}");
+    let fits = format!("print(len('{}'))", "x".repeat(1 << 20).get(..(1 << 20) - 20).unwrap());
+    let output = run(&self::python(), &fits).await;
+    assert_eq!(output.stdout, format!("{}\n", (1 << 20) - 20));
+}
+
+#[tokio::test]
+async fn another_interpreter_runs_with_its_own_limits() {
+    let shell = build(Sandbox::new("shell", ["sh", "-eu"]).env("COLOUR", "blue"));
+    let code = "echo $COLOUR; echo x > made; cat /proc/sys/kernel/hostname; ulimit -n; echo $undefined";
+    let output = shell.run(CodeInput::new(code, "shell")).await.unwrap();
+    assert_eq!(output.stdout, "blue\nsandbox\n256\n");
+    assert_eq!((output.outcome, output.files.len()), (CodeOutcome::Failed { exit_code: Some(2) }, 1));
+    assert_eq!(shell.spec().language, "shell");
+}
+
+#[tokio::test]
+async fn a_folder_of_this_machine_can_be_read_if_it_is_shown() {
+    let folder = open_folder();
+    std::fs::write(folder.path().join("a"), "shown").unwrap();
+    let path = folder.path().to_string_lossy().into_owned();
+    let python = build(Sandbox::python().read_only(&path));
+    let output = run(&python, &format!("print(open('{path}/a').read())\nopen('{path}/a', 'w')")).await;
+    assert_eq!(output.stdout, "shown\n");
+    assert!(output.stderr.contains("Read-only file system"), "{output:?}");
+}
+
+#[test]
+fn what_cannot_work_is_not_built() {
+    let error = |sandbox: Sandbox| sandbox.build().unwrap_err().message().to_owned();
+    let said = error(Sandbox::new("python", ["python-that-is-not-there"]));
+    assert!(
+        said.contains("`python-that-is-not-there` cannot be run") && said.contains("Install it"),
+        "{said}"
+    );
+    let said = error(Sandbox::python().read_only("/not/there"));
+    assert!(said.contains("a path that code may read is not there"), "{said}");
+    let said = error(Sandbox::new("python", [""]));
+    assert!(said.contains("no program"), "{said}");
+    let said = error(Sandbox::new("shell", ["sh"]).stateful());
+    assert!(said.contains("python only"), "{said}");
+}
+
+#[test]
+fn whether_code_may_run_again_is_said() {
+    let spec = |sandbox: Sandbox| build(sandbox).spec().clone();
+    let plain = spec(Sandbox::python().time(Duration::from_secs(7)));
+    assert_eq!((plain.repeatable, plain.stateful), (true, false));
+    assert_eq!(plain.timeout, Some(Duration::from_secs(12)));
+    let kept = spec(Sandbox::python().stateful());
+    assert_eq!((kept.repeatable, kept.stateful), (false, true));
+    assert!(!spec(Sandbox::python().dangerously_unsandboxed()).repeatable);
+}
+
+/// What is on the host for programs to get at, if they could.
+struct Host {
+    folder: TempDir,
+    tcp: TcpListener,
+    udp: UdpSocket,
+    unix: UnixListener,
+    hidden: UnixListener,
+    victim: Child,
+}
+
+const CANARY: &str = "untouched";
+
+/// A folder that everybody could write to.
+fn open_folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    folder
+}
+
+impl Host {
+    fn new() -> Self {
+        let folder = open_folder();
+        let canary = folder.path().join("canary");
+        std::fs::write(&canary, CANARY).unwrap();
+        std::fs::set_permissions(&canary, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let unix = UnixListener::bind(folder.path().join("socket")).unwrap();
+        std::fs::set_permissions(folder.path().join("socket"), std::fs::Permissions::from_mode(0o777))
+            .unwrap();
+        let name = folder.path().to_string_lossy().into_owned();
+        let hidden = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+        let (tcp, udp) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        (tcp.set_nonblocking(true).unwrap(), udp.set_nonblocking(true).unwrap());
+        (unix.set_nonblocking(true).unwrap(), hidden.set_nonblocking(true).unwrap());
+        let victim = Command::new("sleep").arg("600").spawn().unwrap();
+        Self { folder, tcp, udp, unix, hidden, victim }
+    }
+
+    /// A sandbox that is told where all of it is, with limits that are reached soon.
+    fn sandbox(&self) -> Sandbox {
+        let path = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
+        Sandbox::python()
+            .env("CANARY", path("canary"))
+            .env("UNIX", path("socket"))
+            .env("ABSTRACT", self.folder.path().to_string_lossy())
+            .env("PORT", self.tcp.local_addr().unwrap().port().to_string())
+            .env("UDP", self.udp.local_addr().unwrap().port().to_string())
+            .env("VICTIM", self.victim.id().to_string())
+            .memory(128 << 20)
+            .disk(16 << 20)
+            .output_bytes(64 << 10)
+            .file_bytes(8 << 20)
+    }
+
+    /// Nobody came, and nothing changed.
+    fn assert_unharmed(&mut self) {
+        assert_eq!(self.tcp.accept().unwrap_err().kind(), Io::WouldBlock);
+        assert_eq!(self.udp.recv(&mut [0; 9]).unwrap_err().kind(), Io::WouldBlock);
+        assert_eq!(self.unix.accept().unwrap_err().kind(), Io::WouldBlock);
+        assert_eq!(self.hidden.accept().unwrap_err().kind(), Io::WouldBlock);
+        assert!(self.victim.try_wait().unwrap().is_none(), "a process of the host was killed");
+        assert_eq!(std::fs::read_to_string(self.folder.path().join("canary")).unwrap(), CANARY);
+        let names: Vec<_> = std::fs::read_dir(self.folder.path()).unwrap().flatten().collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.victim.kill().unwrap();
+        self.victim.wait().unwrap();
+    }
+}
+
+/// Memory of this machine that is files, which have no other place in a sandbox, in kilobytes.
+fn files_in_memory() -> u64 {
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = memory.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Runs a program, and says what is wrong with how it ended.
+async fn try_abuse(python: SandboxExecutor, abuse: &Abuse) -> Option<String> {
+    let began = Instant::now();
+    let output = run(&python, &format!("{NAMESPACE}{PRELUDE}{}", abuse.code)).await;
+    let took = began.elapsed();
+    let (namespace, printed) = output.stdout.split_once('\n').unwrap_or((&output.stdout, ""));
+    assert!(namespace.starts_with("pid:["), "{}: {output:?}", abuse.name);
+    eventually(abuse.name, || processes_in(namespace) == 0).await;
+    let all = format!("{printed}{}{}", output.stderr, output.note.clone().unwrap_or_default());
+    let is_right =
+        output.outcome.name() == abuse.ends && all.contains(abuse.says) && !printed.contains("ESCAPED");
+    // Nothing may be followed or come out of programs that are after the host.
+    let is_empty = output.files.iter().all(|file| file.data.is_empty());
+    let is_in_time = took < Duration::from_secs(20);
+    (!is_right || !is_empty || !is_in_time).then(|| {
+        let all: String = all.chars().rev().take(600).collect::<Vec<_>>().into_iter().rev().collect();
+        format!("{}: {:?} after {took:?}, {:?}: {all}", abuse.name, output.outcome, output.files)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_abuse_ends_with_its_name_and_the_host_unharmed() {
+    let mut host = Host::new();
+    let before = files_in_memory();
+    // Which limit comes first must not depend on what else this machine does.
+    let seconds = Duration::from_secs;
+    let asleep = build(host.sandbox().time(seconds(2)).cpu(seconds(20)));
+    let busy = build(host.sandbox().time(seconds(30)).cpu(seconds(1)));
+    let other = build(host.sandbox().time(seconds(30)).cpu(seconds(20)));
+    let of = |abuse: &Abuse| match abuse.ends {
+        "time_limit" => asleep.clone(),
+        "cpu_limit" => busy.clone(),
+        _ => other.clone(),
+    };
+    let tried = futures::stream::iter(PROGRAMS).map(|abuse| try_abuse(of(abuse), abuse)).buffer_unordered(3);
+    let wrong: Vec<String> = tried.filter_map(std::future::ready).collect().await;
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), PROGRAMS.len(), wrong.join("\n\n"));
+    host.assert_unharmed();
+    eventually("memory is given back", || files_in_memory() < before + (32 << 10)).await;
+}
+
+#[tokio::test]
+async fn nothing_of_this_process_s_environment_can_be_seen() {
+    let code = "import glob\nfor f in glob.glob('/proc/[0-9]*/environ'): print(open(f).read().replace('\\0', '\\n'))";
+    let output = run(&python(), code).await;
+    let seen: BTreeMap<&str, &str> = output.stdout.lines().filter_map(|line| line.split_once('=')).collect();
+    let expected = ["HOME", "LANG", "PATH", "PWD", "USER", "OLDPWD", "SHLVL", "_"];
+    let others: Vec<_> =
+        seen.keys().filter(|name| !expected.contains(name) && !name.starts_with("PYTHON")).collect();
+    assert!(others.is_empty() && seen.contains_key("LANG"), "{others:?}");
+    assert_eq!(seen["HOME"], "/tmp");
+    assert!(std::env::vars().count() > expected.len(), "there must be something to see");
+}
+
+#[tokio::test]
+async fn code_without_privileges_has_what_it_needs() {
+    let code = "import os, re, tempfile, multiprocessing, socket, threading\n\
+        s = open('/proc/self/status').read()\n\
+        print(re.findall(r'(Cap\\w+|NoNewPrivs|Seccomp):\\s+(\\w+)', s))\n\
+        print(os.getuid(), os.getcwd(), os.listdir('.'), sorted(os.listdir('/')))\n\
+        tempfile.TemporaryFile().write(b'x')\n\
+        print(multiprocessing.Pool(2).map(abs, [-1, -2]))\n\
+        a = socket.create_server(('127.0.0.1', 0)); b = socket.create_connection(a.getsockname())\n\
+        t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()\n";
+    let output = run(&python(), code).await;
+    let zero = "0".repeat(16);
+    for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert!(output.stdout.contains(&format!("('{name}', '{zero}')")), "{output:?}");
+    }
+    assert!(output.stdout.contains("('NoNewPrivs', '1'), ('Seccomp', '2')"), "{output:?}");
+    assert!(output.stdout.contains("1000 /work []"), "{output:?}");
+    assert!(output.stdout.ends_with("[1, 2]\nthread\n") && output.outcome.is_ok(), "{output:?}");
+}
+
+#[tokio::test]
+async fn whoever_stops_waiting_kills_the_code() {
+    let folder = open_folder();
+    let python = build(Sandbox::python());
+    // It says where it is in the command line of a child, which can be seen from here.
+    let mark = format!("mark-{}", folder.path().file_name().unwrap().to_string_lossy());
+    let code = format!("import subprocess\nsubprocess.run(['sh', '-c', 'sleep 600', '{mark}'])");
+    let is_running = || {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut lines = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+        lines.any(|line| String::from_utf8_lossy(&line).starts_with(&format!("sh\0-c\0sleep 600\0{mark}")))
+    };
+    let input = CodeInput::new(code, "python");
+    let running = tokio::spawn(async move { python.run(input).await });
+    eventually("it runs", is_running).await;
+    running.abort();
+    eventually("it is gone", || !is_running()).await;
+}
+
+#[tokio::test]
+async fn code_ends_with_the_process_that_runs_it() {
+    // This very program is the process: it runs the test below, which runs code for long, and is killed.
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "sandbox::long_code_for_the_test_that_kills_its_process", "--nocapture"])
+        .env("UMBEL_LONG_CODE", "1")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut said, mut buffer) = (String::new(), [0; 256]);
+    let namespace = loop {
+        let count = child.stdout.as_mut().unwrap().read(&mut buffer).unwrap();
+        assert!(count > 0, "it ended early: {said}");
+        said.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        if let Some((_, rest)) = said.split_once("pid:[")
+            && let Some((number, _)) = rest.split_once(']')
+        {
+            break format!("pid:[{number}]");
+        }
+    };
+    assert!(processes_in(&namespace) > 0);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("it is gone", || processes_in(&namespace) == 0).await;
+}
+
+#[tokio::test]
+async fn long_code_for_the_test_that_kills_its_process() {
+    let python = build(Sandbox::python().stateful());
+    let output = python.run(in_session(NAMESPACE, "a")).await.unwrap();
+    assert!(output.stdout.starts_with("pid:["), "{output:?}");
+    if std::env::var_os("UMBEL_LONG_CODE").is_some() {
+        #[allow(clippy::print_stdout)]
+        {
+            println!("{}", output.stdout);
+        }
+        python.run(in_session("import time\ntime.sleep(600)", "a")).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn without_a_sandbox_the_limits_hold() {
+    let folder = open_folder();
+    let mark = folder.path().join("made").to_string_lossy().into_owned();
+    let limits = || {
+        let limits = Sandbox::python().time(Duration::from_secs(5)).cpu(Duration::from_secs(1));
+        limits.memory(128 << 20).output_bytes(1000).disk(1 << 20).processes(20)
+    };
+    let python = build(limits().dangerously_unsandboxed());
+    let output =
+        run(&python, &format!("open('{mark}', 'w').write('x'); open('a', 'w').write('y'); print(1)")).await;
+    assert_eq!(output, CodeOutput::ok("1\n").files([CodeFile::new("a", "application/octet-stream", *b"y")]));
+    assert_eq!(std::fs::read_to_string(&mark).unwrap(), "x", "it is no sandbox");
+    for (code, ends) in [
+        ("while True: pass", "cpu_limit"),
+        ("import time; time.sleep(99)", "time_limit"),
+        ("x = []\nwhile True: x.append(bytearray(10**6))", "memory_limit"),
+        ("while True: print('x' * 999)", "output_limit"),
+        ("open('x', 'wb').write(bytes(2 << 20))", "disk_limit"),
+        (
+            "import threading, time\nfor _ in range(40): threading.Thread(target=time.sleep, args=(9,)).start()",
+            "process_limit",
+        ),
+        ("import os; os._exit(3)", "failed"),
+        ("import os; os.kill(os.getpid(), 9)", "killed"),
+    ] {
+        assert_eq!(run(&python, code).await.outcome.name(), ends, "{code}");
+    }
+    let output = run(&python, "import subprocess, time\np = subprocess.Popen(['sleep', '600'])\nprint(p.pid, flush=True)\ntime.sleep(9)").await;
+    let pid = output.stdout.trim().to_owned();
+    // As a zombie it is gone, too.
+    let is_running = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.contains("(sleep)") && !stat.contains(") Z ")
+    };
+    eventually("what it started is gone", || !is_running()).await;
+    assert!(format!("{python:?}").contains("UNSANDBOXED"));
+}
+
+#[tokio::test]
+async fn a_session_keeps_definitions_and_files() {
+    let python = build(Sandbox::python().stateful());
+    let output =
+        python.run(in_session("x = 1\nopen('a.txt', 'w').write('1')\ndef f():\n  return 1 / 0", "a")).await;
+    let output = output.unwrap();
+    assert!(output.note.unwrap().contains("new interpreter"));
+    assert_eq!(output.files.len(), 1);
+    let output = python.run(in_session("x += 1\nprint(x, open('a.txt').read())", "a")).await.unwrap();
+    assert_eq!(output, CodeOutput::ok("2 1\n"));
+    // Errors show the lines of the code that they are in, and end nothing.
+    let output = python.run(in_session("y = 3\nf()", "a")).await.unwrap();
+    assert_eq!(output.outcome, CodeOutcome::Failed { exit_code: Some(1) });
+    assert!(output.stderr.contains("return 1 / 0") && !output.stderr.contains("exec("), "{output:?}");
+    let output = python.run(in_session("import sys\nprint(y)\nsys.exit(4)", "a")).await.unwrap();
+    assert_eq!((output.stdout.as_str(), output.outcome), ("3\n", CodeOutcome::Failed { exit_code: Some(4) }));
+    assert_eq!(python.run(in_session("print(x)", "a")).await.unwrap().stdout, "2\n");
+    // Others have none of it, whoever they are.
+    for session in ["b", "c"] {
+        let output =
+            python.run(in_session("print('x' in dir(), __import__('os').listdir('.'))", session)).await;
+        assert_eq!(output.unwrap().stdout, "False []\n");
+    }
+    let other = SessionKey::new("app", "bob", "a").unwrap();
+    let output = python.run(CodeInput::new("print('x' in dir())", "python").session(other)).await.unwrap();
+    assert_eq!(output.stdout, "False\n");
+    // Without a session nothing is kept.
+    let output = run(&python, "print('x' in dir())").await;
+    assert_eq!((output.stdout.as_str(), output.note), ("False\n", None));
+}
+
+#[tokio::test]
+async fn a_session_that_dies_begins_anew_and_says_so() {
+    let limits =
+        || Sandbox::python().time(Duration::from_secs(5)).cpu(Duration::from_secs(1)).memory(128 << 20);
+    let python = build(limits().output_bytes(1000).stateful());
+    for (code, ends) in [
+        ("while True: pass", "cpu_limit"),
+        ("import time; time.sleep(99)", "time_limit"),
+        ("y = []\nwhile True: y.append(bytearray(10**6))", "memory_limit"),
+        ("while True: print('x' * 999)", "output_limit"),
+        ("import os; os._exit(3)", "failed"),
+        ("import os; os.kill(os.getpid(), 9)", "killed"),
+        ("import os; os.kill(-1, 9); os._exit(0)", "killed"),
+    ] {
+        let output = python.run(in_session("x = 1", "a")).await.unwrap();
+        assert!(output.note.unwrap().contains("new interpreter"), "before {code}");
+        let output = python.run(in_session(code, "a")).await.unwrap();
+        assert_eq!(output.outcome.name(), ends, "{code}: {output:?}");
+    }
+    // Each code has its time: what was used before does not count.
+    for _ in 0..4 {
+        let code = "import time\nt = time.process_time()\nwhile time.process_time() < t + 0.4: pass";
+        assert_eq!(python.run(in_session(code, "b")).await.unwrap().outcome, CodeOutcome::Ok);
+    }
+}
+
+#[tokio::test]
+async fn code_of_a_session_cannot_answer_for_later_code() {
+    let python = build(Sandbox::python().time(Duration::from_secs(2)).stateful());
+    let forged = "import os, glob\n\
+        for fd in os.listdir('/proc/self/fd'):\n\
+        \x20 if int(fd) > 2:\n\
+        \x20   for line in (b'0 0\\n', b'0123456789abcdef 0\\n', b'x 0 99999999\\n', b'\\0\\xff\\n'):\n\
+        \x20     try: os.write(int(fd), line * 3)\n\
+        \x20     except OSError: pass\n\
+        print('ended 0 512'); print('0123456789abcdef 0 512')";
+    let output = python.run(in_session(forged, "a")).await.unwrap();
+    assert!(output.outcome.is_ok() && output.stdout.starts_with("ended 0 512"), "{output:?}");
+    let output = python.run(in_session("import sys\nprint('mine'); sys.exit(7)", "a")).await.unwrap();
+    assert_eq!(output.stdout, "mine\n");
+    assert_eq!(output.outcome, CodeOutcome::Failed { exit_code: Some(7) });
+    // It can say that it ended: then it did.
+    let output =
+        python.run(in_session("import os, time\nos.write(6, b'ended 0\\n'); time.sleep(9)", "a")).await;
+    assert_eq!(output.unwrap().outcome, CodeOutcome::Ok);
+    let output = python.run(in_session("print(1)", "a")).await.unwrap();
+    assert!(output.stdout == "1\n" && output.note.unwrap().contains("new interpreter"));
+}
+
+#[tokio::test]
+async fn what_goes_on_behind_a_session_stands_still_between_its_code() {
+    let python = build(Sandbox::python().stateful());
+    let code = "import threading, time\nn = 0\ndef count():\n  global n\n  while True: n += 1; time.sleep(0.001)\n\
+        threading.Thread(target=count, daemon=True).start()\ntime.sleep(0.05)\nprint(n)";
+    let first: u64 = python.run(in_session(code, "a")).await.unwrap().stdout.trim().parse().unwrap();
+    let before: u64 = python.run(in_session("print(n)", "a")).await.unwrap().stdout.trim().parse().unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let after: u64 = python.run(in_session("print(n)", "a")).await.unwrap().stdout.trim().parse().unwrap();
+    assert!(first > 0 && before >= first && after - before < 200, "{first} {before} {after}");
+}
+
+#[tokio::test]
+async fn sessions_end_when_there_are_too_many_or_they_are_idle() {
+    let python = build(Sandbox::python().sessions(2).idle(Duration::from_secs(2)));
+    let start = async |session: &'static str| {
+        let output = python.run(in_session(NAMESPACE, session)).await.unwrap();
+        output.stdout.trim().to_owned()
+    };
+    let (a, b) = (start("a").await, start("b").await);
+    assert_eq!(start("a").await, a);
+    // The one that was not used for longest makes room.
+    let c = start("c").await;
+    eventually("b is gone", || processes_in(&b) == 0).await;
+    assert!(processes_in(&a) > 0 && processes_in(&c) > 0);
+    eventually("idle ones are gone", || processes_in(&a) + processes_in(&c) == 0).await;
+    assert_ne!(start("a").await, a);
+    // Nobody is thrown out who is at work.
+    let long = "import time\ntime.sleep(1)";
+    let wait = async |session: &'static str| python.run(in_session(long, session)).await;
+    let (first, second, third) = tokio::join!(wait("d"), wait("e"), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        wait("f").await
+    });
+    assert!(first.is_ok() && second.is_ok());
+    assert!(third.unwrap_err().message().contains("all 2 sessions"));
+}
