@@ -174,7 +174,7 @@ mod tests {
         let asked = asked(Question::new(Question::CREDENTIAL, "?"));
         let said = |payload| answer_of(&entry(ResumeStatus::Resolved, payload), &asked).unwrap();
         let key = json!({"apiKey": "k", "args": "no arguments"});
-        for payload in [key.clone(), json!({"approved": true, "payload": key.clone()})] {
+        for payload in [key.clone(), json!({"approved": true, "payload": key})] {
             assert_eq!(said(payload), Answer::input(key.clone()));
         }
         assert_eq!(said(json!("k")), Answer::input("k"));
