@@ -65,6 +65,15 @@ test("a span leads to the event that it came to", () => {
   assert.deepEqual([of({ step: 1 }), of({ callId: "c1" }), of({ step: 2 }), of({ step: 3 }), of({})], ["2", "3", "4", undefined, undefined]);
 });
 
+test("a span of code leads to its result, and code that looks at files is no answer of a model", () => {
+  const said = (id, ...parts) => ({ index: 0, runId: "r", event: { id, author: "a", content: { parts } } });
+  const ran = (id) => ({ executableCode: { id, code: "1" } });
+  const gave = (id) => ({ codeExecutionResult: { id, output: "1" } });
+  const entries = [said("1", ran("adk-file-x")), said("2", gave("adk-file-x")), said("3", ran("adk-1")), said("4", gave("adk-1")), said("5", ran("theirs"), gave("theirs"))];
+  const of = (attributes) => eventOfSpan(span("s", null, "model", { attributes }), entries);
+  assert.deepEqual([of({ callId: "adk-1" }), of({ step: 1 }), of({ step: 2 })], ["4", "3", "5"]);
+});
+
 const agent = (name, parent, more = {}) => ({ name, kind: "llm", parent, tools: [], transfersTo: [], ...more });
 
 test("agents stand beside the middle of those below them, and never on each other", () => {
@@ -97,6 +106,8 @@ test("events are named by what they are about", () => {
   assert.equal(said("a", { functionCall: { name: "x", args: {} } }), "call");
   assert.equal(said("a", { functionCall: { name: "adk_request_confirmation", args: {} } }), "question");
   assert.equal(said("a", { functionResponse: { name: "x", response: {} } }), "result");
+  assert.deepEqual(logBrief({ author: "a", content: { parts: [{ text: "See: " }, { executableCode: { id: "adk-1", code: "1" } }] } }), { kind: "call", text: 'See:  · run_code({"code":"1"})' });
+  assert.deepEqual(logBrief({ author: "a", content: { parts: [{ codeExecutionResult: { id: "adk-1", output: "1" } }] } }), { kind: "result", text: 'run_code → "1"' });
   assert.equal(logBrief({ author: "a", actions: { transferToAgent: "b" } }).text, "to b");
   assert.equal(logBrief({ author: "a", actions: { stateDelta: { k: 1 } } }).text, "k");
   assert.equal(logBrief({ author: "a", errorCode: "X", errorMessage: "no" }).text, "X: no");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use umbel::code::RUN_CODE;
 use umbel::core::event::Source;
+use umbel::core::interrupt::REQUEST_CREDENTIAL;
 use umbel::core::state::StateScope;
 use umbel::runtime::team::TRANSFER_TO_AGENT;
 use umbel::{CallId, Event, EventId, FunctionCall, FunctionResponse, Object, Part};
@@ -223,7 +224,8 @@ impl<W: Write> Screen<W> {
     fn cards(&mut self, event: &Event) -> io::Result<()> {
         let waiting =
             event.actions.as_ref().and_then(|actions| actions.requested_tool_confirmations.as_ref());
-        let is_told = |call: &FunctionCall| call.name != TRANSFER_TO_AGENT && call.name != QUESTION;
+        let own = [TRANSFER_TO_AGENT, QUESTION, REQUEST_CREDENTIAL];
+        let is_told = |call: &FunctionCall| !own.contains(&call.name.as_str());
         for call in event.calls_and_code().filter(is_told) {
             self.card(Ink::Tool, &format!("→ {}", called(&call)))?;
             self.begun.extend(call.id.clone().map(|id| (id, event.timestamp)));
@@ -233,7 +235,7 @@ impl<W: Write> Screen<W> {
             // A call that waits for a person has no answer yet: the person is asked next.
             let waits =
                 waiting.zip(response.id.as_ref()).is_some_and(|(waiting, id)| waiting.contains_key(id));
-            if !waits {
+            if !waits && !response.is_waiting() {
                 let ink = if failed(&response) { Ink::Error } else { Ink::Tool };
                 let took = self.took(&response, event.timestamp);
                 self.card(ink, &format!("←{took} {}", answered(&response)))?;

@@ -10,8 +10,8 @@ export function logBrief(event) {
 	/** @type {Record<string, any>[]} */
 	const parts = event.content?.parts ?? [];
 	const said = (/** @type {boolean} */ isThought) => parts.filter((part) => typeof part.text === "string" && Boolean(part.thought) === isThought).map((part) => part.text).join("");
-	const calls = parts.flatMap((part) => (part.functionCall ? [part.functionCall] : []));
-	const answers = parts.flatMap((part) => (part.functionResponse ? [part.functionResponse] : []));
+	const calls = parts.flatMap((part) => part.functionCall ?? (part.executableCode ? { name: "run_code", args: { code: part.executableCode.code } } : []));
+	const answers = parts.flatMap((part) => part.functionResponse ?? (part.codeExecutionResult ? { name: "run_code", response: part.codeExecutionResult.output } : []));
 	const delta = Object.keys(event.actions?.stateDelta ?? {});
 	if (event.errorCode || event.errorMessage) return { kind: "error", text: [event.errorCode, event.errorMessage].filter(Boolean).join(": ") };
 	if (event.actions?.transferToAgent) return { kind: "transfer", text: `to ${event.actions.transferToAgent}` };

@@ -47,9 +47,12 @@ export function total(spans) {
 
 /** The event of a run that a span came to: what a model answered, or what a tool gave. @param {Span} span @param {LogEntry[]} entries those of the run @returns {string | undefined} */
 export function eventOfSpan({ attributes = {} }, entries) {
-	const results = (/** @type {LogEntry} */ { event }) => (event.content?.parts ?? []).flatMap((/** @type {any} */ part) => part.functionResponse?.id ?? []);
+	// Code that was run here is a call. Results of code that the model ran itself are part of its answer.
+	const ofCode = (/** @type {any} */ code) => (code?.id?.startsWith("adk-") ? code.id : []);
+	const results = (/** @type {LogEntry} */ { event }) => (event.content?.parts ?? []).flatMap((/** @type {any} */ part) => part.functionResponse?.id ?? ofCode(part.codeExecutionResult));
+	const looks = (/** @type {LogEntry} */ { event }) => (event.content?.parts ?? []).some((/** @type {any} */ part) => part.executableCode?.id?.startsWith("adk-file-"));
 	if (attributes.callId) return entries.find((entry) => results(entry).includes(attributes.callId))?.event.id;
-	const answers = entries.filter((entry) => entry.event.author !== "user" && entry.event.content && results(entry).length === 0);
+	const answers = entries.filter((entry) => entry.event.author !== "user" && entry.event.content && results(entry).length === 0 && !looks(entry));
 	return answers[attributes.step - 1]?.event.id;
 }
 

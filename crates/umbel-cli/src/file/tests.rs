@@ -101,6 +101,45 @@ async fn tools_are_called_and_handlers_act() {
     assert!(explained.contains("write_todos") && explained.contains("current_time"), "{explained}");
 }
 
+/// An MCP server in a few lines of shell, with a tool that says what it sees of the environment.
+const MCP: &str = r#"read line
+printf '%s\n' '{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"no"}}'
+read line
+printf '%s\n' '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","serverInfo":{"name":"s","version":"1"},"capabilities":{}}}'
+read line; read line
+printf '%s\n' '{"jsonrpc":"2.0","id":2,"result":{"tools":[{"name":"see","inputSchema":{"type":"object"}},{"name":"no","inputSchema":{"type":"object"}}]}}'
+read line
+printf '{"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"%s"}]}}\n' "$MINE"
+read line
+"#;
+
+#[tokio::test]
+async fn an_mcp_server_is_a_tool_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("server.sh"), MCP).unwrap();
+    let source = format!(
+        "[agents.a]\ntools = ['lab']\nscript = [{{ call = 'l_see' }}, 'done']\n\
+         [tools.lab]\nkind = 'mcp'\nprogram = 'sh'\nargs = ['server.sh']\nfolder = '{0}'\nenv = {{ MINE = 'yes' }}\n\
+         prefix = 'l_'\nonly = ['see']\npins = '{0}/pins.json'\nchanges = 'refuse'\nfirst_use = 'trust'\ntimeout = 20\n\
+         trust_hints = true\nresources = true\ninstructions = true\none_at_a_time = true",
+        folder.path().display()
+    );
+    let runner = runner(&source);
+    let session = runner.create_session("ann").await.unwrap();
+    let events = runner.run(&session.key, "go").collect_events().await.unwrap();
+    let said = events.iter().flat_map(|event| event.responses()).next().unwrap().response.clone().unwrap();
+    assert_eq!(Value::Object(said), serde_json::json!({"result": "yes"}));
+    let pinned = std::fs::read_to_string(folder.path().join("pins.json")).unwrap();
+    assert!(pinned.contains("\"see\"") && !pinned.contains("\"no\""), "{pinned}");
+}
+
+#[tokio::test]
+async fn an_mcp_server_that_is_optional_need_not_be_there() {
+    let source = "[agents.a]\ntools = ['web']\nscript = ['done']\n\
+        [tools.web]\nkind = 'mcp'\nurl = 'http://127.0.0.1:1/mcp'\nheaders = { x-a = 'b' }\noptional = true\nconfirm = true";
+    assert_eq!(answers(&runner(source), "go").await, "done");
+}
+
 #[tokio::test]
 async fn a_tool_with_confirm_asks_first() {
     for source in [
@@ -286,6 +325,14 @@ const WRONG: &[(&str, &str)] = &[
     (
         "[agents.a]\nscript = ['x']\n[tools.t]\nkind = 'command'\nprogram = 'true'",
         "= if you trust this file, start with --allow-commands",
+    ),
+    (
+        "[agents.a]\nscript = ['x']\n[tools.t]\nkind = 'mcp'\nprogram = 'true'",
+        "= if you trust this file, start with --allow-commands",
+    ),
+    (
+        "[agents.a]\nscript = ['x']\n[tools.t]\nkind = 'mcp'",
+        "say where the server is, either with `program` or with `url`",
     ),
     (
         "[agents.a]\nscript = ['x']\n[tools.t]\nkind = 'command'",
@@ -485,7 +532,7 @@ fn every_example_of_the_page_is_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/agents");
     let blocks: Vec<&str> =
         PAGE.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert_eq!(blocks.len(), 7);
+    assert_eq!(blocks.len(), 8);
     for block in blocks {
         // Whoever reads the page has a key.
         let source = block.replace("model = \"openai/gpt-5-mini\"", "model = \"http://localhost:1/v1#m\"");

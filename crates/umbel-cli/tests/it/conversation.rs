@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
-use umbel::{Chunk, LlmAgent, Response, Runner, ScriptedModel};
+use umbel::{AuthConfig, Chunk, FunctionTool, LlmAgent, PlainAuth, Response, Runner, ScriptedModel};
 use umbel_cli::chat::{Begin, Chat, Input, Interrupts, Reply};
 use umbel_cli::screen::Screen;
 use umbel_cli::style::Style;
@@ -305,9 +306,37 @@ async fn arguments_can_be_changed_before_a_call_is_made() {
 }
 
 #[tokio::test]
+async fn a_credential_is_typed_or_not_given_and_never_shown() {
+    let talk = async |method: PlainAuth, lines: &str| {
+        let auth = AuthConfig::new("shop", method.question("The key of the shop?"));
+        let inner = auth.clone();
+        let order = FunctionTool::with_context("order", "Orders.", move |cx, _: Value| {
+            let auth = inner.clone();
+            Box::pin(async move {
+                let grant = cx.credential(&auth).await?;
+                Ok(json!({"length": grant.http().map(|http| http.expose().len())}))
+            })
+        });
+        let model = ScriptedModel::new("m").call("order", json!({})).text("That was it.");
+        let agent = LlmAgent::new("guide").model(model).tool(order.auth(auth));
+        talk_with(Runner::new("test", agent).unwrap(), lines, Style::Plain, false).await
+    };
+    let shown = talk(PlainAuth::bearer(), "go\nc4n4ry\n").await;
+    assert!(
+        shown.contains("guide asks: The key of the shop?") && shown.contains("← order: length 13"),
+        "{shown}"
+    );
+    assert!(shown.contains("That was it.") && !shown.contains("c4n4ry"), "{shown}");
+    assert!(!shown.contains("adk_request_credential") && !shown.contains("waits for"), "{shown}");
+    let shown = talk(PlainAuth::basic(), "go\nann\nc4n4ry\n").await;
+    assert!(shown.contains("← order: length 22") && !shown.contains("c4n4ry"), "{shown}");
+    let shown = talk(PlainAuth::basic(), "go\n\n").await;
+    assert!(shown.contains("nobody gave the credential `shop`") && shown.contains("That was it."), "{shown}");
+}
+
+#[tokio::test]
 async fn the_result_of_a_tool_that_runs_elsewhere_is_typed() {
-    use serde_json::{Value, json};
-    use umbel::{FunctionTool, ToolSpec};
+    use umbel::ToolSpec;
     let ask = || {
         let spec =
             ToolSpec::new("get_local_time", "Tells the time.", json!({"type": "object", "properties": {}}));

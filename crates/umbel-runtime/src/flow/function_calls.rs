@@ -14,8 +14,8 @@ use umbel_core::{
     Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirm, Content, DecisionKind, Error,
     ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt, NextTool, Object, Part,
     Parts, Payload, Question, Raised, Response, Result, Role, Run, RunStep, SpanContent, ToolCall,
-    ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolSpec,
-    ToolValue, UnfinishedCalls, Work,
+    ToolContext, ToolEnd, ToolError, ToolItem, ToolMeta, ToolOutput, ToolResult, ToolSet, ToolValue,
+    UnfinishedCalls, Work,
 };
 
 use super::questions::{self, emit_with_questions};
@@ -668,7 +668,9 @@ impl Caller<'_> {
             let given = match self.given(cx, meta, &args)? {
                 Some(given) => given,
                 None => {
-                    unlock(cx, spec).await?;
+                    if let Some(auth) = &spec.auth {
+                        Box::pin(cx.credential(auth)).await?;
+                    }
                     meta.tool.call(cx, args).await
                 }
             };
@@ -770,7 +772,9 @@ impl ToolEnd for Centre<'_> {
                 let given = match self.caller.given(call.cx, meta, &args)? {
                     Some(given) => given,
                     None => {
-                        unlock(call.cx, spec).await?;
+                        if let Some(auth) = &spec.auth {
+                            Box::pin(call.cx.credential(auth)).await?;
+                        }
                         meta.tool.call(call.cx, args).await
                     }
                 };
@@ -779,14 +783,6 @@ impl ToolEnd for Centre<'_> {
             let made = self.caller.within(&spec.name, spec.timeout, work).await;
             Ok(made.map_err(|error| error.asked_by(|| Asker::Itself))?)
         })
-    }
-}
-
-/// Sees to it that the credential is there which a tool needs.
-fn unlock<'a>(cx: &'a ToolContext, spec: &'a ToolSpec) -> Work<'a, Result<()>> {
-    match &spec.auth {
-        None => Work::done(Ok(())),
-        Some(auth) => Work::later(async move { cx.credential(auth).await.map(|_| ()) }),
     }
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use smol_str::SmolStr;
+use umbel_core::credential_manager::TOOLSET_AUTH;
 use umbel_core::interrupt::{
     NEEDS_CONFIRMATION, NEEDS_CREDENTIAL, REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT,
 };
 use umbel_core::{
-    Actions, Event, FunctionCall, FunctionResponse, Interrupt, LogEntry, Object, Outcome, Response, Result,
-    RunId, RunStep, SessionKey, SessionStore, StateScope, Versions,
+    Actions, Event, FunctionCall, FunctionResponse, Interrupt, LogEntry, Object, Outcome, Question, Response,
+    Result, RunId, RunStep, SessionKey, SessionStore, StateScope, Versions,
 };
 
 use crate::flow::calls_of;
@@ -174,7 +175,10 @@ pub(super) fn calls(recording: &Recording, under: &str) -> Vec<Done> {
                     }
                 }
                 RunStep::Asked { interrupts } => {
-                    for asked in interrupts.iter().filter(|asked| asked.address.layer.is_none()) {
+                    let of_tool = |asked: &&Interrupt| {
+                        asked.address.layer.is_none() || asked.reason == Question::CREDENTIAL
+                    };
+                    for asked in interrupts.iter().filter(of_tool) {
                         let call = asked.address.call.as_ref().and_then(|id| places.get(id.as_str()));
                         if let Some(done) = call.and_then(|place| done.get_mut(*place)) {
                             done.asked.push(asked.clone());
@@ -259,7 +263,10 @@ pub(super) fn questions(recording: &Recording) -> Vec<Asked> {
     let calls = recording.events().filter(|event| !event.is_user()).flat_map(|event| event.calls());
     let asks = calls.filter(|call| names.contains(&call.name.as_str()));
     let asked = asks.filter_map(|call| {
-        let about = call.args.as_ref().and_then(|args| args.get("originalFunctionCall")?.get("id")?.as_str());
+        let args = call.args.as_ref();
+        let shown = args.and_then(|args| args.get("originalFunctionCall")?.get("id")?.as_str());
+        let waits = || args.and_then(|args| args.get("functionCallId")?.as_str());
+        let about = shown.or_else(|| waits().filter(|id| !id.starts_with(TOOLSET_AUTH)));
         Some(Asked { id: call.id.as_ref()?.as_str().into(), about: about.unwrap_or_default().into() })
     });
     asked.collect()

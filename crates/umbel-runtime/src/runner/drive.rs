@@ -155,7 +155,8 @@ async fn start_later(task: Task) -> Result<Run> {
         is_there = look(&recorder, &parts).await?;
     }
     if input.has_responses() {
-        input = credential_answers::take_out(&recorder, &parts, input).await?;
+        // Boxed: few messages answer anything.
+        input = Box::pin(credential_answers::take_out(&recorder, &parts, input)).await?;
     }
     if !hooks.on_input.is_empty() {
         let early = Run::new(parts.clone(), shared.team.tree.root())?;

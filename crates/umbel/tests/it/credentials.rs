@@ -13,7 +13,8 @@ use umbel::{
 };
 
 use crate::desk::{Desk, WAYS};
-use crate::support::{Notes, answer, call_with_id, calls, read, responses};
+use crate::recovery::{recover, run_and_die, steps};
+use crate::support::{Death, Notes, Spy, answer, call_with_id, calls, outcomes, read, responses};
 
 /// A clock that tests set.
 #[derive(Clone, Debug, Default)]
@@ -767,4 +768,46 @@ async fn an_answer_whose_secrets_are_gone_says_so_and_can_be_rejected() {
     assert!(desk.refused([(&asked, back(&asked, "c"))]).await.contains("is gone"));
     let seen = desk.answer([(&asked, Answer::reject())]).await;
     assert!(responses(&seen.whole())[0]["error"].as_str().unwrap().contains("nobody gave"));
+}
+
+#[tokio::test]
+async fn a_process_that_dies_after_the_answer_loses_no_credential() {
+    for number in 1.. {
+        let mut alive = 0;
+        for death in [Death::Before(number), Death::After(number)] {
+            let (service, notes, store) = (Service::default(), Notes::default(), Spy::default());
+            let secrets = Arc::new(InMemoryCredentials::new());
+            let make = |store: Spy| {
+                let agent = steps("a", vec![vec![("c1", "send"), ("c2", "send")]]);
+                let agent = agent.tool(locked("send", service.auth(), &notes).idempotent());
+                let runner = Runner::builder("app", agent).sessions(store).credentials(secrets.clone());
+                runner.lease(Duration::from_millis(5)).clock(SetClock::default()).build().unwrap()
+            };
+            let dying = store.dying(Some(death));
+            let (first, other) = (make(dying.clone()), make(store.clone()));
+            let key = other.create_session("ann").await.unwrap().key;
+            let asked = read(other.run(&key, "go")).await.interrupts()[0].clone();
+            let given = asked.answer_with(&back(&asked, "c"));
+            run_and_die(&first, &dying, &key, given.clone()).await;
+            let recovered = recover(&other).await;
+            if death == Death::Before(1) {
+                // The answer never came: it can be given again.
+                assert!(recovered.is_empty());
+                read(other.run(&key, given)).await.assert_finished();
+            }
+            alive += usize::from(dying.writes() < number);
+            let log = crate::support::log(&other, &key).await;
+            let outcomes = outcomes(&log);
+            assert!(
+                matches!(outcomes.as_slice(), [Outcome::Interrupted { .. }, Outcome::Finished]),
+                "{death:?} {outcomes:?}"
+            );
+            assert_eq!(service.notes.all(), ["asks", "exchanges c"], "{death:?}: a code is used once");
+            assert!(notes.all().len() >= 2 && notes.all().iter().all(|note| note == "send Bearer token-2"));
+        }
+        if alive == 2 {
+            assert!(number > 3, "it died {number} times");
+            return;
+        }
+    }
 }

@@ -7,9 +7,9 @@ use serde_json::json;
 use umbel::handlers::Approve;
 use umbel::replay::{Difference, Part, Recording, Replay, Replayed, compare_requests};
 use umbel::{
-    AgentTool, Answer, Confirm, Content, FunctionCall, FunctionTool, Handler, LlmAgent, LoopAgent, ModelTurn,
-    Outcome, Parallel, Part as ContentPart, Question, Result, RunConfig, Runner, RunnerBuilder,
-    ScriptedModel, Sequential, SessionKey, Step, ToolSpec, handler,
+    AgentTool, Answer, AuthConfig, Confirm, Content, FunctionCall, FunctionTool, Handler, LlmAgent,
+    LoopAgent, ModelTurn, Outcome, Parallel, Part as ContentPart, PlainAuth, Question, Result, RunConfig,
+    Runner, RunnerBuilder, ScriptedModel, Sequential, SessionKey, Step, ToolSpec, handler,
 };
 
 use crate::evals::calls_once;
@@ -153,6 +153,20 @@ async fn what_a_tool_asked_by_itself_is_asked_again() {
     let before = called.load(Ordering::SeqCst);
     assert_same(&again(make, &recording).await);
     assert_eq!(called.load(Ordering::SeqCst), before);
+}
+
+#[tokio::test]
+async fn credentials_are_asked_for_again_and_nobody_has_to_give_them() {
+    let called = Arc::new(AtomicUsize::new(0));
+    let count = called.clone();
+    let make = move || {
+        let order = counted("order", &count).auth(AuthConfig::new("shop", PlainAuth::bearer()));
+        Runner::builder("app", LlmAgent::new("worker").model(calls_once("order", json!({}))).tool(order))
+    };
+    let (_, _, recording) = record(&make, &["go"], |_| Answer::input("the key")).await;
+    assert_eq!(called.load(Ordering::SeqCst), 1);
+    assert_same(&again(make, &recording).await);
+    assert_eq!(called.load(Ordering::SeqCst), 1);
 }
 
 /// Two scouts side by side, in a loop, and one who gets the conversation handed over.
