@@ -89,6 +89,20 @@ fn approval_waits_in_the_database_for_another_process() {
 }
 
 #[test]
+fn an_api_key_is_asked_for_once_and_stands_in_no_event() {
+    let told = said(env!("CARGO_BIN_EXE_api_key"), &["c4n4ry"]);
+    let expected = "\
+clerk asks: Which key do you have at the shop? It is on your account page.
+  order sends X-Shop-Key: (6 characters)
+clerk> The kettle is ordered.
+  order sends X-Shop-Key: (6 characters)
+clerk> And so is the tea.
+The key is in 0 of 11 events.
+";
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn code_is_run_in_a_sandbox_once_a_person_agrees() {
     let expected = "\
 data_1_2.csv: 3 rows, 2 columns

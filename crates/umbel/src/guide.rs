@@ -7,6 +7,7 @@
 //! | [`event`] | What the log holds and a reader gets: its form in JSON |
 //! | [`session_and_state`] | Where conversations are kept: keys, scopes, versions, stores |
 //! | [`tool`] | What a model can have done: functions, methods, closures, agents |
+//! | [`credentials`] | Keys, passwords and sign-ins that tools need: asked for, kept, renewed, never shown |
 //! | [`model`] | The contract of a model, the scripted one, recording and replaying |
 //! | [`providers`] | Models at OpenAI, Anthropic, Google, Ollama and all who speak like them: what each can do |
 //! | [`flow`] | What an agent with a model does, step by step, and how to change it |
@@ -35,6 +36,9 @@ pub mod session_and_state {}
 
 #[doc = include_str!("../../../docs/tool.md")]
 pub mod tool {}
+
+#[doc = include_str!("../../../docs/credentials.md")]
+pub mod credentials {}
 
 #[doc = include_str!("../../../docs/model.md")]
 pub mod model {}
