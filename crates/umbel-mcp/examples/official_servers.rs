@@ -2,7 +2,13 @@
 //!
 //! `official_servers FOLDER`, where `FOLDER` has `node_modules`.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio as Pipes;
@@ -65,7 +71,8 @@ struct Talk {
 impl Talk {
     /// What calls gave, without what was shown on the way.
     fn results(&self) -> Vec<Value> {
-        let whole = self.events.iter().filter(|event| !event.is_partial()).flat_map(|event| event.responses());
+        let whole =
+            self.events.iter().filter(|event| !event.is_partial()).flat_map(|event| event.responses());
         whole.map(|response| Value::Object(response.response.clone().unwrap_or_default())).collect()
     }
 
@@ -89,7 +96,9 @@ async fn call(tools: &McpToolset, name: &str, args: Value, answer: Option<Answer
         }
         let outcome = run.outcome().unwrap().clone();
         match (&outcome, &answer) {
-            (Outcome::Interrupted { interrupts }, Some(answer)) => message = interrupts[0].answer_with(answer),
+            (Outcome::Interrupted { interrupts }, Some(answer)) => {
+                message = interrupts[0].answer_with(answer)
+            }
             _ => return Talk { events, outcome },
         }
     }
@@ -126,7 +135,8 @@ async fn everything(how: &str, toolset: impl Fn() -> McpToolset) {
     assert!(text(&echo).contains("hi"), "{echo}");
     let sum = call(&tools, "get-sum", json!({"a": 2, "b": 3}), None).await.result();
     assert!(text(&sum).contains('5'), "{sum}");
-    let structured = call(&tools, "get-structured-content", json!({"location": "New York"}), None).await.result();
+    let structured =
+        call(&tools, "get-structured-content", json!({"location": "New York"}), None).await.result();
     assert!(structured["temperature"].is_number(), "{structured}");
     let image = call(&tools, "get-tiny-image", json!({}), None).await.result();
     assert!(image.to_string().contains("image/png"), "{image}");
@@ -141,12 +151,15 @@ async fn everything(how: &str, toolset: impl Fn() -> McpToolset) {
     assert!(shown >= 2, "progress was shown {shown} times");
     slow.result();
 
-    let sampled = call(&tools, "trigger-sampling-request", json!({"prompt": "p", "maxTokens": 10}), None).await.result();
+    let sampled = call(&tools, "trigger-sampling-request", json!({"prompt": "p", "maxTokens": 10}), None)
+        .await
+        .result();
     assert!(sampled.to_string().contains("sampled"), "{sampled}");
     let form = Answer::input(json!({"name": "Ann", "check": true}));
     let elicited = call(&tools, "trigger-elicitation-request", json!({}), Some(form)).await.result();
     assert!(elicited.to_string().contains("Ann"), "{elicited}");
-    let declined = call(&tools, "trigger-elicitation-request", json!({}), Some(Answer::reject())).await.result();
+    let declined =
+        call(&tools, "trigger-elicitation-request", json!({}), Some(Answer::reject())).await.result();
     assert!(declined.to_string().contains("declin"), "{declined}");
 
     let listed = call(&tools, "list_resources", json!({}), None).await.result();
