@@ -18,6 +18,14 @@ pub struct Testing;
 pub struct Evaluations;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/mcp.md")]
+pub struct Mcp;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/mcp-server.md")]
+pub struct McpServer;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/deploy.md")]
 pub struct Deploy;
 
@@ -40,3 +48,11 @@ pub struct ForAssistants;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/studio.md")]
 pub struct Studio;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/oauth.md")]
+pub struct SignIn;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/telemetry.md")]
+pub struct TelemetryPage;

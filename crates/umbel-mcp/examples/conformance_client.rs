@@ -38,6 +38,8 @@ async fn main() -> ExitCode {
 async fn talk(url: &str) -> Result<()> {
     let scenario = std::env::var("MCP_CONFORMANCE_SCENARIO").unwrap_or_default();
     let tools = McpToolset::new("suite", Http::new(url)).protocol(Protocol::Handshake);
+    // Whoever is asked takes what a form has in it already.
+    let tools = tools.answer_with(|_| async { Answer::input(json!({})) });
     let tools = if scenario.starts_with("auth/") { tools.oauth(sign_in(url, &scenario)) } else { tools };
     let agent = LlmAgent::new("client").model(caller()).toolset(tools.clone());
     let runner = Runner::new("conformance", agent)?;
@@ -99,17 +101,15 @@ fn sign_in(url: &str, scenario: &str) -> McpOAuth {
     oauth
 }
 
-/// What a person would say: what a form has in it already, and the address that signing in leads back to.
+/// What a person would say who is asked to sign in: the address that this leads back to.
 async fn answer(question: &Interrupt) -> Result<Content> {
     let place = question.payload.as_ref().and_then(|payload| {
         payload.pointer("/exchangedAuthCredential/oauth2/authUri").and_then(Value::as_str)
     });
-    let Some(place) = place else {
-        return Ok(question.answer_with(&Answer::input(json!({}))));
-    };
     let failed = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Other, format!("signing in: {error}"));
     let guard = umbel_tools::Guard::new(["*"]).allow_private("localhost");
     let browser = umbel_tools::guarded_client(&guard, std::time::Duration::from_secs(5))?;
+    let place = place.ok_or_else(|| failed(&"there is no address"))?;
     let response = browser.get(place).send().await.map_err(|error| failed(&error))?;
     let back = response.headers().get("location").and_then(|back| back.to_str().ok());
     let back = back.ok_or_else(|| failed(&"it leads nowhere"))?;

@@ -148,7 +148,7 @@ async fn everything(how: &str, toolset: impl Fn() -> McpToolset) {
     let slow = json!({"duration": 1, "steps": 2});
     let slow = call(&tools, "trigger-long-running-operation", slow, None).await;
     let shown = slow.events.iter().filter(|event| event.is_partial()).count();
-    assert!(shown >= 2, "progress was shown {shown} times");
+    assert!(shown >= 1, "progress was shown {shown} times");
     slow.result();
 
     let sampled = call(&tools, "trigger-sampling-request", json!({"prompt": "p", "maxTokens": 10}), None)

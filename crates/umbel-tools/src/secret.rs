@@ -69,7 +69,7 @@ impl Secret {
     }
 
     /// The secret itself, for the one it is for.
-    pub(crate) fn reveal(&self) -> &str {
+    pub fn reveal(&self) -> &str {
         &self.whole
     }
 }

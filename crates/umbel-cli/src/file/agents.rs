@@ -6,13 +6,13 @@ use std::sync::Arc;
 use serde_json::Value;
 use toml::de::DeValue;
 use umbel::{
-    Agent, AgentTool, CodeExecutor, Effort, GenerateConfig, Handler, IncludeContents, LlmAgent, LoopAgent,
-    Parallel, Result, Sequential, Thinking, Tool,
+    Agent, AgentTool, CodeExecutor, Confirm, Effort, GenerateConfig, Handler, IncludeContents, LlmAgent,
+    LoopAgent, Parallel, Result, Sequential, Thinking, Tool,
 };
 
 use super::models::{Chosen, script};
 use super::table::{At, Table, json};
-use super::tools::{BUILT_IN, Confirmed, Toolbox, built_in};
+use super::tools::{BUILT_IN, Confirmed, Toolbox, Tools, built_in};
 use super::{Reading, handlers};
 
 /// An agent as the file has it.
@@ -263,11 +263,15 @@ impl<'a> Reading<'a> {
         agents: &Agents<'a>,
         toolbox: &Toolbox,
         within: &mut Vec<&'a str>,
-    ) -> Vec<Arc<dyn Tool>> {
-        let mut all = Vec::new();
+    ) -> Tools {
+        let mut all = Tools::default();
         for Wanted { name, confirm } in &drawn.tools {
-            let found: Vec<Arc<dyn Tool>> = if let Some(tools) = toolbox.get(name.value) {
-                tools.clone()
+            let found: Vec<Arc<dyn Tool>> = if let Some(Tools { known, servers }) = toolbox.get(name.value) {
+                all.servers.extend(servers.iter().cloned().map(|server| match confirm {
+                    true => server.confirm(Confirm::Always),
+                    false => server,
+                }));
+                known.clone()
             } else if let Some(tool) = built_in(name.value) {
                 vec![tool]
             } else if agents.contains_key(name.value) {
@@ -286,7 +290,7 @@ impl<'a> Reading<'a> {
                 }
                 Vec::new()
             };
-            all.extend(found.into_iter().map(|tool| match confirm {
+            all.known.extend(found.into_iter().map(|tool| match confirm {
                 true => Arc::new(Confirmed::new(tool)) as Arc<dyn Tool>,
                 false => tool,
             }));
@@ -302,7 +306,7 @@ impl<'a> Drawn<'a> {
         self.below.iter().map(|name| name.value).chain(tools).collect::<Vec<_>>().into_iter()
     }
 
-    fn build(&self, below: Vec<Arc<dyn Agent>>, tools: Vec<Arc<dyn Tool>>) -> Arc<dyn Agent> {
+    fn build(&self, below: Vec<Arc<dyn Agent>>, tools: Tools) -> Arc<dyn Agent> {
         let name = self.name.value;
         macro_rules! workflow {
             ($group:expr) => {{
@@ -327,7 +331,7 @@ impl<'a> Drawn<'a> {
         }
     }
 
-    fn llm_agent(&self, below: Vec<Arc<dyn Agent>>, tools: Vec<Arc<dyn Tool>>) -> LlmAgent {
+    fn llm_agent(&self, below: Vec<Arc<dyn Agent>>, tools: Tools) -> LlmAgent {
         let mut agent = LlmAgent::new(self.name.value).description(self.description);
         agent = agent.generate(self.settings.clone());
         if let Some(chosen) = &self.model {
@@ -351,8 +355,11 @@ impl<'a> Drawn<'a> {
         if let Some(schema) = &self.input_schema {
             agent = agent.input_schema(schema.clone());
         }
-        for tool in tools {
+        for tool in tools.known {
             agent = agent.tool(tool);
+        }
+        for server in tools.servers {
+            agent = agent.toolset(server);
         }
         for handler in &self.handlers {
             agent = agent.handler(handler.clone());

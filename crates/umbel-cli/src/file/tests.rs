@@ -117,6 +117,45 @@ async fn code_of_the_model_is_run() {
     assert_eq!(events.last().unwrap().text(), "Done.");
 }
 
+/// An MCP server in a few lines of shell, with a tool that says what it sees of the environment.
+const MCP: &str = r#"read line
+printf '%s\n' '{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"no"}}'
+read line
+printf '%s\n' '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","serverInfo":{"name":"s","version":"1"},"capabilities":{}}}'
+read line; read line
+printf '%s\n' '{"jsonrpc":"2.0","id":2,"result":{"tools":[{"name":"see","inputSchema":{"type":"object"}},{"name":"no","inputSchema":{"type":"object"}}]}}'
+read line
+printf '{"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"%s"}]}}\n' "$MINE"
+read line
+"#;
+
+#[tokio::test]
+async fn an_mcp_server_is_a_tool_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("server.sh"), MCP).unwrap();
+    let source = format!(
+        "[agents.a]\ntools = ['lab']\nscript = [{{ call = 'l_see' }}, 'done']\n\
+         [tools.lab]\nkind = 'mcp'\nprogram = 'sh'\nargs = ['server.sh']\nfolder = '{0}'\nenv = {{ MINE = 'yes' }}\n\
+         prefix = 'l_'\nonly = ['see']\npins = '{0}/pins.json'\nchanges = 'refuse'\nfirst_use = 'trust'\ntimeout = 20\n\
+         trust_hints = true\nresources = true\ninstructions = true\none_at_a_time = true",
+        folder.path().display()
+    );
+    let runner = runner(&source);
+    let session = runner.create_session("ann").await.unwrap();
+    let events = runner.run(&session.key, "go").collect_events().await.unwrap();
+    let said = events.iter().flat_map(|event| event.responses()).next().unwrap().response.clone().unwrap();
+    assert_eq!(Value::Object(said), serde_json::json!({"result": "yes"}));
+    let pinned = std::fs::read_to_string(folder.path().join("pins.json")).unwrap();
+    assert!(pinned.contains("\"see\"") && !pinned.contains("\"no\""), "{pinned}");
+}
+
+#[tokio::test]
+async fn an_mcp_server_that_is_optional_need_not_be_there() {
+    let source = "[agents.a]\ntools = ['web']\nscript = ['done']\n\
+        [tools.web]\nkind = 'mcp'\nurl = 'http://127.0.0.1:1/mcp'\nheaders = { x-a = 'b' }\noptional = true\nconfirm = true";
+    assert_eq!(answers(&runner(source), "go").await, "done");
+}
+
 #[tokio::test]
 async fn a_tool_with_confirm_asks_first() {
     for source in [
@@ -305,6 +344,14 @@ const WRONG: &[(&str, &str)] = &[
         "= if you trust this file, start with --allow-commands",
     ),
     (
+        "[agents.a]\nscript = ['x']\n[tools.t]\nkind = 'mcp'\nprogram = 'true'",
+        "= if you trust this file, start with --allow-commands",
+    ),
+    (
+        "[agents.a]\nscript = ['x']\n[tools.t]\nkind = 'mcp'",
+        "say where the server is, either with `program` or with `url`",
+    ),
+    (
         "[agents.a]\nscript = ['x']\n[tools.t]\nkind = 'command'",
         "agents.toml:3:8: the tool `t` runs a program",
     ),
@@ -451,6 +498,49 @@ async fn services_come_from_a_document_beside_the_file() {
     );
 }
 
+#[test]
+fn security_schemes_of_a_service_are_given_what_they_want() {
+    let folder = tempfile::tempdir().unwrap();
+    let schemes = json!({
+        "login": {"type": "oauth2", "flows": {"authorizationCode": {
+            "authorizationUrl": "https://login.example/authorize", "tokenUrl": "https://login.example/token"}}},
+        "machine": {"type": "oauth2", "flows": {"clientCredentials": {"tokenUrl": "https://login.example/token"}}},
+        "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
+        "other": {"type": "http", "scheme": "bearer"},
+    });
+    let path = |scheme: &str| json!({"get": {"operationId": scheme, "security": [{scheme: []}]}});
+    let document = json!({"openapi": "3.1.0", "servers": [{"url": "https://pets.example"}],
+        "paths": {"/a": path("login"), "/b": path("machine"), "/c": path("key"), "/d": path("other")},
+        "components": {"securitySchemes": schemes}});
+    std::fs::write(folder.path().join("pets.json"), document.to_string()).unwrap();
+    let read = |security: &str| {
+        let tool = "[tools.pets]\nkind = 'openapi'\nfile = 'pets.json'";
+        let source = format!("[agents.a]\nscript = ['x']\ntools = ['pets']\n{tool}\n{security}");
+        let path = folder.path().join("agents.toml");
+        std::fs::write(&path, source).unwrap();
+        super::load(&path, &setup(), false).offers
+    };
+    let good = "
+        [tools.pets.security]
+        login = { client_id = 'app', client_secret = 'fixed-secret', redirect_uri = 'https://app.example/back' }
+        machine = { client_id = 'app', client_secret = 'fixed-secret' }
+        key = { secret = 'fixed-key' }
+        other = { ask = true }";
+    let runner = read(good).unwrap().remove(0).runner(&Stores::in_memory()).unwrap();
+    let explained = serde_json::to_string(&runner.explain().unwrap()).unwrap();
+    assert!(explained.contains("machine") && !explained.contains("fixed-"), "{explained}");
+    for (bad, said) in [
+        ("[tools.pets.security.key]", "is given nothing, or too much"),
+        ("[tools.pets.security.key]\nask = true\nsecret = 'x'", "is given nothing, or too much"),
+        ("[tools.pets.security.none]\nask = true", "no security scheme `none`"),
+        ("[tools.pets.security.key]\nclient_id = 'app'", "a program cannot sign in by it"),
+        ("[tools.pets.security.key]\nsecrets = 'x'", "secrets"),
+    ] {
+        let told = read(bad).unwrap_err();
+        assert!(told.contains(said), "{bad}: {told}");
+    }
+}
+
 /// The page of the guide, and the folder of examples.
 const PAGE: &str = include_str!("../../../../docs/agents-file.md");
 
@@ -459,7 +549,7 @@ fn every_example_of_the_page_is_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/agents");
     let blocks: Vec<&str> =
         PAGE.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert_eq!(blocks.len(), 7);
+    assert_eq!(blocks.len(), 8);
     for block in blocks {
         // Whoever reads the page has a key.
         let source = block.replace("model = \"openai/gpt-5-mini\"", "model = \"http://localhost:1/v1#m\"");

@@ -1,4 +1,4 @@
-//! Tools of a file: built-in ones, HTTP services, pages and programs.
+//! Tools of a file: built-in ones, HTTP services, pages, programs and MCP servers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ use umbel::{
     PreloadMemory, RequestInput, Result, Run, SystemClock, Tool, ToolContext, ToolError, ToolOutput,
     ToolSpec,
 };
-use umbel_tools::{Command, Guard, HttpGet, HttpLimits, OpenApi, Secret};
+use umbel_mcp::client::{Approval, FilePins, Http, McpToolset, Stdio, ToolsetLimits};
+use umbel_tools::{Command, Guard, HttpGet, HttpLimits, OAuthClient, OpenApi, Secret};
 
 use super::Reading;
 use super::table::{At, Table, json as to_json};
@@ -21,7 +22,20 @@ pub(super) const BUILT_IN: [&str; 6] =
     ["current_time", "exit_loop", "load_artifacts", "load_memory", "preload_memory", "request_input"];
 
 /// Tools by the name that agents have them by; a service has several.
-pub(super) type Toolbox = BTreeMap<String, Vec<Arc<dyn Tool>>>;
+pub(super) type Toolbox = BTreeMap<String, Tools>;
+
+/// Tools that are known, and those that a server is asked for.
+#[derive(Clone, Default)]
+pub(super) struct Tools {
+    pub(super) known: Vec<Arc<dyn Tool>>,
+    pub(super) servers: Vec<McpToolset>,
+}
+
+impl Tools {
+    fn one(tool: Arc<dyn Tool>) -> Self {
+        Self { known: vec![tool], servers: Vec::new() }
+    }
+}
 
 /// A built-in tool.
 pub(super) fn built_in(name: &str) -> Option<Arc<dyn Tool>> {
@@ -103,6 +117,7 @@ impl Tool for Confirmed {
 enum Kind {
     Command,
     HttpGet,
+    Mcp,
     OpenApi,
 }
 
@@ -133,16 +148,22 @@ impl<'a> Reading<'a> {
         toolbox
     }
 
-    fn tool(&self, name: &At<&str>, table: &Table<'a>) -> Result<Vec<Arc<dyn Tool>>> {
-        let kinds = [("openapi", Kind::OpenApi), ("command", Kind::Command), ("http_get", Kind::HttpGet)];
+    fn tool(&self, name: &At<&str>, table: &Table<'a>) -> Result<Tools> {
+        let kinds = [
+            ("openapi", Kind::OpenApi),
+            ("command", Kind::Command),
+            ("http_get", Kind::HttpGet),
+            ("mcp", Kind::Mcp),
+        ];
         if table.get("kind").is_none() {
-            let hint = "such as kind = \"openapi\", \"command\" or \"http_get\"";
+            let hint = "such as kind = \"openapi\", \"command\", \"http_get\" or \"mcp\"";
             self.problems.hint(&name.at, format!("the tool `{}` has no `kind`", name.value), hint);
         }
         match table.choice("kind", &kinds) {
-            Some(Kind::OpenApi) => self.openapi(name, table),
-            Some(Kind::Command) => Ok(vec![self.command(name, table)?]),
-            Some(Kind::HttpGet) => Ok(vec![self.http_get(name, table)?]),
+            Some(Kind::OpenApi) => Ok(Tools { known: self.openapi(name, table)?, servers: Vec::new() }),
+            Some(Kind::Command) => Ok(Tools::one(self.command(name, table)?)),
+            Some(Kind::HttpGet) => Ok(Tools::one(self.http_get(name, table)?)),
+            Some(Kind::Mcp) => Ok(Tools { known: Vec::new(), servers: vec![self.mcp(name, table)?] }),
             // Nobody can tell which keys such a tool has.
             None => {
                 table.all().into_iter().for_each(|(key, _)| table.know(key.value));
@@ -192,6 +213,12 @@ impl<'a> Reading<'a> {
         for (key, value) in self.secrets(table, "query") {
             service = service.query_key(key, value);
         }
+        for (scheme, value) in table.table("security").map(|schemes| schemes.all()).unwrap_or_default() {
+            if let Some(given) = Table::of(self.problems, value) {
+                service = self.security(service, &scheme, &given);
+                given.finish();
+            }
+        }
         service = match table.get("confirm").map(|value| (value, value.get_ref())) {
             None | Some((_, DeValue::Boolean(false))) => service,
             Some((_, DeValue::Boolean(true))) => service.confirm(),
@@ -204,6 +231,31 @@ impl<'a> Reading<'a> {
         };
         file.ok_or_else(missing)?;
         Ok(service.build()?.tools().to_vec())
+    }
+
+    /// What is given for a security scheme of a service.
+    fn security(&self, service: OpenApi, scheme: &At<&str>, given: &Table<'a>) -> OpenApi {
+        let secret = |key| given.text(key).and_then(|text| self.secret(&text));
+        let client = given.text("client_id").map(|id| OAuthClient::new(id.value));
+        let (client_secret, redirect) = (secret("client_secret"), given.text("redirect_uri"));
+        let client = match (client, client_secret) {
+            (Some(client), Some(secret)) => Some(client.secret(secret)),
+            (client, _) => client,
+        };
+        match (client, redirect, secret("secret"), given.flag("ask")) {
+            (Some(client), Some(redirect), None, false) => {
+                service.sign_in(scheme.value, client, redirect.value)
+            }
+            (Some(client), None, None, false) => service.sign_in_as_program(scheme.value, client),
+            (None, None, Some(secret), false) => service.secret(scheme.value, secret),
+            (None, None, None, true) => service.ask_for(scheme.value),
+            _ => {
+                let message = format!("the security scheme `{}` is given nothing, or too much", scheme.value);
+                let hint = "give it `client_id` with `redirect_uri`, or `secret`, or `ask = true`";
+                self.problems.hint(&scheme.at, message, hint);
+                service
+            }
+        }
     }
 
     fn http_get(&self, name: &At<&str>, table: &Table<'a>) -> Result<Arc<dyn Tool>> {
@@ -227,31 +279,17 @@ impl<'a> Reading<'a> {
 
     fn command(&self, name: &At<&str>, table: &Table<'a>) -> Result<Arc<dyn Tool>> {
         let text = |key| table.text(key).map(|text| text.value);
-        let program = text("program").unwrap_or_default();
+        let program = self.program(text("program").unwrap_or_default());
         let description = text("description").unwrap_or_default();
         let args: Vec<&str> = table.texts("args").iter().map(|arg| arg.value).collect();
-        // A path is meant from where the file is; a bare name is looked for as always.
-        // It is made whole, since the program runs in another folder than this process.
-        let program = match program.contains('/') {
-            true => {
-                let path = self.folder.join(program);
-                std::path::absolute(&path).unwrap_or(path)
-            }
-            false => PathBuf::from(program),
-        };
-        let folder = text("folder").map_or_else(|| self.folder.to_owned(), |folder| self.folder.join(folder));
-        // A command without a folder to run in fails when it is called; an empty one is here.
-        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
+        let folder = self.working_folder(text("folder"));
         let mut command = Command::new(name.value, description, program).args(args).folder(folder);
         command = command.schema(arguments(table));
         for name in table.texts("keep_env") {
             command = command.keep_env(name.value);
         }
-        for (name, value) in table.table("env").map(|env| env.all()).unwrap_or_default() {
-            match value.get_ref().as_str() {
-                Some(value) => command = command.env(name.value, value),
-                None => self.problems.note(&value.span(), "a variable must be a text"),
-            }
+        for (name, value) in self.variables(table) {
+            command = command.env(name, value);
         }
         if let Some(time) = table.seconds("timeout") {
             command = command.timeout(time);
@@ -268,12 +306,109 @@ impl<'a> Reading<'a> {
         if table.flag("confirm") {
             command = command.confirm(Confirm::Always);
         }
+        self.check_commands(name);
+        Ok(Arc::new(command.build()?))
+    }
+
+    /// An MCP server: a program, or one at a web address.
+    fn mcp(&self, name: &At<&str>, table: &Table<'a>) -> Result<McpToolset> {
+        let text = |key| table.text(key).map(|text| text.value);
+        let (url, program) = (text("url"), text("program"));
+        let args: Vec<&str> = table.texts("args").iter().map(|arg| arg.value).collect();
+        let mut stdio = Stdio::new(self.program(program.unwrap_or_default()));
+        stdio = stdio.args(args).folder(self.working_folder(text("folder")));
+        for name in table.texts("keep_env") {
+            stdio = stdio.keep_env(name.value);
+        }
+        for (name, value) in self.variables(table) {
+            stdio = stdio.env(name, value);
+        }
+        let mut http = Http::new(url.unwrap_or_default());
+        for (header, value) in self.secrets(table, "headers") {
+            http = http.header(header, value);
+        }
+        let mut tools = match (url, program) {
+            (Some(_), None) => McpToolset::new(name.value, http),
+            (None, Some(_)) => {
+                self.check_commands(name);
+                McpToolset::new(name.value, stdio)
+            }
+            _ => {
+                let what = "say where the server is, either with `program` or with `url`";
+                return Err(umbel::Error::new(umbel::ErrorKind::Build, what));
+            }
+        };
+        let only: Vec<&str> = table.texts("only").iter().map(|name| name.value).collect();
+        if !only.is_empty() {
+            tools = tools.only(only);
+        }
+        if let Some(prefix) = text("prefix") {
+            tools = tools.prefix(prefix);
+        }
+        if let Some(time) = table.seconds("timeout") {
+            tools = tools.limits(ToolsetLimits { answer: time, ..ToolsetLimits::default() });
+        }
+        if let Some(pins) = text("pins") {
+            tools = tools.pins(FilePins::new(self.folder.join(pins)));
+        }
+        let approvals = [("ask", Approval::Ask), ("refuse", Approval::Refuse), ("trust", Approval::Trust)];
+        if let Some(first) = table.choice("first_use", &approvals) {
+            tools = tools.first_use(first);
+        }
+        if let Some(changes) = table.choice("changes", &approvals) {
+            tools = tools.changes(changes);
+        }
+        let flags: [(&'static str, fn(McpToolset) -> McpToolset); 6] = [
+            ("trust_hints", McpToolset::trust_hints),
+            ("resources", McpToolset::resources),
+            ("instructions", McpToolset::instructions),
+            ("optional", McpToolset::optional),
+            ("one_at_a_time", McpToolset::one_at_a_time),
+            ("confirm", |tools| tools.confirm(Confirm::Always)),
+        ];
+        for (key, set) in flags {
+            if table.flag(key) {
+                tools = set(tools);
+            }
+        }
+        Ok(tools)
+    }
+
+    /// A program. A path is meant from where the file is; a bare name is looked for as always.
+    fn program(&self, program: &str) -> PathBuf {
+        if !program.contains('/') {
+            return PathBuf::from(program);
+        }
+        // It is made whole, since the program runs in another folder than this process.
+        let path = self.folder.join(program);
+        std::path::absolute(&path).unwrap_or(path)
+    }
+
+    /// Where a program runs: where the file is, unless it says otherwise.
+    fn working_folder(&self, folder: Option<&str>) -> PathBuf {
+        let folder = folder.map_or_else(|| self.folder.to_owned(), |folder| self.folder.join(folder));
+        // A command without a folder to run in fails when it is called; an empty one is here.
+        if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }
+    }
+
+    /// What is set for a program.
+    fn variables(&self, table: &Table<'a>) -> Vec<(&'a str, &'a str)> {
+        let mut variables = Vec::new();
+        for (name, value) in table.table("env").map(|env| env.all()).unwrap_or_default() {
+            match value.get_ref().as_str() {
+                Some(value) => variables.push((name.value, value)),
+                None => self.problems.note(&value.span(), "a variable must be a text"),
+            }
+        }
+        variables
+    }
+
+    fn check_commands(&self, name: &At<&str>) {
         if !self.allow_commands {
             let message = format!("the tool `{}` runs a program, and programs are off", name.value);
             let hint = "if you trust this file, start with --allow-commands";
             self.problems.hint(&name.at, message, hint);
         }
-        Ok(Arc::new(command.build()?))
     }
 
     /// A value with `${NAME}` from the environment.

@@ -11,7 +11,7 @@ use umbel_core::tool_context::ONCE;
 use umbel_core::{Error, ErrorKind, Grant, Result, ToolContext};
 
 use super::attend::Attendant;
-use super::elicitation;
+use super::elicitation::{self, People};
 use super::link::Failure;
 use super::toolset::Inner;
 
@@ -55,6 +55,7 @@ impl<'a> Asking<'a> {
         let mut attendant = Attendant::new(&options.name, &options.grants);
         attendant.sampling = options.sampling.as_ref();
         attendant.cx = Some(self.cx);
+        attendant.answerer = options.answerer.as_ref();
         attendant.news = self.news.take();
         let mut asked = Asked::default();
         for round in 0..ROUNDS {
@@ -99,7 +100,7 @@ impl<'a> Asking<'a> {
                 }
                 Failure::GoThereFirst(pages) if !visited && options.grants.elicitation => {
                     visited = true;
-                    self.visit(&pages)?;
+                    self.visit(&pages).await?;
                 }
                 failure => return Err(failure.into_error(&options.name)),
             }
@@ -115,11 +116,12 @@ impl<'a> Asking<'a> {
     }
 
     /// Asks a person to go to pages first.
-    fn visit(&self, pages: &[Value]) -> Result<()> {
+    async fn visit(&self, pages: &[Value]) -> Result<()> {
         let server = &self.inner.options.name;
+        let people = People { cx: self.cx, server, answerer: self.inner.options.answerer.as_ref() };
         for page in pages {
             let text = |key: &str| page.get(key).and_then(Value::as_str).unwrap_or_default();
-            let went = elicitation::visit(self.cx, server, text("message"), text("url"))?;
+            let went = elicitation::visit(people, text("message"), text("url")).await?;
             let accepted = went.is_ok_and(|went| went.action == rmcp::model::ElicitationAction::Accept);
             if !accepted {
                 let message =

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use umbel_core::{Object, Result, ToolContext};
 
-use super::elicitation;
+use super::elicitation::{self, Answerer, People};
 use super::handler::Grants;
 use super::sampling::Sampling;
 
@@ -20,6 +20,8 @@ pub(crate) struct Attendant<'a> {
     pub(crate) sampling: Option<&'a Sampling>,
     /// The call that the request is for, if it is for one. Without it nobody can be asked.
     pub(crate) cx: Option<&'a ToolContext>,
+    /// Who answers its questions at once, if somebody does.
+    pub(crate) answerer: Option<&'a Answerer>,
     /// Where news go.
     pub(crate) news: Option<mpsc::Sender<Value>>,
     sampled: AtomicU32,
@@ -27,7 +29,15 @@ pub(crate) struct Attendant<'a> {
 
 impl<'a> Attendant<'a> {
     pub(crate) fn new(server: &'a str, grants: &'a Grants) -> Self {
-        Self { server, grants, sampling: None, cx: None, news: None, sampled: AtomicU32::new(0) }
+        Self {
+            server,
+            grants,
+            sampling: None,
+            cx: None,
+            answerer: None,
+            news: None,
+            sampled: AtomicU32::new(0),
+        }
     }
 
     /// Shows how far the server came.
@@ -48,7 +58,8 @@ impl<'a> Attendant<'a> {
                     let declined = ElicitResult::new(ElicitationAction::Decline);
                     return Ok(Ok(ClientResult::ElicitResult(declined)));
                 };
-                let given = elicitation::ask(cx, self.server, request.params)?;
+                let people = People { cx, server: self.server, answerer: self.answerer };
+                let given = elicitation::ask(people, request.params).await?;
                 Ok(given.map(ClientResult::ElicitResult))
             }
             InputRequest::CreateMessage(request) => {

@@ -1,31 +1,54 @@
 //! A server's questions to people, as questions of a run.
 
+use std::sync::Arc;
+
 use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction, ErrorData};
 use serde_json::{Value, json};
-use umbel_core::{DecisionKind, Object, Question, Result, ToolContext};
+use umbel_core::{Answer, BoxFuture, DecisionKind, Object, Question, Result, ToolContext};
 
-/// What people said to a server's question. If nobody was asked yet, the error ends the run with the question; the call is
-/// made again with the answer, and the server asks again.
-pub(crate) fn ask(
-    cx: &ToolContext,
-    server: &str,
+/// Answers questions of servers at once, in the place of people who are asked by the run.
+pub(crate) type Answerer = Arc<dyn Fn(Question) -> BoxFuture<'static, Answer> + Send + Sync>;
+
+/// Who answers questions of servers.
+#[derive(Clone, Copy)]
+pub(crate) struct People<'a> {
+    pub(crate) cx: &'a ToolContext,
+    pub(crate) server: &'a str,
+    pub(crate) answerer: Option<&'a Answerer>,
+}
+
+impl People<'_> {
+    /// What people said. If nobody was asked yet, the error ends the run with the question; the call is made again with the
+    /// answer, and the server asks again.
+    async fn say(&self, question: Question) -> Result<Answer> {
+        match self.answerer {
+            Some(answerer) => Ok(answerer(question).await),
+            None => self.cx.interrupt(question),
+        }
+    }
+}
+
+/// What people said to a server's question.
+pub(crate) async fn ask(
+    people: People<'_>,
     params: ElicitRequestParams,
 ) -> Result<Result<ElicitResult, ErrorData>> {
     match params {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
             let schema = serde_json::to_value(&requested_schema).unwrap_or_default();
-            form(cx, server, &message, schema).map(Ok)
+            form(people, &message, schema).await.map(Ok)
         }
-        ElicitRequestParams::UrlElicitationParams { message, url, .. } => visit(cx, server, &message, &url),
+        ElicitRequestParams::UrlElicitationParams { message, url, .. } => visit(people, &message, &url).await,
         _ => Ok(Err(ErrorData::invalid_params("that way of asking is not known here", None))),
     }
 }
 
-fn form(cx: &ToolContext, server: &str, message: &str, schema: Value) -> Result<ElicitResult> {
+async fn form(people: People<'_>, message: &str, schema: Value) -> Result<ElicitResult> {
+    let server = people.server;
     let question = Question::input(format!("The MCP server `{server}` asks: {message}"))
         .schema(schema.clone())
         .payload(json!({"mcpServer": server, "mode": "form"}));
-    let answer = cx.interrupt(question)?;
+    let answer = people.say(question).await?;
     if !answer.confirmed {
         return Ok(ElicitResult::new(ElicitationAction::Decline));
     }
@@ -45,12 +68,12 @@ fn fill(given: &mut Object, schema: &Value) {
 }
 
 /// Asks a person to visit a page. What is said there is between them and the page.
-pub(crate) fn visit(
-    cx: &ToolContext,
-    server: &str,
+pub(crate) async fn visit(
+    people: People<'_>,
     message: &str,
     url: &str,
 ) -> Result<Result<ElicitResult, ErrorData>> {
+    let server = people.server;
     let is_page = reqwest::Url::parse(url).is_ok_and(|url| {
         matches!(url.scheme(), "http" | "https") && url.username().is_empty() && url.password().is_none()
     });
@@ -63,7 +86,7 @@ pub(crate) fn visit(
     let question = Question::confirm(words)
         .decisions([DecisionKind::Approve, DecisionKind::Reject])
         .payload(json!({"mcpServer": server, "mode": "url", "url": url}));
-    let action = match cx.interrupt(question)?.confirmed {
+    let action = match people.say(question).await?.confirmed {
         true => ElicitationAction::Accept,
         false => ElicitationAction::Decline,
     };

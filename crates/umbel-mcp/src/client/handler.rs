@@ -10,7 +10,7 @@ use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientResult, CreateMessageRequestMethod, CreateMessageRequestParams,
     CreateMessageResult, ElicitRequestParams, ElicitResult, ElicitationCapability,
     ElicitationCreateRequestMethod, FormElicitationCapability, Implementation, InputRequest, ListRootsResult,
-    LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam, Request, Root,
+    LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam, ProtocolVersion, Request, Root,
     RootsCapabilities, SamplingCapability, UrlElicitationCapability,
 };
 use rmcp::service::{InboundStreamOrigin, NotificationContext, RequestContext};
@@ -142,6 +142,8 @@ impl ClientHandler for Handler {
         if !self.grants.roots.is_empty() {
             capabilities.roots = Some(RootsCapabilities::default());
         }
+        // Only handshakes say a version here.
         ClientConfig::new(capabilities, Implementation::new("umbel", env!("CARGO_PKG_VERSION")))
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
 }

@@ -24,7 +24,7 @@ use rmcp::transport::streamable_http_client::{
 use sse_stream::{Sse, SseStream};
 use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
 use umbel_core::{Error, ErrorKind, HttpPlace, Result};
-use umbel_tools::{Guard, guarded_client};
+use umbel_tools::{Guard, Secret, guarded_client};
 
 use super::lines::Ended;
 
@@ -42,7 +42,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Http {
     url: Arc<str>,
-    headers: Vec<(String, String)>,
+    headers: Vec<(String, Secret)>,
     guard: Option<Guard>,
 }
 
@@ -53,7 +53,7 @@ impl Http {
     }
 
     /// A header that goes with every request to the server, and is shown nowhere.
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
@@ -87,7 +87,7 @@ impl Http {
         for (name, value) in &self.headers {
             let wrong = || refuse(format!("`{name}` is no name of a header"));
             let key: HeaderName = name.parse().map_err(|_| wrong())?;
-            let mut value = HeaderValue::from_str(value).map_err(|_| {
+            let mut value = HeaderValue::from_str(value.reveal()).map_err(|_| {
                 refuse(format!("the header `{name}` has characters that headers cannot have"))
             })?;
             value.set_sensitive(true);

@@ -27,7 +27,7 @@ use super::http::Bearer;
 use super::lines::{Ended, Lines};
 use super::stdio::Program;
 use super::steady::Steady;
-use super::toolset::{McpLimits, Place, Protocol};
+use super::toolset::{Place, Protocol, ToolsetLimits};
 
 /// The error by which a server says that a person must first go to an address.
 const GO_THERE_FIRST: ErrorCode = ErrorCode(-32042);
@@ -108,7 +108,7 @@ impl Link {
     pub(crate) async fn open(
         server: &str,
         place: &Place,
-        limits: &McpLimits,
+        limits: &ToolsetLimits,
         grants: &Grants,
         protocol: Protocol,
         bearer: &Bearer,
@@ -126,7 +126,7 @@ impl Link {
     async fn open_as(
         server: &str,
         place: &Place,
-        limits: &McpLimits,
+        limits: &ToolsetLimits,
         grants: &Grants,
         protocol: Protocol,
         bearer: &Bearer,
@@ -231,7 +231,7 @@ impl Link {
         let answer = loop {
             let Some(handle) = sent.handle.as_mut() else { break Err(ServiceError::TransportClosed) };
             tokio::select! {
-                answer = &mut handle.rx => break answer.unwrap_or(Err(ServiceError::TransportClosed)),
+                biased;
                 news = sent.coming.recv() => match news {
                     Some(News::Progress(progress)) => attendant.progress(&progress).await,
                     Some(News::Wish(wish, reply)) => {
@@ -239,6 +239,7 @@ impl Link {
                     }
                     None => {}
                 },
+                answer = &mut handle.rx => break answer.unwrap_or(Err(ServiceError::TransportClosed)),
                 () = tokio::time::sleep_until(late.min(end)) => {
                     return Err(Failure::Late(if late < end { patience } else { limit }));
                 }
@@ -279,7 +280,7 @@ struct Begin<'a> {
     server: &'a str,
     grants: &'a Grants,
     protocol: Protocol,
-    limits: &'a McpLimits,
+    limits: &'a ToolsetLimits,
     ended: Ended,
 }
 

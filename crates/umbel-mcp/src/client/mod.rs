@@ -44,4 +44,4 @@ pub use self::prompts::McpPrompt;
 pub use self::result::{SERVER, UNTRUSTED};
 pub use self::sampling::Sampling;
 pub use self::stdio::Stdio;
-pub use self::toolset::{Approval, McpLimits, McpServer, McpToolset, Pipe, Protocol};
+pub use self::toolset::{Approval, McpPlace, McpToolset, Pipe, Protocol, ToolsetLimits};

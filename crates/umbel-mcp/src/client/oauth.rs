@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub struct McpOAuth {
     challenge: Mutex<Option<String>>,
     /// Scopes that it wanted besides.
     wanted: Mutex<BTreeSet<String>>,
+    /// It said last that a token is not good for enough.
+    wants_more: AtomicBool,
 }
 
 /// What was found out about a server, and who the program is there.
@@ -87,6 +90,7 @@ impl McpOAuth {
             private: Vec::new(),
             challenge: Mutex::default(),
             wanted: Mutex::default(),
+            wants_more: AtomicBool::new(false),
         }
     }
 
@@ -130,6 +134,7 @@ impl McpOAuth {
     pub(crate) fn note(&self, challenge: &str) {
         let Ok(url) = reqwest::Url::parse(&self.server) else { return };
         let said = WWWAuthenticateParams::parse(challenge, &url);
+        self.wants_more.store(said.is_insufficient_scope(), Ordering::Relaxed);
         if said.is_insufficient_scope() {
             let more = said.scope.iter().flat_map(|scope| scope.split_whitespace()).map(str::to_owned);
             lock(&self.wanted).extend(more);
@@ -141,9 +146,13 @@ impl McpOAuth {
     async fn find(&self) -> Result<Found> {
         let guard = self.private.iter().fold(Guard::new(["*"]), |guard, host| guard.allow_private(host));
         let http = Asker { client: guarded_client(&guard, TIME)?, guard };
+        let known = lock(&self.challenge).clone();
+        let challenge = match known {
+            Some(challenge) => Some(challenge),
+            None => http.challenge(&self.server).await,
+        };
         let manager = AuthorizationManager::new_with_oauth_http_client(&self.server, Arc::new(http)).await;
         let mut manager = manager.map_err(|error| failed(&error))?;
-        let challenge = lock(&self.challenge).clone();
         let found = manager.resolve_metadata_from_challenge(challenge.as_deref()).await;
         let metadata = found.map_err(|error| failed(&error))?.metadata;
         manager.set_metadata(metadata.clone());
@@ -218,6 +227,11 @@ impl McpOAuth {
     async fn renewed(&self, kept: Option<&Credential>, now: f64) -> Result<Option<Credential>> {
         let kept = kept.and_then(read);
         let lacks = |found: &Found| lock(&self.wanted).iter().any(|scope| !found.scopes.contains(scope));
+        if kept.as_ref().is_some_and(|kept| self.wants_more.load(Ordering::Relaxed) && !lacks(&kept.found)) {
+            let message =
+                "the MCP server wants more than the token is good for, though it got what it asked for";
+            return Err(Error::new(ErrorKind::Other, message));
+        }
         let (found, tokens) = match kept {
             // A new token like the last one would not do.
             Some(kept) if lacks(&kept.found) && !self.by_itself => return Ok(None),
@@ -246,6 +260,7 @@ impl McpOAuth {
         let pending = answer.pending.get("pending").cloned().unwrap_or_default();
         let answer = AuthAnswer { pending, ..answer };
         let tokens = self.method(&found)?.exchange(answer, now).await?;
+        self.wants_more.store(false, Ordering::Relaxed);
         Ok(keep(&tokens, found))
     }
 }
@@ -316,6 +331,7 @@ fn failed(error: &AuthError) -> Error {
         AuthError::NoAuthorizationSupport => "it publishes nothing about it",
         AuthError::RegistrationFailed(_) => "it registers no clients by itself: give an id for one",
         AuthError::MetadataError(_) => "what it publishes does not fit together",
+        AuthError::AuthorizationServerMismatch { .. } => "what it publishes is of another issuer",
         AuthError::OAuthError(_) => "it does not do what OAuth asks of it",
         _ => "it could not be found out",
     })
@@ -337,6 +353,19 @@ struct Asker {
 }
 
 impl Asker {
+    /// What a server says to somebody it does not know.
+    async fn challenge(&self, server: &str) -> Option<String> {
+        let url = self.guard.check(server).ok()?;
+        let info = json!({"name": "umbel", "version": env!("CARGO_PKG_VERSION")});
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info});
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
+        let request = self.client.post(url).timeout(TIME).body(hello.to_string());
+        let request = request.header("content-type", "application/json");
+        let response = request.header("accept", "application/json, text/event-stream").send().await.ok()?;
+        let said = response.headers().get("www-authenticate")?.to_str().ok()?;
+        (response.status() == 401).then(|| said.to_owned())
+    }
+
     async fn ask(&self, request: OAuthHttpRequest) -> Result<http::Response<Vec<u8>>, OAuthHttpClientError> {
         let (parts, body) = request.request.into_parts();
         let url = self.guard.check(&parts.uri.to_string())?;

@@ -1,9 +1,9 @@
 //! A tool of an MCP server.
 
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
 
-use futures::{StreamExt, TryFutureExt};
 use jsonschema::{PatternOptions, Validator};
 use rmcp::model::{CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ServerResult};
 use serde_json::Value;
@@ -67,10 +67,22 @@ impl Tool for McpTool {
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         let (news, mut coming) = mpsc::channel(NEWS);
         let (work, cx) = (self.work.clone(), cx.clone());
-        let done = async move { work.call(&cx, &args, news).await };
-        let done = futures::stream::once(done.map_ok(ToolItem::Done).map_err(ToolError::from));
-        let news = futures::stream::poll_fn(move |task| coming.poll_recv(task));
-        let items = futures::stream::select(news.map(|news| Ok(ToolItem::Progress(news))), done);
+        let mut work: Option<BoxFuture<'static, Result<ToolValue>>> =
+            Some(Box::pin(async move { work.call(&cx, &args, news).await }));
+        let mut done = None;
+        let items = futures::stream::poll_fn(move |task| {
+            if let Some(Poll::Ready(result)) = work.as_mut().map(|work| work.as_mut().poll(task)) {
+                // What it has not shown yet is shown first: with it goes what the news come by.
+                (work, done) = (None, Some(result));
+            }
+            match coming.poll_recv(task) {
+                Poll::Ready(Some(news)) => Poll::Ready(Some(Ok(ToolItem::Progress(news)))),
+                Poll::Ready(None) => {
+                    Poll::Ready(done.take().map(|done| done.map(ToolItem::Done).map_err(ToolError::from)))
+                }
+                Poll::Pending => Poll::Pending,
+            }
+        });
         Box::pin(std::future::ready(Ok(ToolOutput::Stream(Box::pin(items)))))
     }
 }

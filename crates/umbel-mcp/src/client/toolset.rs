@@ -10,10 +10,13 @@ use rmcp::model::{
 use serde_json::json;
 use smol_str::SmolStr;
 use tokio::io::DuplexStream;
-use umbel_core::{AuthConfig, BoxFuture, Confirm, Error, ErrorKind, Question, Result, Run, Tool, Toolset};
+use umbel_core::{
+    Answer, AuthConfig, BoxFuture, Confirm, Error, ErrorKind, Question, Result, Run, Tool, Toolset,
+};
 
 use super::attend::Attendant;
 use super::connections::{Connections, Slot};
+use super::elicitation::Answerer;
 use super::handler::Grants;
 use super::http::Http;
 use super::link::Failure;
@@ -27,7 +30,7 @@ use super::tool::McpTool;
 
 /// How much an MCP server may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct McpLimits {
+pub struct ToolsetLimits {
     /// For beginning a connection; 30 s.
     pub connect: Duration,
     /// For an answer without a sign of life; 60 s. Each news about a call gives it as much time again.
@@ -48,7 +51,7 @@ pub struct McpLimits {
     pub pages: usize,
 }
 
-impl Default for McpLimits {
+impl Default for ToolsetLimits {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(30),
@@ -112,9 +115,9 @@ impl fmt::Debug for Pipe {
 
 /// Where an MCP server is: [`Stdio`], [`Http`] or [`Pipe`].
 #[derive(Clone)]
-pub struct McpServer(pub(crate) Place);
+pub struct McpPlace(pub(crate) Place);
 
-impl fmt::Debug for McpServer {
+impl fmt::Debug for McpPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Place::Stdio(stdio) => stdio.fmt(f),
@@ -124,19 +127,19 @@ impl fmt::Debug for McpServer {
     }
 }
 
-impl From<Stdio> for McpServer {
+impl From<Stdio> for McpPlace {
     fn from(stdio: Stdio) -> Self {
         Self(Place::Stdio(stdio))
     }
 }
 
-impl From<Http> for McpServer {
+impl From<Http> for McpPlace {
     fn from(http: Http) -> Self {
         Self(Place::Http(http))
     }
 }
 
-impl From<Pipe> for McpServer {
+impl From<Pipe> for McpPlace {
     fn from(pipe: Pipe) -> Self {
         Self(Place::Pipe(pipe.0))
     }
@@ -149,9 +152,10 @@ pub(crate) struct Options {
     pub(crate) place: Place,
     pub(crate) prefix: SmolStr,
     filter: Option<Arc<dyn Fn(&str) -> bool + Send + Sync>>,
-    pub(crate) limits: McpLimits,
+    pub(crate) limits: ToolsetLimits,
     pub(crate) grants: Grants,
     pub(crate) sampling: Option<Sampling>,
+    pub(crate) answerer: Option<Answerer>,
     pub(crate) protocol: Protocol,
     pub(crate) auth: Option<AuthConfig>,
     oauth: Option<Arc<McpOAuth>>,
@@ -198,16 +202,17 @@ pub struct McpToolset {
 
 impl McpToolset {
     /// A server under a name that people know it by. What is pinned is kept under that name.
-    pub fn new(name: impl Into<SmolStr>, server: impl Into<McpServer>) -> Self {
+    pub fn new(name: impl Into<SmolStr>, server: impl Into<McpPlace>) -> Self {
         let grants = Grants { elicitation: true, ..Grants::default() };
         let options = Options {
             name: name.into(),
             place: server.into().0,
             prefix: SmolStr::default(),
             filter: None,
-            limits: McpLimits::default(),
+            limits: ToolsetLimits::default(),
             grants,
             sampling: None,
+            answerer: None,
             protocol: Protocol::default(),
             auth: None,
             oauth: None,
@@ -249,7 +254,7 @@ impl McpToolset {
     }
 
     /// How much the server may take.
-    pub fn limits(self, limits: McpLimits) -> Self {
+    pub fn limits(self, limits: ToolsetLimits) -> Self {
         self.change(|options| options.limits = limits)
     }
 
@@ -299,6 +304,16 @@ impl McpToolset {
     /// Whether the server may ask people something; it may. The run then ends with its question.
     pub fn elicitation(self, allowed: bool) -> Self {
         self.change(|options| options.grants.elicitation = allowed)
+    }
+
+    /// Answers the server's questions at once, while it waits, for programs whose user is there. Otherwise the run ends with
+    /// each question, and the call is made again once there is an answer.
+    pub fn answer_with<F>(self, answer: impl Fn(Question) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let answerer: Answerer = Arc::new(move |question| Box::pin(answer(question)));
+        self.change(|options| options.answerer = Some(answerer))
     }
 
     /// Lends the server a model. It has none otherwise.

@@ -66,6 +66,19 @@ async fn a_person_may_decline() {
 }
 
 #[tokio::test]
+async fn a_program_whose_user_is_there_answers_at_once() {
+    let (pipe, log) = shop();
+    let toolset = McpToolset::new("shop", pipe).answer_with(|question| async move {
+        assert_eq!(question.message, "The MCP server `shop` asks: Which size?");
+        Answer::input(json!({"size": "s"}))
+    });
+    let desk = desk(toolset, model("order")).await;
+    let told: Value = serde_json::from_str(desk.result().await["result"].as_str().unwrap()).unwrap();
+    assert_eq!(told["content"], json!({"size": "s", "gift": false}));
+    assert_eq!(log.of("tools/call").len(), 1);
+}
+
+#[tokio::test]
 async fn a_server_that_may_not_ask_is_told_so() {
     let (pipe, log) = shop();
     let desk = desk(McpToolset::new("shop", pipe).elicitation(false), model("order")).await;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use umbel_core::{Error, ErrorKind, Outcome};
-use umbel_mcp::client::{McpLimits, McpToolset, Pipe};
+use umbel_mcp::client::{McpToolset, Pipe, ToolsetLimits};
 use umbel_runtime::ScriptedModel;
 
 use crate::desk;
@@ -16,11 +16,11 @@ fn model() -> ScriptedModel {
     ScriptedModel::new("m").call("a", json!({})).text("done")
 }
 
-fn quick() -> McpLimits {
-    McpLimits {
+fn quick() -> ToolsetLimits {
+    ToolsetLimits {
         answer: Duration::from_millis(200),
         connect: Duration::from_millis(500),
-        ..McpLimits::default()
+        ..ToolsetLimits::default()
     }
 }
 
@@ -78,7 +78,7 @@ async fn signs_of_life_give_more_time_up_to_a_limit() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
-    let limits = McpLimits { call: Duration::from_millis(600), ..quick() };
+    let limits = ToolsetLimits { call: Duration::from_millis(600), ..quick() };
     let desk = desk(McpToolset::new("s", pipe).limits(limits), model()).await;
     let begin = Instant::now();
     assert_eq!(words(&desk.result().await), "the MCP server `s` did not answer within 0.6 s");

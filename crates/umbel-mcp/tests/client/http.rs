@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use umbel_core::{Answer, AuthConfig, Outcome, PlainAuth};
-use umbel_mcp::client::{Http, McpLimits, McpOAuth, McpToolset};
+use umbel_mcp::client::{Http, McpOAuth, McpToolset, ToolsetLimits};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
 
 use crate::fake::tool;
@@ -148,7 +148,8 @@ async fn call_answered(reply: impl Fn() -> Reply + Send + Sync + 'static) -> Str
     let site =
         site(move |request, _| if request.body["method"] == "tools/call" { reply() } else { good(request) })
             .await;
-    let limits = McpLimits { answer: Duration::from_secs(5), message_bytes: 1 << 20, ..McpLimits::default() };
+    let limits =
+        ToolsetLimits { answer: Duration::from_secs(5), message_bytes: 1 << 20, ..ToolsetLimits::default() };
     let result = desk(toolset(&site).limits(limits), model()).await.result().await;
     result["error"].as_str().unwrap_or_else(|| panic!("{result} is an error")).to_owned()
 }
@@ -163,6 +164,33 @@ async fn a_server_at_a_web_address_is_asked_with_its_session_and_headers() {
     assert_eq!(call.headers["x-team"], "blue");
     assert_eq!(call.headers["mcp-session-id"], "s1");
     assert_eq!(call.headers["mcp-protocol-version"], "2025-11-25");
+}
+
+/// Says that all is part of one trace.
+struct Traced;
+
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+impl umbel_core::Tracer for Traced {
+    fn current(&self) -> Option<umbel_core::TraceContext> {
+        umbel_core::TraceContext::parse(TRACE, None)
+    }
+
+    fn enter(&self, _: &umbel_core::TraceContext) -> Box<dyn std::any::Any> {
+        Box::new(())
+    }
+
+    fn take(&self, _: umbel_core::Said<'_>) {}
+}
+
+#[tokio::test]
+async fn the_trace_goes_along_in_the_message_and_in_a_header() {
+    umbel_core::set_tracer(&Traced);
+    let site = site(|request, _| good(request)).await;
+    desk(toolset(&site), model()).await.result().await;
+    let call = &site.of("tools/call")[0];
+    assert_eq!(call.headers["traceparent"], TRACE);
+    assert_eq!(call.body["params"]["_meta"]["traceparent"], TRACE);
 }
 
 #[tokio::test]
@@ -204,7 +232,7 @@ async fn a_stream_that_says_nothing_for_ever_is_given_up() {
         _ => good(request),
     })
     .await;
-    let limits = McpLimits { answer: Duration::from_millis(500), ..McpLimits::default() };
+    let limits = ToolsetLimits { answer: Duration::from_millis(500), ..ToolsetLimits::default() };
     let result = desk(toolset(&site).limits(limits), model()).await.result().await;
     assert_eq!(result["error"], "the MCP server `web` did not answer within 0.5 s");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use umbel_core::{Confirm, Content, Object, Outcome, Part, Role, Toolset};
-use umbel_mcp::client::{McpLimits, McpToolset};
+use umbel_mcp::client::{McpToolset, ToolsetLimits};
 use umbel_runtime::ScriptedModel;
 
 use crate::fake::{server, tool, tools_server};
@@ -63,7 +63,7 @@ async fn lists_come_page_by_page_and_have_an_end() {
             out.answer(&request, result).await;
         }
     });
-    let limits = McpLimits { pages: 3, ..McpLimits::default() };
+    let limits = ToolsetLimits { pages: 3, ..ToolsetLimits::default() };
     let desk = desk(McpToolset::new("s", pipe).limits(limits), ScriptedModel::new("m").text("hi")).await;
     desk.say("go").await;
     // The first question is what the server speaks.
@@ -75,7 +75,7 @@ async fn lists_come_page_by_page_and_have_an_end() {
 async fn more_tools_than_there_may_be_are_left_out() {
     let tools: Vec<Value> = (0..10).map(|n| tool(&format!("t{n}"))).collect();
     let (pipe, _) = tools_server(json!(tools), |_, _| async {});
-    let limits = McpLimits { tools: 2, ..McpLimits::default() };
+    let limits = ToolsetLimits { tools: 2, ..ToolsetLimits::default() };
     let desk = desk(McpToolset::new("s", pipe).limits(limits), ScriptedModel::new("m").text("hi")).await;
     desk.say("go").await;
     assert_eq!(desk.offered(), [["t0", "t1"]]);
@@ -267,13 +267,31 @@ async fn folders_are_told_to_servers_that_ask() {
 async fn a_connection_that_nobody_uses_is_closed_and_opened_again() {
     let (pipe, log) =
         tools_server(json!([tool("a")]), |request, out| async move { out.text(&request, "ok").await });
-    let limits = McpLimits { idle: Duration::from_millis(50), ..McpLimits::default() };
+    let limits = ToolsetLimits { idle: Duration::from_millis(50), ..ToolsetLimits::default() };
     let script = model("a").call("a", json!({})).text("again");
     let desk = desk(McpToolset::new("s", pipe).limits(limits), script).await;
     assert_eq!(desk.result().await, json!({"result": "ok"}));
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(finish(desk.runner.run(&desk.key, "again")).await.1, Outcome::Finished);
     assert!(log.connections() >= 2);
+}
+
+#[tokio::test]
+async fn a_list_of_tools_counts_for_a_while() {
+    let (pipe, log) = tools_server(json!([tool("a")]), |request, out| async move { out.text(&request, "ok").await });
+    let limits = ToolsetLimits { list: Duration::ZERO, ..ToolsetLimits::default() };
+    desk(McpToolset::new("s", pipe).limits(limits), model("a")).await.result().await;
+    assert_eq!(log.of("tools/list").len(), 2, "before each question to the model");
+}
+
+#[tokio::test]
+async fn a_result_is_cut_where_it_gets_too_long() {
+    let (pipe, _) = tools_server(json!([tool("a")]), |request, out| async move {
+        out.text(&request, &"x".repeat(100)).await;
+    });
+    let limits = ToolsetLimits { result_bytes: 10, ..ToolsetLimits::default() };
+    let result = desk(McpToolset::new("s", pipe).limits(limits), model("a")).await.result().await;
+    assert_eq!(result["result"], "xxxxxxxxxx [the rest was left out: it is too long]");
 }
 
 #[tokio::test]
