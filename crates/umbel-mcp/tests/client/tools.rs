@@ -278,7 +278,8 @@ async fn a_connection_that_nobody_uses_is_closed_and_opened_again() {
 
 #[tokio::test]
 async fn a_list_of_tools_counts_for_a_while() {
-    let (pipe, log) = tools_server(json!([tool("a")]), |request, out| async move { out.text(&request, "ok").await });
+    let (pipe, log) =
+        tools_server(json!([tool("a")]), |request, out| async move { out.text(&request, "ok").await });
     let limits = ToolsetLimits { list: Duration::ZERO, ..ToolsetLimits::default() };
     desk(McpToolset::new("s", pipe).limits(limits), model("a")).await.result().await;
     assert_eq!(log.of("tools/list").len(), 2, "before each question to the model");
