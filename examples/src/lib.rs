@@ -22,6 +22,10 @@ pub struct Evaluations;
 pub struct Mcp;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/mcp-server.md")]
+pub struct McpServer;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/deploy.md")]
 pub struct Deploy;
 
@@ -44,3 +48,11 @@ pub struct ForAssistants;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/studio.md")]
 pub struct Studio;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/oauth.md")]
+pub struct SignIn;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/telemetry.md")]
+pub struct TelemetryPage;

@@ -40,6 +40,19 @@ butler> It is bright now.
 }
 
 #[test]
+fn telemetry() {
+    let expected = "\
+weather> 18 °C.
+chat demo (Client)
+execute_tool get_weather (Internal)
+chat demo (Client)
+invoke_agent weather (Internal)
+invocation (Internal)
+";
+    assert_eq!(said(env!("CARGO_BIN_EXE_telemetry"), &[]), expected);
+}
+
+#[test]
 fn memory() {
     let expected = "\
 guide> Hello, Ann. The night train it is.
@@ -48,6 +61,14 @@ guide> You wanted to take the night train to Rome.
 The model was told: You speak with Ann.
 ";
     assert_eq!(said(env!("CARGO_BIN_EXE_memory"), &[]), expected);
+}
+
+#[test]
+fn sign_in() {
+    let told = said(env!("CARGO_BIN_EXE_sign_in"), &[]);
+    assert!(told.starts_with("A person signs in at the page authorize\ntoday: "), "{told}");
+    assert!(told.contains("\"body\":\"10:00 Dentist\"") && told.contains("\"status\":200"), "{told}");
+    assert!(told.ends_with("clerk> You see the dentist at ten.\nA secret in the log: false\n"), "{told}");
 }
 
 #[test]
@@ -244,4 +265,29 @@ fn serve() {
     assert!(own.ends_with("Hello from axum.\n"), "{own}");
     assert!(run.contains("RUN_STARTED") && run.contains("You said: Hi"), "{run}");
     assert!(run.contains("RUN_FINISHED"), "{run}");
+}
+
+#[test]
+fn mcp_clients_call_an_agent_and_a_tool() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_mcp_server"));
+    let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut input = child.stdin.take().unwrap();
+    let mut ask = |message: &str| writeln!(input, "{message}").unwrap();
+    let mut next = || lines.next().unwrap().unwrap();
+    ask(
+        r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#,
+    );
+    assert!(next().contains(r#""serverInfo":{"name":"travel""#));
+    ask(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    for (call, answer) in [
+        (r#"{"name":"guide","arguments":{"request":"To Rome"}}"#, "Take the night train."),
+        (r#"{"name":"next_train","arguments":{"station":"Ulm"}}"#, "The next train from Ulm leaves at 9:40."),
+    ] {
+        ask(&format!(r#"{{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{call}}}"#));
+        let said = next();
+        assert!(said.contains(answer), "{said}");
+    }
+    drop(input);
+    assert!(child.wait().unwrap().success());
 }

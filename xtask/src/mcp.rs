@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::packages::Packages;
+use crate::server::Server;
 use crate::test::{Verdict, cargo, passed, succeed, target};
 
 /// The folder of the checks.
@@ -17,7 +18,7 @@ pub(crate) fn check() -> Verdict {
         Ok(packages) => packages,
         Err(why) => return Verdict::NotRun(why),
     };
-    let parts = [client_of_servers(), client(&packages)];
+    let parts = [client_of_servers(), client(&packages), server(&packages)];
     let wrong: Vec<String> = parts.into_iter().filter_map(Result::err).collect();
     if wrong.is_empty() { Verdict::Passed } else { Verdict::Failed(wrong.join("; ")) }
 }
@@ -36,6 +37,16 @@ fn client(packages: &Packages) -> Result<(), String> {
     suite.args(["client", "--suite", "all", "--command"]).arg(program);
     suite.args(["--expected-failures", "client-expected-failures.yml", "--output-dir"]).arg(results.path());
     passed(succeed(&mut suite))
+}
+
+/// Our server: the official client uses it, over HTTP and over standard input and output, and the official suite looks at it.
+fn server(packages: &Packages) -> Result<(), String> {
+    let program = example("conformance_server")?;
+    let server = Server::start(Command::new(&program))?;
+    passed(succeed(packages.node("server.mjs").arg(&server.address).arg(&program)))?;
+    let mut suite = suite(packages);
+    suite.args(["server", "--suite", "all", "--url"]).arg(format!("{}/mcp", server.address));
+    passed(succeed(suite.args(["--expected-failures", "server-expected-failures.yml"])))
 }
 
 /// The command that runs the official suite.

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use umbel_stores::Stores;
 
-use crate::{chat, completions, doctor, eval, explain, new, record, replay, run, serve, sessions};
+use crate::{chat, completions, doctor, eval, explain, mcp, new, record, replay, run, serve, sessions};
 
 /// Where conversations are kept unless one says otherwise.
 pub const STORE: &str = "sqlite:.umbel/umbel.db";
@@ -66,6 +66,8 @@ pub enum Command {
     Chat(chat::Options),
     /// Ask once and print the answer, for scripts.
     Run(run::Options),
+    /// Offer the agents to the MCP client that starts this, such as a desktop app.
+    Mcp(mcp::Options),
     /// Show what the agents are made of: instructions, tools, handlers.
     Explain(explain::Options),
     /// Measure agents by cases in a file: calls, answers, state, cost.

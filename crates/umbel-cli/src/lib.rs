@@ -20,7 +20,7 @@
 //! - [`agents`]: the agents that the commands work on
 //! - `file`: agents that a TOML file describes
 //! - [`models`]: which model they work with, and what it costs
-//! - one module for each command: [`serve`], [`chat`], [`run`], [`explain`], [`eval`], [`replay`], [`record`], [`new`],
+//! - one module for each command: [`serve`], [`chat`], [`run`], [`mcp`], [`explain`], [`eval`], [`replay`], [`record`], [`new`],
 //!   [`doctor`], [`sessions`], [`completions`]
 //! - [`screen`]: how events look; [`style`]: colours; `stop`: being told to stop
 //! - [`demo`]: agents to begin with, and the script that is their model
@@ -36,6 +36,7 @@ pub mod doctor;
 pub mod eval;
 pub mod explain;
 mod file;
+pub mod mcp;
 pub mod models;
 pub mod new;
 pub mod record;
@@ -121,6 +122,7 @@ impl Cli {
             Command::Serve(options) => serve::main(self, &options),
             Command::Chat(options) => chat::main(self, &options),
             Command::Run(options) => run::main(self, &options),
+            Command::Mcp(options) => mcp::main(self, &options),
             Command::Explain(options) => explain::main(self, &options),
             Command::Eval(options) => eval::main(self, &options),
             Command::Replay(options) => replay::main(self, &options),

@@ -1,5 +1,5 @@
 //! What the official conformance suite of MCP looks for in a server: tools that give each kind of content, agents that ask
-//! people and the client's model, things to read, and prompts.
+//! people and the client's model, things to read, and prompts; and some more for `conformance/mcp/server.mjs`.
 //!
 //! `cargo run -p umbel-mcp --example conformance_server`; with `--stdio` it serves whoever started it.
 
@@ -8,16 +8,17 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use umbel_core::{
-    BoxFuture, Content, FunctionTool, Part, Payload, Question, Result, ToolContext, ToolError, ToolItem,
-    ToolOutput, ToolSpec, ToolValue,
+    BoxFuture, Chunk, Confirm, Content, FunctionTool, ModelRequest, Part, Payload, Question, Response,
+    Result, Role, ToolContext, ToolError, ToolItem, ToolOutput, ToolSpec, ToolValue,
 };
 use umbel_mcp::server::{AgentOffer, ClientModel, McpServer, Prompt, Resource, Resources};
-use umbel_runtime::{LlmAgent, Runner};
+use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
 use umbel_server::Server;
 
 /// A picture of one red pixel.
@@ -56,7 +57,7 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
 
 fn server() -> Result<McpServer> {
     let server = McpServer::new("umbel-conformance").resources(Shelf);
-    Ok(prompts(agents(asking(showing(server)))?))
+    Ok(prompts(agents(waiting(asking(showing(server))))?))
 }
 
 /// A tool without arguments.
@@ -244,8 +245,48 @@ fn asking(server: McpServer) -> McpServer {
         }))
 }
 
-/// An agent that thinks with the client's model.
+/// Counts calls that were given up.
+struct GivenUp(Arc<AtomicUsize>);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A tool that never ends, one that tells how often it was given up, and one that people must agree to.
+fn waiting(server: McpServer) -> McpServer {
+    let given_up = Arc::new(AtomicUsize::new(0));
+    let count = given_up.clone();
+    server
+        .tool(tool("wait", move |_, _| {
+            let guard = GivenUp(given_up.clone());
+            let begun = futures::stream::iter([Ok(ToolItem::Progress(json!({"message": "begun"})))]);
+            let waits = futures::stream::once(async move {
+                let _guard = guard;
+                std::future::pending().await
+            });
+            Box::pin(async { Ok(ToolOutput::Stream(Box::pin(futures::StreamExt::chain(begun, waits)))) })
+        }))
+        .tool(tool("given_up", move |_, _| {
+            let given_up = count.load(Ordering::Relaxed);
+            Box::pin(async move { Ok(json!({"givenUp": given_up}).into()) })
+        }))
+        .tool(tool("delete", |_, _| Box::pin(async { Ok(json!("deleted").into()) })).confirm(Confirm::Always))
+}
+
+/// An agent that thinks with the client's model, and one that tells how often it was spoken to.
 fn agents(server: McpServer) -> Result<McpServer> {
+    let counts = ScriptedModel::from_fn("counts", |request: &ModelRequest| {
+        let turns = request.contents.iter().filter(|content| content.role == Some(Role::User)).count();
+        let answer = json!({"turns": turns}).to_string();
+        vec![Ok(Chunk::Complete(Response::text(answer)))]
+    });
+    let counter =
+        LlmAgent::new("counter").description("Counts what it is told.").model(counts).output_schema(
+            json!({"type": "object", "properties": {"turns": {"type": "integer"}}, "required": ["turns"]}),
+        );
+    let server = server.agent(AgentOffer::new(Runner::new("counter", counter)?).conversations());
     let prompt =
         json!({"type": "object", "properties": {"prompt": {"type": "string"}}, "required": ["prompt"]});
     let agent = LlmAgent::new("test_sampling")

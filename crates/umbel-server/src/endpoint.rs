@@ -69,6 +69,11 @@ pub struct AgentEndpoint {
 }
 
 impl AgentEndpoint {
+    /// What runs the agent.
+    pub fn runner(&self) -> &Runner {
+        &self.runner
+    }
+
     /// An agent with the usual settings.
     pub fn new(runner: Runner) -> Self {
         let cast = Arc::new(cast_of(runner.tree()));

@@ -35,4 +35,7 @@ mod telemetry;
 mod tracer;
 
 pub use content::ContentCapture;
+/// For exporters of your own.
+pub use {opentelemetry, opentelemetry_sdk};
+
 pub use telemetry::{Conventions, Exporting, Telemetry};

@@ -97,15 +97,26 @@ impl Telemetry {
     }
 
     /// The same, as far as the environment asks for it: `None` if no variable says where a collector is, or if
-    /// `OTEL_SDK_DISABLED` is `true`. Content is told if `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is `true`.
+    /// `OTEL_SDK_DISABLED` is `true`. Content is told if `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is `true`, and
+    /// `none` in `OTEL_TRACES_EXPORTER` or `OTEL_METRICS_EXPORTER` leaves one of them out.
     pub fn from_env(service: impl Into<String>) -> Option<Self> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let is_true = |name: &str| variable(name).is_some_and(|value| value.eq_ignore_ascii_case("true"));
         if is_true("OTEL_SDK_DISABLED") || !ENDPOINTS.into_iter().any(|name| variable(name).is_some()) {
             return None;
         }
-        let telemetry = Self::new(service);
-        Some(if is_true(CAPTURE) { telemetry.content(ContentCapture::new()) } else { telemetry })
+        let is_none = |name: &str| variable(name).is_some_and(|value| value == "none");
+        let mut telemetry = Self::new(service);
+        if is_true(CAPTURE) {
+            telemetry = telemetry.content(ContentCapture::new());
+        }
+        if is_none("OTEL_TRACES_EXPORTER") {
+            telemetry = telemetry.without_traces();
+        }
+        if is_none("OTEL_METRICS_EXPORTER") {
+            telemetry = telemetry.without_metrics();
+        }
+        Some(telemetry)
     }
 
     /// To the collector at this address, such as `http://localhost:4318`. `/v1/traces` and `/v1/metrics` are put behind it.
@@ -154,6 +165,18 @@ impl Telemetry {
     /// Metrics go there, and not to a collector.
     pub fn metric_exporter(mut self, exporter: impl PushMetricExporter) -> Self {
         self.meter = Some(Box::new(|builder| builder.with_periodic_exporter(exporter)));
+        self
+    }
+
+    /// Without traces.
+    pub fn without_traces(mut self) -> Self {
+        self.tracer = Some(Box::new(|builder| builder));
+        self
+    }
+
+    /// Without metrics.
+    pub fn without_metrics(mut self) -> Self {
+        self.meter = Some(Box::new(|builder| builder));
         self
     }
 

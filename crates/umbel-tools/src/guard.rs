@@ -19,6 +19,13 @@ pub trait Lookup: Send + Sync {
     fn lookup(&self, host: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
 }
 
+/// A shared one is one.
+impl Lookup for Arc<dyn Lookup> {
+    fn lookup(&self, host: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        (**self).lookup(host)
+    }
+}
+
 /// The names that this machine knows.
 struct System;
 

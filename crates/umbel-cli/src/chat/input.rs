@@ -1,12 +1,18 @@
 //! Where lines come from: a person who edits them, or a pipe.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc as std_mpsc;
 
-use rustyline::DefaultEditor;
+use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
+use rustyline::highlight::{CmdKind, Highlighter};
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::Validator;
+use rustyline::{ColorMode, Config, Helper};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Split};
 use tokio::sync::mpsc;
 
@@ -37,8 +43,18 @@ pub(super) struct Ask {
     pub(super) prompt: String,
     /// What stands there already, to be changed.
     pub(super) initial: String,
-    /// Whether the arrow keys bring it back later.
-    pub(super) remember: bool,
+    pub(super) keep: Keep,
+}
+
+/// What becomes of a line once it was typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// The arrow keys bring it back later.
+    Remembered,
+    /// It is used once.
+    Once,
+    /// It is a secret: used once, and not shown while it is typed.
+    Hidden,
 }
 
 impl Input {
@@ -84,7 +100,10 @@ pub struct Editor {
 
 impl Editor {
     fn start(history: Option<PathBuf>) -> io::Result<Self> {
-        let mut editor = DefaultEditor::new().map_err(io::Error::other)?;
+        // Without colours there is nothing that could stand in the place of a secret.
+        let config = Config::builder().color_mode(ColorMode::Forced).build();
+        let mut editor: LineEditor = rustyline::Editor::with_config(config).map_err(io::Error::other)?;
+        editor.set_helper(Some(Mask::default()));
         if let Some(file) = &history {
             make_private(file)?;
             // A history that cannot be read is one that begins anew.
@@ -115,14 +134,51 @@ impl Editor {
     }
 }
 
-fn read(editor: &mut DefaultEditor, ask: &Ask, history: Option<&Path>) -> io::Result<Line> {
+/// The editor of lines, which can hide what is typed.
+type LineEditor = rustyline::Editor<Mask, FileHistory>;
+
+/// Shows stars in the place of a secret.
+#[derive(Default)]
+struct Mask {
+    is_on: bool,
+}
+
+impl Highlighter for Mask {
+    fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
+        match self.is_on {
+            true => Cow::Owned("*".repeat(line.chars().count())),
+            false => Cow::Borrowed(line),
+        }
+    }
+
+    fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
+        self.is_on
+    }
+}
+
+impl Completer for Mask {
+    type Candidate = String;
+}
+
+impl Hinter for Mask {
+    type Hint = String;
+}
+
+impl Validator for Mask {}
+
+impl Helper for Mask {}
+
+fn read(editor: &mut LineEditor, ask: &Ask, history: Option<&Path>) -> io::Result<Line> {
+    if let Some(mask) = editor.helper_mut() {
+        mask.is_on = ask.keep == Keep::Hidden;
+    }
     let line = match editor.readline_with_initial(&ask.prompt, (&ask.initial, "")) {
         Ok(line) => line.trim().to_owned(),
         Err(ReadlineError::Interrupted) => return Ok(Line::Interrupt),
         Err(ReadlineError::Eof) => return Ok(Line::End),
         Err(error) => return Err(io::Error::other(error)),
     };
-    if ask.remember && !line.is_empty() {
+    if ask.keep == Keep::Remembered && !line.is_empty() {
         // What cannot be remembered was said all the same.
         let _ = editor.add_history_entry(&line);
         let _ = history.map(|file| editor.append_history(file));
@@ -142,5 +198,20 @@ fn make_private(file: &Path) -> io::Result<()> {
 impl fmt::Debug for Editor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Editor").field("asked", &self.asked).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_stars_while_it_is_typed_and_other_lines_are_themselves() {
+        let (hidden, open) = (Mask { is_on: true }, Mask::default());
+        assert_eq!(hidden.highlight("schlüssel", 3), "*********");
+        assert_eq!(open.highlight("schlüssel", 3), "schlüssel");
+        assert!(
+            hidden.highlight_char("s", 1, CmdKind::Other) && !open.highlight_char("s", 1, CmdKind::Other)
+        );
     }
 }

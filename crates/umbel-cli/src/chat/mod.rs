@@ -16,7 +16,7 @@ use tokio::io::BufReader;
 use umbel::core::interrupt::REQUEST_CONFIRMATION;
 use umbel::{Content, EventFilter, FunctionCall, Interrupt, Object, Outcome, RunConfig, Runner, SessionKey};
 
-use self::input::{Ask, Line};
+use self::input::{Ask, Keep, Line};
 pub use self::input::{Editor, Input};
 pub use self::interrupts::Interrupts;
 use self::questions::awaited;
@@ -259,7 +259,7 @@ impl<W: Write> Chat<W> {
     pub async fn talk(&mut self) -> io::Result<()> {
         let mut leaving = false;
         loop {
-            match self.read(Ink::You, "you>", "", true).await? {
+            match self.read(Ink::You, "you>", "", Keep::Remembered).await? {
                 Line::End => break,
                 Line::Interrupt if leaving => break,
                 Line::Interrupt => {
@@ -355,13 +355,13 @@ impl<W: Write> Chat<W> {
     }
 
     /// Reads a line, from an editor with its own prompt or from whatever else there is.
-    async fn read(&mut self, ink: Ink, prompt: &str, initial: &str, remember: bool) -> io::Result<Line> {
+    async fn read(&mut self, ink: Ink, prompt: &str, initial: &str, keep: Keep) -> io::Result<Line> {
         let edited = matches!(self.input, Input::Editor(_));
         if !edited {
             self.screen.prompt(ink, prompt)?;
         }
         let prompt = format!("{} ", self.screen.painted(ink, prompt));
-        let ask = Ask { prompt, initial: initial.to_owned(), remember };
+        let ask = Ask { prompt, initial: initial.to_owned(), keep };
         let line = tokio::select! {
             biased;
             () = self.interrupts.next() => Line::Interrupt,

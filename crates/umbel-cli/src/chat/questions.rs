@@ -12,9 +12,9 @@ use umbel::{
 };
 
 use super::Chat;
-use super::input::Line;
+use super::input::{Keep, Line};
 use crate::screen::called;
-use crate::style::Ink;
+use crate::style::{Ink, clean_line};
 
 /// Calls by which people are asked: they come with a question of their own.
 const QUESTIONS: [&str; 3] = [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT];
@@ -55,7 +55,7 @@ impl<W: Write> Chat<W> {
         self.screen.hint(&format!("The next line decides: {meaning}."))?;
         self.screen.note(&format!("{meaning}."))?;
         loop {
-            let line = match self.read(Ink::Question, &format!("Approve? [{keys}]"), "", false).await? {
+            let line = match self.read(Ink::Question, &format!("Approve? [{keys}]"), "", Keep::Once).await? {
                 Line::Interrupt | Line::End => return Ok(None),
                 Line::Typed(line) => line,
             };
@@ -82,7 +82,7 @@ impl<W: Write> Chat<W> {
         let now = call.args.as_ref().map_or_else(|| "{}".to_owned(), |args| json!(**args).to_string());
         let text = if given.is_empty() {
             self.screen.hint(&format!("The next line is the arguments as JSON. They are: {now}"))?;
-            match self.read(Ink::Question, "Arguments>", &now, false).await? {
+            match self.read(Ink::Question, "Arguments>", &now, Keep::Once).await? {
                 Line::Interrupt | Line::End => return Ok(None),
                 Line::Typed(text) => text,
             }
@@ -123,6 +123,9 @@ impl<W: Write> Chat<W> {
         let shown = interrupt.payload.as_ref().and_then(|payload| payload.get("exchangedAuthCredential"));
         let sign_in = shown.and_then(|shown| shown.pointer("/oauth2/authUri")).and_then(Value::as_str);
         if let Some(address) = sign_in {
+            // A browser does other things than signing in with other addresses.
+            let is_web = ["https://", "http://"].iter().any(|scheme| address.starts_with(scheme));
+            let address = if is_web { clean_line(address) } else { "an address that is none".to_owned() };
             self.screen.print(&format!("Sign in at {address}"))?;
             self.screen
                 .print("Then paste the address that your browser was sent to, or nothing to give none.")?;
@@ -144,9 +147,9 @@ impl<W: Write> Chat<W> {
         Ok(Some(Answer::input(Value::Object(given))))
     }
 
-    /// A line that is taken as it is, and not remembered.
+    /// A line that is taken as it is, and neither shown nor remembered.
     async fn secret(&mut self, prompt: &str) -> io::Result<Option<Answer>> {
-        Ok(match self.read(Ink::Question, prompt, "", false).await? {
+        Ok(match self.read(Ink::Question, prompt, "", Keep::Hidden).await? {
             Line::Interrupt | Line::End => None,
             Line::Typed(text) if text.is_empty() => Some(Answer::reject()),
             Line::Typed(text) => Some(Answer::input(text)),
@@ -157,7 +160,7 @@ impl<W: Write> Chat<W> {
     pub(super) async fn yes_or_no(&mut self) -> io::Result<Option<bool>> {
         self.screen.hint("The next line says y or n.")?;
         loop {
-            match self.read(Ink::Question, "[y/n]", "", false).await? {
+            match self.read(Ink::Question, "[y/n]", "", Keep::Once).await? {
                 Line::Interrupt | Line::End => return Ok(None),
                 Line::Typed(line) => match line.to_lowercase().as_str() {
                     "y" | "yes" => return Ok(Some(true)),
@@ -171,7 +174,7 @@ impl<W: Write> Chat<W> {
     /// A value: JSON if it reads like that, else text. `None` if nothing was typed.
     async fn value(&mut self, prompt: &str, given: &str) -> io::Result<Option<Value>> {
         let text = if given.is_empty() {
-            match self.read(Ink::Question, prompt, "", false).await? {
+            match self.read(Ink::Question, prompt, "", Keep::Once).await? {
                 Line::Interrupt | Line::End => return Ok(None),
                 Line::Typed(text) => text,
             }

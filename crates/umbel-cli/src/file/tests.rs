@@ -481,6 +481,49 @@ async fn services_come_from_a_document_beside_the_file() {
     );
 }
 
+#[test]
+fn security_schemes_of_a_service_are_given_what_they_want() {
+    let folder = tempfile::tempdir().unwrap();
+    let schemes = json!({
+        "login": {"type": "oauth2", "flows": {"authorizationCode": {
+            "authorizationUrl": "https://login.example/authorize", "tokenUrl": "https://login.example/token"}}},
+        "machine": {"type": "oauth2", "flows": {"clientCredentials": {"tokenUrl": "https://login.example/token"}}},
+        "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
+        "other": {"type": "http", "scheme": "bearer"},
+    });
+    let path = |scheme: &str| json!({"get": {"operationId": scheme, "security": [{scheme: []}]}});
+    let document = json!({"openapi": "3.1.0", "servers": [{"url": "https://pets.example"}],
+        "paths": {"/a": path("login"), "/b": path("machine"), "/c": path("key"), "/d": path("other")},
+        "components": {"securitySchemes": schemes}});
+    std::fs::write(folder.path().join("pets.json"), document.to_string()).unwrap();
+    let read = |security: &str| {
+        let tool = "[tools.pets]\nkind = 'openapi'\nfile = 'pets.json'";
+        let source = format!("[agents.a]\nscript = ['x']\ntools = ['pets']\n{tool}\n{security}");
+        let path = folder.path().join("agents.toml");
+        std::fs::write(&path, source).unwrap();
+        super::load(&path, &setup(), false).offers
+    };
+    let good = "
+        [tools.pets.security]
+        login = { client_id = 'app', client_secret = 'fixed-secret', redirect_uri = 'https://app.example/back' }
+        machine = { client_id = 'app', client_secret = 'fixed-secret' }
+        key = { secret = 'fixed-key' }
+        other = { ask = true }";
+    let runner = read(good).unwrap().remove(0).runner(&Stores::in_memory()).unwrap();
+    let explained = serde_json::to_string(&runner.explain().unwrap()).unwrap();
+    assert!(explained.contains("machine") && !explained.contains("fixed-"), "{explained}");
+    for (bad, said) in [
+        ("[tools.pets.security.key]", "is given nothing, or too much"),
+        ("[tools.pets.security.key]\nask = true\nsecret = 'x'", "is given nothing, or too much"),
+        ("[tools.pets.security.none]\nask = true", "no security scheme `none`"),
+        ("[tools.pets.security.key]\nclient_id = 'app'", "a program cannot sign in by it"),
+        ("[tools.pets.security.key]\nsecrets = 'x'", "secrets"),
+    ] {
+        let told = read(bad).unwrap_err();
+        assert!(told.contains(said), "{bad}: {told}");
+    }
+}
+
 /// The page of the guide, and the folder of examples.
 const PAGE: &str = include_str!("../../../../docs/agents-file.md");
 

@@ -12,7 +12,7 @@ use umbel::{
     ToolSpec,
 };
 use umbel_mcp::client::{Approval, FilePins, Http, McpToolset, Stdio, ToolsetLimits};
-use umbel_tools::{Command, Guard, HttpGet, HttpLimits, OpenApi, Secret};
+use umbel_tools::{Command, Guard, HttpGet, HttpLimits, OAuthClient, OpenApi, Secret};
 
 use super::Reading;
 use super::table::{At, Table, json as to_json};
@@ -213,6 +213,12 @@ impl<'a> Reading<'a> {
         for (key, value) in self.secrets(table, "query") {
             service = service.query_key(key, value);
         }
+        for (scheme, value) in table.table("security").map(|schemes| schemes.all()).unwrap_or_default() {
+            if let Some(given) = Table::of(self.problems, value) {
+                service = self.security(service, &scheme, &given);
+                given.finish();
+            }
+        }
         service = match table.get("confirm").map(|value| (value, value.get_ref())) {
             None | Some((_, DeValue::Boolean(false))) => service,
             Some((_, DeValue::Boolean(true))) => service.confirm(),
@@ -225,6 +231,31 @@ impl<'a> Reading<'a> {
         };
         file.ok_or_else(missing)?;
         Ok(service.build()?.tools().to_vec())
+    }
+
+    /// What is given for a security scheme of a service.
+    fn security(&self, service: OpenApi, scheme: &At<&str>, given: &Table<'a>) -> OpenApi {
+        let secret = |key| given.text(key).and_then(|text| self.secret(&text));
+        let client = given.text("client_id").map(|id| OAuthClient::new(id.value));
+        let (client_secret, redirect) = (secret("client_secret"), given.text("redirect_uri"));
+        let client = match (client, client_secret) {
+            (Some(client), Some(secret)) => Some(client.secret(secret)),
+            (client, _) => client,
+        };
+        match (client, redirect, secret("secret"), given.flag("ask")) {
+            (Some(client), Some(redirect), None, false) => {
+                service.sign_in(scheme.value, client, redirect.value)
+            }
+            (Some(client), None, None, false) => service.sign_in_as_program(scheme.value, client),
+            (None, None, Some(secret), false) => service.secret(scheme.value, secret),
+            (None, None, None, true) => service.ask_for(scheme.value),
+            _ => {
+                let message = format!("the security scheme `{}` is given nothing, or too much", scheme.value);
+                let hint = "give it `client_id` with `redirect_uri`, or `secret`, or `ask = true`";
+                self.problems.hint(&scheme.at, message, hint);
+                service
+            }
+        }
     }
 
     fn http_get(&self, name: &At<&str>, table: &Table<'a>) -> Result<Arc<dyn Tool>> {

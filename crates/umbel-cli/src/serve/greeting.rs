@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Options, PORT};
+use super::{MCP, Options, PORT};
 use crate::Offer;
 use crate::args::{NOWHERE, shown};
 
@@ -78,6 +78,9 @@ impl fmt::Display for Greeting<'_> {
         let width = self.agents.iter().map(|agent| agent.name.len()).max().unwrap_or_default();
         for Agent { name, about, .. } in &self.agents {
             writeln!(f, "  {root}/{name:<width$}  {about}")?;
+        }
+        if options.mcp {
+            writeln!(f, "\nAll of them as tools, for MCP clients:\n  {root}{MCP}")?;
         }
         writeln!(f)?;
         for words in &self.models {

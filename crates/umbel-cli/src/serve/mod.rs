@@ -9,25 +9,33 @@ use std::net::SocketAddr;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use smol_str::SmolStr;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use umbel_mcp::server::{McpServer, McpService};
 use umbel_server::{BearerTokens, Server, Traces};
 use umbel_stores::Stores;
 use umbel_telemetry::{ContentCapture, Exporting, Telemetry};
 
 use self::greeting::Greeting;
 pub use self::options::Options;
-use crate::{Cli, Offer, STOPPED, args, models};
+use crate::{Cli, Offer, STOPPED, args, mcp, models};
 
 /// The port unless one is named.
 pub(crate) const PORT: u16 = 8123;
 
 /// How long it may take until all that goes on is dropped.
 const LETTING_GO: Duration = Duration::from_secs(2);
+
+/// Where MCP clients find the agents.
+pub(crate) const MCP: &str = "/mcp";
+
+/// How long calls of MCP clients may go on when it is told to stop.
+const CALLS: Duration = Duration::from_secs(10);
 
 /// How many ports after it are tried.
 const MORE_PORTS: u16 = 20;
@@ -77,7 +85,9 @@ async fn serve(cli: &Cli, options: &Options, traces: &Traces) -> io::Result<Exit
     let offers = offers?;
     let mut greeting = Greeting::new(options, &offers);
     let stores = args::open(&options.store).await?;
-    let service = server(offers, options, &stores, traces)?.build().map_err(io::Error::other)?;
+    let (server, offered) = server(offers, options, &stores, traces)?;
+    let mcp = offered.map(McpServer::http).transpose().map_err(io::Error::other)?;
+    let service = mounted(server, mcp.as_ref()).build().map_err(io::Error::other)?;
     let listener = listen(options).await?;
     greeting.place(listener.local_addr()?);
     io::stdout().write_all(greeting.to_string().as_bytes())?;
@@ -93,16 +103,28 @@ async fn serve(cli: &Cli, options: &Options, traces: &Traces) -> io::Result<Exit
         let _ =
             io::stdout().write_all(b"Stopping when the runs under way are over. Once more stops at once.\n");
     };
-    let reload = reload::on_change(cli, options, &service, (&stores, traces), files);
+    let reload = reload::on_change(cli, options, (&service, mcp.as_ref()), (&stores, traces), files);
+    let serve = async {
+        let served = service.clone().serve(listener, stop).await;
+        if let Some(mcp) = &mcp {
+            mcp.close(CALLS).await;
+        }
+        served
+    };
     tokio::select! {
-        served = service.clone().serve(listener, stop) => served.map(|()| ExitCode::SUCCESS),
+        served = serve => served.map(|()| ExitCode::SUCCESS),
         _ = twice.wait_for(|times| *times >= 2) => Ok(ExitCode::from(STOPPED)),
         () = reload => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// The agents at their paths.
-fn server(offers: Vec<Offer>, options: &Options, stores: &Stores, traces: &Traces) -> io::Result<Server> {
+/// The agents at their paths, and all of them for MCP clients if that is wanted.
+fn server(
+    offers: Vec<Offer>,
+    options: &Options,
+    stores: &Stores,
+    traces: &Traces,
+) -> io::Result<(Server, Option<McpServer>)> {
     let mut server = Server::new()
         .base_path(&options.base)
         .studio(!options.no_studio)
@@ -111,9 +133,12 @@ fn server(offers: Vec<Offer>, options: &Options, stores: &Stores, traces: &Trace
     if options.inspect {
         server = server.inspect(true);
     }
+    let mut tools = Vec::new();
     for offer in offers {
-        let path = format!("/{}", offer.name());
-        server = server.agent(path, offer.serve(stores).map_err(io::Error::other)?);
+        let (name, about) = (SmolStr::new(offer.name()), offer.describes().to_owned());
+        let endpoint = offer.serve(stores).map_err(io::Error::other)?;
+        tools.push((name.clone(), about, endpoint.runner().clone()));
+        server = server.agent(format!("/{name}"), endpoint);
     }
     for origin in &options.origins {
         server = server.allow_origin(origin);
@@ -124,7 +149,15 @@ fn server(offers: Vec<Offer>, options: &Options, stores: &Stores, traces: &Trace
     if let Some(path) = &options.tokens {
         server = server.auth(BearerTokens::from_file(path).map_err(io::Error::other)?);
     }
-    Ok(server)
+    Ok((server, options.mcp.then(|| mcp::server(tools))))
+}
+
+/// The server with what is offered to MCP clients.
+fn mounted(server: Server, mcp: Option<&McpService>) -> Server {
+    match mcp {
+        Some(mcp) => server.mount(MCP, mcp.clone()),
+        None => server,
+    }
 }
 
 /// Listens, unless anybody could come and nobody would be asked who they are.

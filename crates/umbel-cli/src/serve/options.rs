@@ -44,6 +44,9 @@ pub struct Options {
     /// Send what is said along with the traces, too.
     #[arg(long)]
     pub(super) otlp_content: bool,
+    /// Offer the agents to MCP clients too, as tools at /mcp.
+    #[arg(long)]
+    pub(super) mcp: bool,
     /// Serve the agents alone, without the studio.
     #[arg(long)]
     pub(super) no_studio: bool,

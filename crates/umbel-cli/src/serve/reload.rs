@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use umbel_mcp::server::McpService;
 use umbel_server::{Service, Traces};
 use umbel_stores::Stores;
 
-use super::{Options, server};
+use super::{Options, mounted, server};
 use crate::file::{Seen, Watch};
 use crate::style::clean;
 use crate::{Cli, Offer};
@@ -19,7 +20,7 @@ const EVERY: Duration = Duration::from_secs(1);
 pub(super) async fn on_change(
     cli: &Cli,
     options: &Options,
-    service: &Service,
+    (service, mcp): (&Service, Option<&McpService>),
     (stores, traces): (&Stores, &Traces),
     files: Vec<Seen>,
 ) {
@@ -37,8 +38,11 @@ pub(super) async fn on_change(
         let names = |offers: &[Offer]| offers.iter().map(Offer::name).collect::<Vec<_>>().join(", ");
         let replaced = offers.and_then(|offers| {
             let names = names(&offers);
-            let server = server(offers, options, stores, traces)?;
-            service.replace(server).map_err(io::Error::other)?;
+            let (server, offered) = server(offers, options, stores, traces)?;
+            service.replace(mounted(server, mcp)).map_err(io::Error::other)?;
+            if let (Some(mcp), Some(offered)) = (mcp, offered) {
+                mcp.replace(offered).map_err(io::Error::other)?;
+            }
             Ok(names)
         });
         // If nobody can be told, it happens all the same.

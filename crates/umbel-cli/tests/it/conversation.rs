@@ -433,3 +433,22 @@ async fn a_suggestion_is_never_met_with_a_shrug() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_person_is_told_where_to_sign_in_and_may_leave_it() {
+    let method = umbel_tools::OAuth::code(
+        umbel_tools::OAuthClient::new("app"),
+        "https://login.example/authorize",
+        "https://login.example/token",
+        "https://app.example/back",
+    );
+    let auth = umbel::AuthConfig::new("shop", method.build().unwrap());
+    let order =
+        umbel::FunctionTool::new("order", "Orders.", |_: serde_json::Value| async { Ok("done") }).auth(auth);
+    let model = ScriptedModel::new("m").call("order", serde_json::json!({})).text("A pity.");
+    let runner = Runner::new("test", LlmAgent::new("shop").model(model).tool(order)).unwrap();
+    let text = talk_with(runner, "go\n\n", Style::Plain, false).await;
+    assert!(text.contains("Sign in at https://login.example/authorize?response_type=code"), "{text}");
+    assert!(text.contains("paste the address that your browser was sent to"), "{text}");
+    assert!(text.contains("nobody gave the credential") && text.contains("A pity."), "{text}");
+}

@@ -7,8 +7,10 @@ mod commands;
 mod conversation;
 mod evals;
 mod file;
+mod mcp;
 mod model;
 mod replays;
 mod serve;
+mod telemetry;
 #[cfg(target_os = "linux")]
 mod terminal;

@@ -16,7 +16,11 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut child = command(args).spawn().unwrap();
+        Self::start_as(command(args))
+    }
+
+    pub(crate) fn start_as(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut greeting = String::new();
         while !greeting.contains("Ctrl-C") {
@@ -58,7 +62,7 @@ impl Served {
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
-    fn ended(&mut self) -> (ExitStatus, String) {
+    pub(crate) fn ended(&mut self) -> (ExitStatus, String) {
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap(), rest)
@@ -73,7 +77,7 @@ impl Drop for Served {
     }
 }
 
-fn command(args: &[&str]) -> Command {
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_umbel"));
     command
         .arg("serve")
@@ -86,12 +90,12 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-fn refused(args: &[&str]) -> (Option<i32>, String) {
+pub(crate) fn refused(args: &[&str]) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = command(args).output().unwrap();
     (status.code(), String::from_utf8(stderr).unwrap())
 }
 
-fn message(run: &str, text: &str) -> String {
+pub(crate) fn message(run: &str, text: &str) -> String {
     format!(
         r#"{{"threadId": "t1", "runId": "{run}", "messages": [{{"id": "{run}", "role": "user", "content": "{text}"}}]}}"#
     )
@@ -219,6 +223,8 @@ fn what_cannot_be_served_is_told_with_a_hint() {
         (&["--port", &port], 1, "--port"),
         (&["--store", "paper:trips"], 1, "sqlite:"),
         (&["--host", "no such host"], 1, "cannot listen"),
+        (&["--otlp", "localhost:4318"], 1, "http://localhost:4318"),
+        (&["--otlp-content"], 1, "--otlp http://localhost:4318"),
     ] {
         let (status, text) = refused(args);
         assert!(status == Some(code) && text.contains(word), "{args:?}: {status:?} {text}");
@@ -285,6 +291,8 @@ fn its_help_lists_every_flag() {
         "--inspect",
         "--no-studio",
         "--open",
+        "--otlp",
+        "--otlp-content",
     ] {
         assert!(text.contains(flag), "{flag}");
     }

@@ -6,7 +6,7 @@
 )]
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ::http::request::Parts;
 use rmcp::model::{
@@ -94,10 +94,28 @@ impl Drop for Place<'_> {
     }
 }
 
+/// What is offered at a time.
+#[derive(Clone)]
+pub(super) struct Offering(Arc<RwLock<Arc<Catalog>>>);
+
+impl Offering {
+    pub(super) fn new(catalog: Arc<Catalog>) -> Self {
+        Self(Arc::new(RwLock::new(catalog)))
+    }
+
+    pub(super) fn now(&self) -> Arc<Catalog> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn replace(&self, catalog: Arc<Catalog>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = catalog;
+    }
+}
+
 /// Answers one client.
 #[derive(Clone)]
 pub(super) struct Handler {
-    catalog: Arc<Catalog>,
+    offering: Offering,
     /// Who it is, if every request is theirs.
     user: Option<SmolStr>,
     /// From which level on it wants to be told what goes on.
@@ -106,8 +124,8 @@ pub(super) struct Handler {
 }
 
 impl Handler {
-    pub(super) fn new(catalog: Arc<Catalog>, user: Option<SmolStr>) -> Self {
-        Self { catalog, user, level: Arc::new(Mutex::new(LoggingLevel::Info)), watched: Arc::default() }
+    pub(super) fn new(offering: Offering, user: Option<SmolStr>) -> Self {
+        Self { offering, user, level: Arc::new(Mutex::new(LoggingLevel::Info)), watched: Arc::default() }
     }
 
     /// Who asks: the one that every request is of, or the one that the server found out.
@@ -129,7 +147,7 @@ fn internal(error: &Error) -> ErrorData {
 
 impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
-        let catalog = &self.catalog;
+        let catalog = self.offering.now();
         let mut capabilities = ServerCapabilities::builder().enable_logging().enable_tools().build();
         if !catalog.resources.is_empty() {
             let resources = capabilities.resources.get_or_insert_default();
@@ -150,12 +168,14 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = self.catalog.offers.iter().map(|offer| offer.tool.clone());
+        let catalog = self.offering.now();
+        let tools = catalog.offers.iter().map(|offer| offer.tool.clone());
         Ok(ListToolsResult::with_all_items(tools.collect()))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let offer = self.catalog.offers.iter().find(|offer| offer.name() == name)?;
+        let catalog = self.offering.now();
+        let offer = catalog.offers.iter().find(|offer| offer.name() == name)?;
         Some(offer.tool.clone())
     }
 
@@ -165,13 +185,14 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let user = self.user(&context)?;
-        let Some(offer) = self.catalog.offers.iter().find(|offer| offer.name() == params.name) else {
-            let names: Vec<&str> = self.catalog.offers.iter().map(Offered::name).collect();
+        let catalog = self.offering.now();
+        let Some(offer) = catalog.offers.iter().find(|offer| offer.name() == params.name) else {
+            let names: Vec<&str> = catalog.offers.iter().map(Offered::name).collect();
             let message = format!("there is no tool `{}`. There are: {}", params.name, names.join(", "));
             return Err(ErrorData::invalid_params(message, None));
         };
         let level = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
-        let call = Call { catalog: &self.catalog, offer, user: &user, context: &context, level };
+        let call = Call { catalog: &catalog, offer, user: &user, context: &context, level };
         call.make(params).await
     }
 
@@ -182,7 +203,7 @@ impl ServerHandler for Handler {
     ) -> Result<ListResourcesResult, ErrorData> {
         let user = self.user(&context)?;
         let mut all: Vec<McpResource> = Vec::new();
-        for resources in &self.catalog.resources {
+        for resources in &self.offering.now().resources {
             let listed = resources.list(&user).await.map_err(|error| internal(&error))?;
             for Resource { uri, name, description, mime_type } in listed {
                 let mut resource = McpResource::new(uri, name);
@@ -198,7 +219,8 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let patterns = self.catalog.resources.iter().flat_map(|resources| resources.patterns());
+        let catalog = self.offering.now();
+        let patterns = catalog.resources.iter().flat_map(|resources| resources.patterns());
         let templates = patterns.map(|Resource { uri, name, description, mime_type }| {
             let mut template = ResourceTemplate::new(uri, name);
             (template.description, template.mime_type) = (description, mime_type);
@@ -213,7 +235,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let user = self.user(&context)?;
-        for resources in &self.catalog.resources {
+        for resources in &self.offering.now().resources {
             let read = resources.read(&user, &params.uri).await.map_err(|error| internal(&error))?;
             let Some(contents) = read.and_then(|part| contents(&params.uri, &part)) else { continue };
             return Ok(ReadResourceResult::new(vec![contents]).into());
@@ -230,7 +252,7 @@ impl ServerHandler for Handler {
         if !self.watched.add(params.uri) {
             return Err(ErrorData::invalid_request("too much is watched: stop watching something", None));
         }
-        self.catalog.changes.watch(&self.watched, &context.peer);
+        self.offering.now().changes.watch(&self.watched, &context.peer);
         Ok(())
     }
 
@@ -248,7 +270,8 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Ok(ListPromptsResult::with_all_items(self.catalog.prompts.iter().map(Prompt::listed).collect()))
+        let catalog = self.offering.now();
+        Ok(ListPromptsResult::with_all_items(catalog.prompts.iter().map(Prompt::listed).collect()))
     }
 
     async fn get_prompt(
@@ -256,7 +279,8 @@ impl ServerHandler for Handler {
         params: GetPromptRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let Some(prompt) = self.catalog.prompts.iter().find(|prompt| prompt.name == params.name) else {
+        let catalog = self.offering.now();
+        let Some(prompt) = catalog.prompts.iter().find(|prompt| prompt.name == params.name) else {
             return Err(ErrorData::invalid_params(format!("there is no prompt `{}`", params.name), None));
         };
         let arguments = params.arguments.unwrap_or_default();
@@ -272,7 +296,8 @@ impl ServerHandler for Handler {
         _: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
         let Reference::Prompt(asked) = &params.r#ref else { return Ok(CompleteResult::default()) };
-        let prompt = self.catalog.prompts.iter().find(|prompt| prompt.name == asked.name);
+        let catalog = self.offering.now();
+        let prompt = catalog.prompts.iter().find(|prompt| prompt.name == asked.name);
         let values = prompt.map(|prompt| prompt.complete(&params.argument.name, &params.argument.value));
         let info = CompletionInfo::new(values.unwrap_or_default());
         info.map(CompleteResult::new).map_err(|e| ErrorData::internal_error(e, None))

@@ -19,7 +19,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use umbel_core::Caller;
 
-use super::handler::{Catalog, Handler};
+use super::McpServer;
+use super::handler::{Catalog, Handler, Offering};
 use super::sessions::{Sessions, USER};
 
 const SESSION: &str = "mcp-session-id";
@@ -36,7 +37,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct McpService {
     inner: StreamableHttpService<Handler, Sessions>,
     sessions: Arc<Sessions>,
-    catalog: Arc<Catalog>,
+    offering: Offering,
     closing: CancellationToken,
 }
 
@@ -53,55 +54,60 @@ impl McpService {
             .with_max_request_body_bytes(catalog.limits.message_bytes)
             .with_sse_retry(Some(Duration::from_secs(1)))
             .with_cancellation_token(closing.clone());
-        let offered = catalog.clone();
+        let offering = Offering::new(catalog);
+        let offered = offering.clone();
         let handler = move || Ok(Handler::new(offered.clone(), None));
         let inner = StreamableHttpService::new(handler, sessions.clone(), config);
-        Self { inner, sessions, catalog, closing }
+        Self { inner, sessions, offering, closing }
+    }
+
+    /// Takes another server in the place of what is offered, such as one with agents that were changed. Sessions of clients
+    /// stay, and calls under way go on as they began. How many sessions there may be stays as it was. If it does not fit
+    /// together, all stays.
+    pub fn replace(&self, server: McpServer) -> umbel_core::Result<()> {
+        self.offering.replace(server.catalog()?);
+        Ok(())
     }
 
     /// Takes no requests any more, gives calls under way that long to end, and then ends all streams.
     pub async fn close(&self, time: Duration) {
         let until = Instant::now() + time;
-        while self.catalog.calls.count() > 0 && Instant::now() < until {
+        while self.offering.now().calls.count() > 0 && Instant::now() < until {
             tokio::time::sleep(LOOK).await;
         }
         self.closing.cancel();
     }
 
-    async fn answer<B>(self, request: Request<B>) -> Answer
+    async fn answer<B>(self, request: Request<B>) -> Result<Answer, Refusal>
     where
         B: Body + Send + 'static,
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
+        let refuse = |status, message| Err(Refusal::new(status, ErrorCode::INVALID_REQUEST, message));
         let Some(caller) = head.extensions.get::<Caller>().cloned() else {
-            return refuse(StatusCode::UNAUTHORIZED, ErrorCode::INVALID_REQUEST, "nobody knows who asks");
+            return refuse(StatusCode::UNAUTHORIZED, "nobody knows who asks");
         };
         if self.closing.is_cancelled() {
-            return busy("the server is about to stop");
+            return Err(Refusal::busy("the server is about to stop"));
         }
         match session_of(&head.headers) {
             Some(session) if !self.sessions.is_of(session, &caller.user) => {
                 let message = "there is no such session: begin a new one with `initialize`";
-                return refuse(StatusCode::NOT_FOUND, ErrorCode::INVALID_REQUEST, message);
+                return refuse(StatusCode::NOT_FOUND, message);
             }
             None if begins_session(&head.method, &head.headers) && self.sessions.is_full() => {
-                return busy("there are too many sessions: try again later");
+                return Err(Refusal::busy("there are too many sessions: try again later"));
             }
             _ => {}
         }
-        let body = match read(body, self.catalog.limits.message_bytes).await {
-            Ok(body) => body,
-            Err(refused) => return refused,
-        };
-        if head.method == Method::POST
-            && let Err(refused) = check(&body)
-        {
-            return refused;
+        let body = read(body, self.offering.now().limits.message_bytes).await?;
+        if head.method == Method::POST {
+            check(&body)?;
         }
         let request = Request::from_parts(head, Full::new(body));
-        USER.scope(caller.user, self.inner.handle(request)).await
+        Ok(USER.scope(caller.user, self.inner.handle(request)).await)
     }
 }
 
@@ -116,8 +122,40 @@ fn begins_session(method: &Method, headers: &HeaderMap) -> bool {
     *method == Method::POST && version < ProtocolVersion::V_2026_07_28.as_str()
 }
 
+/// Why a request is not answered.
+struct Refusal {
+    status: StatusCode,
+    code: ErrorCode,
+    message: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    /// It may be tried again later.
+    fn busy(message: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::INTERNAL_ERROR, message)
+    }
+
+    /// What the client gets.
+    fn answer(self) -> Answer {
+        let error = ErrorData::new(self.code, self.message, None);
+        let body = json!({"jsonrpc": "2.0", "id": null, "error": error}).to_string();
+        let mut response = Response::new(Full::new(Bytes::from(body)).boxed());
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(5));
+        }
+        response
+    }
+}
+
 /// Reads a message that is not too long.
-async fn read<B>(body: B, limit: usize) -> Result<Bytes, Answer>
+async fn read<B>(body: B, limit: usize) -> Result<Bytes, Refusal>
 where
     B: Body + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -126,36 +164,23 @@ where
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
             let message = format!("the message is longer than {limit} bytes");
-            Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::INVALID_REQUEST, &message))
+            Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::INVALID_REQUEST, message))
         }
-        Err(_) => Err(refuse(StatusCode::BAD_REQUEST, ErrorCode::INVALID_REQUEST, "the message broke off")),
+        Err(_) => {
+            Err(Refusal::new(StatusCode::BAD_REQUEST, ErrorCode::INVALID_REQUEST, "the message broke off"))
+        }
     }
 }
 
 /// Refuses what is no message.
-fn check(body: &[u8]) -> Result<(), Answer> {
+fn check(body: &[u8]) -> Result<(), Refusal> {
     let Err(error) = serde_json::from_slice::<ClientJsonRpcMessage>(body) else { return Ok(()) };
     let is_json = serde_json::from_slice::<Value>(body).is_ok();
     let (code, what) = match is_json {
         true => (ErrorCode::INVALID_REQUEST, "is not one that a client may send"),
         false => (ErrorCode::PARSE_ERROR, "is no JSON"),
     };
-    Err(refuse(StatusCode::BAD_REQUEST, code, &format!("the message {what}: {error}")))
-}
-
-fn refuse(status: StatusCode, code: ErrorCode, message: &str) -> Answer {
-    let error = ErrorData::new(code, message.to_owned(), None);
-    let body = json!({"jsonrpc": "2.0", "id": null, "error": error}).to_string();
-    let mut response = Response::new(Full::new(Bytes::from(body)).boxed());
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-fn busy(message: &str) -> Answer {
-    let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::INTERNAL_ERROR, message);
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(5));
-    response
+    Err(Refusal::new(StatusCode::BAD_REQUEST, code, format!("the message {what}: {error}")))
 }
 
 impl<B> tower_service::Service<Request<B>> for McpService
@@ -174,12 +199,12 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let service = self.clone();
-        Box::pin(async move { Ok(service.answer(request).await) })
+        Box::pin(async move { Ok(service.answer(request).await.unwrap_or_else(Refusal::answer)) })
     }
 }
 
 impl fmt::Debug for McpService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "McpService({}, {:?})", self.catalog.name, self.sessions)
+        write!(f, "McpService({}, {:?})", self.offering.now().name, self.sessions)
     }
 }

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use tokio::io::{AsyncRead, AsyncWrite};
 use umbel_core::{Error, ErrorKind, Result};
 
-use super::handler::{Catalog, Handler};
+use super::handler::{Catalog, Handler, Offering};
 
 /// Serves over standard input and output until they are closed.
 pub(super) async fn serve(catalog: Arc<Catalog>, user: SmolStr) -> Result<()> {
@@ -26,7 +26,7 @@ where
     let broken = |error: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Other, format!("the MCP client could not be served: {error}"))
     };
-    let running = match Handler::new(catalog, Some(user)).serve(transport).await {
+    let running = match Handler::new(Offering::new(catalog), Some(user)).serve(transport).await {
         Ok(running) => running,
         // Whoever closes before saying anything wants nothing.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

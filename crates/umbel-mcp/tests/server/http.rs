@@ -405,3 +405,19 @@ async fn a_request_of_nobody_is_refused() {
     let response = tower_service::Service::call(&mut service.clone(), request).await.unwrap();
     assert_eq!(response.status(), 401);
 }
+
+#[tokio::test]
+async fn what_is_offered_may_change_while_clients_stay() {
+    let house = House::new(McpServer::new("house").agent(speaker(["One."]))).await;
+    let session = house.session("ann").await;
+    let named = [("mcp-session-id", session.as_str())];
+    let other = TestTool::new("other", |_, _| std::future::ready(Ok(json!("new").into())));
+    house.service.replace(McpServer::new("house").tool(other)).unwrap();
+    let reply = house.post("ann", &named, &tool_call(1, "other", json!({}))).await;
+    assert_eq!(reply.answer()["result"]["content"][0]["text"], "new");
+    let gone = house.post("ann", &named, &tool_call(2, "speaker", json!({"request": "?"}))).await;
+    assert_eq!(gone.answer()["error"]["code"], -32602);
+    let bad = McpServer::new("house").agent(speaker(["."])).agent(speaker(["."]));
+    assert!(house.service.replace(bad).is_err());
+    assert_eq!(house.post("ann", &named, &tool_call(3, "other", json!({}))).await.status, 200);
+}

@@ -100,6 +100,21 @@ async fn a_collector_gets_spans_and_metrics_as_protobuf() {
 }
 
 #[tokio::test]
+async fn traces_and_metrics_can_each_be_left_out() {
+    for (leave_out, left) in [
+        (Telemetry::without_traces as fn(Telemetry) -> Telemetry, "/v1/metrics"),
+        (Telemetry::without_metrics, "/v1/traces"),
+    ] {
+        let stub = Stub::start(Answer::Say(200, "application/x-protobuf", String::new()));
+        let exporting = leave_out(to(&stub.url())).build().unwrap();
+        assert_eq!(run_told(&exporting).await, Outcome::Finished);
+        assert!(exporting.shutdown(PATIENCE));
+        let asked = stub.asked();
+        assert!(!asked.is_empty() && asked.iter().all(|asked| asked.path == left), "{left}");
+    }
+}
+
+#[tokio::test]
 async fn a_collector_that_is_down_is_complained_about_once_and_stops_nobody() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let log = process_log();

@@ -83,7 +83,7 @@ pub struct OAuth {
     revocation_url: Option<String>,
     question: Option<String>,
     private: Vec<String>,
-    lookup: Option<Box<dyn FnOnce(Guard) -> Guard + Send>>,
+    lookup: Option<Arc<dyn Lookup>>,
     limits: HttpLimits,
 }
 
@@ -235,7 +235,7 @@ impl OAuth {
 
     /// Finds addresses of names in another way than this machine does.
     pub fn lookup(mut self, lookup: impl Lookup + 'static) -> Self {
-        self.lookup = Some(Box::new(|guard| guard.lookup(lookup)));
+        self.lookup = Some(Arc::new(lookup));
         self
     }
 
@@ -261,7 +261,7 @@ impl OAuth {
             guard = guard.allow_private(host);
         }
         if let Some(lookup) = self.lookup {
-            guard = lookup(guard);
+            guard = guard.lookup(lookup);
         }
         let revoke = self.revocation_url.map(|url| address("revocation URL", &url, &guard)).transpose()?;
         let known = |authorize: Option<Url>, token: &str| -> Result<Places> {

@@ -12,7 +12,7 @@ const LONGEST_WORDS: usize = 1024;
 
 /// A document that says that it is one.
 pub(super) struct Document<'a> {
-    root: &'a Value,
+    pub(super) root: &'a Value,
 }
 
 /// An operation as it was found.
@@ -25,7 +25,7 @@ pub(super) struct Found<'a> {
     pub(super) path: &'a str,
     pub(super) tags: Vec<&'a str>,
     item: &'a Value,
-    operation: &'a Value,
+    pub(super) operation: &'a Value,
 }
 
 /// What an operation is called with.
@@ -333,7 +333,7 @@ impl<'a> Document<'a> {
     }
 
     /// What a reference leads to, if it is one.
-    fn follow(&self, value: &'a Value, pointer: &str) -> Result<(&'a Value, String)> {
+    pub(super) fn follow(&self, value: &'a Value, pointer: &str) -> Result<(&'a Value, String)> {
         let (mut value, mut pointer) = (value, pointer.to_owned());
         for _ in 0..16 {
             let Some(reference) = value.get("$ref").and_then(Value::as_str) else {

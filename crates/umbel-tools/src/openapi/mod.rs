@@ -3,19 +3,23 @@
 mod document;
 mod operation;
 mod schema;
+mod security;
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use reqwest::Url;
-use reqwest::header::HeaderMap;
 use serde_json::Value;
 use smol_str::{SmolStr, ToSmolStr};
-use umbel_core::{BoxFuture, Confirm, Error, ErrorKind, Result, Run, Tool, Toolset};
+use umbel_core::{
+    AuthConfig, BoxFuture, Confirm, Error, ErrorKind, HttpPlace, PlainAuth, Result, Run, Tool, Toolset,
+};
 
 use self::document::{Document, Found, Place};
 use self::operation::{Access, Operation};
+use self::security::{Around, Given, Schemes, carries};
+use crate::auth::OAuthClient;
 use crate::guard::{Guard, Lookup};
 use crate::http::{Http, HttpLimits, header};
 use crate::secret::Secret;
@@ -54,9 +58,13 @@ pub struct OpenApi {
     server: Option<String>,
     hosts: Vec<String>,
     private: Vec<String>,
-    lookup: Option<Box<dyn FnOnce(Guard) -> Guard + Send>>,
-    headers: Vec<(String, Secret)>,
-    query: Vec<(String, Secret)>,
+    lookup: Option<Arc<dyn Lookup>>,
+    /// What goes with each request.
+    credentials: Vec<AuthConfig>,
+    /// What the program gives for the document's security schemes.
+    given: Vec<(String, Given)>,
+    /// Secrets of the program that must not come back.
+    secrets: Vec<Secret>,
     limits: HttpLimits,
     confirm: Option<Ask>,
 }
@@ -95,8 +103,9 @@ impl OpenApi {
             hosts: Vec::new(),
             private: Vec::new(),
             lookup: None,
-            headers: Vec::new(),
-            query: Vec::new(),
+            credentials: Vec::new(),
+            given: Vec::new(),
+            secrets: Vec::new(),
             limits: HttpLimits::default(),
             confirm: None,
         }
@@ -146,24 +155,73 @@ impl OpenApi {
 
     /// Finds addresses of names in another way than this machine does.
     pub fn lookup(mut self, lookup: impl Lookup + 'static) -> Self {
-        self.lookup = Some(Box::new(|guard| guard.lookup(lookup)));
+        self.lookup = Some(Arc::new(lookup));
         self
     }
 
     /// Sends a token with each request.
     pub fn bearer(self, token: &Secret) -> Self {
-        self.header("Authorization", Secret::new(format!("Bearer {}", token.reveal()))).hides(token.clone())
+        let method = PlainAuth::bearer().fixed(token.reveal());
+        self.credential(AuthConfig::new("bearer token", method)).hides(token.clone())
     }
 
     /// Sends a header with each request.
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
-        self.headers.push((name.into(), value.into()));
-        self
+    pub fn header(self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
+        self.fixed(HttpPlace::Header, name.into(), value.into())
     }
 
     /// Sends a key in the address of each request, where the service wants it there.
-    pub fn query_key(mut self, name: impl Into<String>, key: impl Into<Secret>) -> Self {
-        self.query.push((name.into(), key.into()));
+    pub fn query_key(self, name: impl Into<String>, key: impl Into<Secret>) -> Self {
+        self.fixed(HttpPlace::Query, name.into(), key.into())
+    }
+
+    fn fixed(self, place: HttpPlace, name: String, secret: Secret) -> Self {
+        let what = if place == HttpPlace::Header { "header" } else { "key" };
+        let method = PlainAuth::api_key(place, name.as_str()).fixed(secret.reveal());
+        self.credential(AuthConfig::new(format!("{what} `{name}`"), method)).hides(secret)
+    }
+
+    /// Sends a credential with each request, whatever the document says. One that the service refuses (401) is renewed, or
+    /// asked for anew, and sent once more.
+    pub fn credential(mut self, auth: AuthConfig) -> Self {
+        self.credentials.push(auth);
+        self
+    }
+
+    /// A credential for a security scheme of the document: it is sent with the operations that want it.
+    pub fn security(self, scheme: impl Into<String>, auth: AuthConfig) -> Self {
+        self.gives(scheme.into(), Given::Credential(auth))
+    }
+
+    /// People sign in, by a security scheme of the type `oauth2` with a code, or `openIdConnect`. Where, and what for, the
+    /// document says.
+    pub fn sign_in(
+        self,
+        scheme: impl Into<String>,
+        client: OAuthClient,
+        redirect_uri: impl Into<String>,
+    ) -> Self {
+        self.gives(scheme.into(), Given::SignIn(client, redirect_uri.into()))
+    }
+
+    /// The program signs in, by a security scheme of the type `oauth2` with client credentials.
+    pub fn sign_in_as_program(self, scheme: impl Into<String>, client: OAuthClient) -> Self {
+        self.gives(scheme.into(), Given::Client(client))
+    }
+
+    /// The secret for a security scheme: an API key, or a bearer token.
+    pub fn secret(self, scheme: impl Into<String>, secret: impl Into<Secret>) -> Self {
+        let secret = secret.into();
+        self.gives(scheme.into(), Given::Secret(secret.clone())).hides(secret)
+    }
+
+    /// People are asked for the secret of a security scheme: an API key, a bearer token, or a name with a password.
+    pub fn ask_for(self, scheme: impl Into<String>) -> Self {
+        self.gives(scheme.into(), Given::Person)
+    }
+
+    fn gives(mut self, scheme: String, given: Given) -> Self {
+        self.given.push((scheme, given));
         self
     }
 
@@ -185,36 +243,35 @@ impl OpenApi {
         self
     }
 
-    /// A secret that is part of what is sent: it has no name of its own.
     fn hides(mut self, secret: Secret) -> Self {
-        self.headers.push((String::new(), secret));
+        self.secrets.push(secret);
         self
     }
 
     /// Checks the document and makes the tools.
-    pub fn build(mut self) -> Result<OpenApiTools> {
-        let lookup = self.lookup.take();
+    pub fn build(self) -> Result<OpenApiTools> {
         let document = Document::new(&self.document)?;
-        let mut names = BTreeSet::new();
-        let (mut found, mut skipped) = (Vec::new(), Vec::new());
+        let (mut names, mut wanted) = (BTreeSet::new(), Vec::new());
         for mut operation in document.operations()? {
             operation.name = self.name_of(&operation, &mut names);
-            if !self.wants(&operation) {
-                continue;
+            if self.wants(&operation) {
+                wanted.push(operation);
             }
-            match document.arguments(&operation, |place, name| self.says(place, name))? {
+        }
+        self.check_choice(&document)?;
+        self.check_credentials()?;
+        let schemes = self.schemes(&document, &wanted)?;
+        let is_ours = |place, name: &str| self.says(place, name) || schemes.says(place, name);
+        let (mut found, mut skipped) = (Vec::new(), Vec::new());
+        for operation in wanted {
+            match document.arguments(&operation, is_ours)? {
                 Ok(arguments) => found.push((operation, arguments)),
                 Err(why) if self.operations.contains(&operation.id) => return Err(operation.wrong(&why)),
                 Err(why) => skipped.push((operation.name.clone(), why)),
             }
         }
-        self.check_choice(&document)?;
         let guard = self.guard(&document, found.iter().map(|(operation, _)| operation))?;
-        let guard = match lookup {
-            Some(lookup) => lookup(guard),
-            None => guard,
-        };
-        let access = Arc::new(self.access(guard)?);
+        let access = Arc::new(Access { http: Http::new(guard, self.limits)?, secrets: self.secrets.clone() });
         let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
         for (operation, arguments) in found {
             let base = self.base(&document, &operation)?;
@@ -223,18 +280,46 @@ impl OpenApi {
                 Some(Ask::Changes) if !operation.is_read() => Confirm::Always,
                 _ => Confirm::Never,
             };
-            tools.push(Arc::new(Operation::new(operation, arguments, base, confirm, access.clone())));
+            let auth = [self.credentials.clone(), schemes.of(&document, &operation)].concat();
+            tools.push(Arc::new(Operation::new(operation, arguments, base, confirm, auth, access.clone())));
         }
         Ok(OpenApiTools { name: self.name, tools, skipped })
     }
 
+    /// The credentials for the document's security schemes.
+    fn schemes(&self, document: &Document<'_>, operations: &[Found<'_>]) -> Result<Schemes> {
+        let (Some(first), false) = (operations.first(), self.given.is_empty()) else {
+            return Ok(Schemes::default());
+        };
+        let base = self.base(document, first)?;
+        let port = base.port().map(|port| format!(":{port}")).unwrap_or_default();
+        let host = format!("{}{port}", base.host_str().unwrap_or_default());
+        let around = Around { host, private: &self.private, lookup: self.lookup.as_ref() };
+        Schemes::read(document, &self.given, operations, &around)
+    }
+
+    /// What the program has must be such that it can be sent.
+    fn check_credentials(&self) -> Result<()> {
+        for auth in &self.credentials {
+            auth.check()?;
+            let Some(fixed) = auth.method.fixed() else { continue };
+            match auth.method.http(&fixed) {
+                Some(carried) if carried.place == HttpPlace::Header => {
+                    header(&carried.name, carried.expose())?;
+                }
+                Some(_) => {}
+                None => {
+                    let why = "has characters that cannot be sent, or nothing in it";
+                    return Err(Error::new(ErrorKind::Build, format!("the {} {why}", auth.credential)));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a parameter is said here, and not by the model.
     fn says(&self, place: Place, name: &str) -> bool {
-        match place {
-            Place::Header => self.headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)),
-            Place::Query => self.query.iter().any(|(known, _)| known == name),
-            Place::Path | Place::Cookie => false,
-        }
+        self.credentials.iter().any(|auth| carries(auth, place, name))
     }
 
     fn wants(&self, operation: &Found<'_>) -> bool {
@@ -315,7 +400,7 @@ impl OpenApi {
         for host in &self.private {
             guard = guard.allow_private(host);
         }
-        let has_secrets = !(self.headers.is_empty() && self.query.is_empty());
+        let has_secrets = !(self.credentials.is_empty() && self.given.is_empty());
         for operation in operations {
             let base = self.base(document, operation)?;
             if has_secrets && base.scheme() == "http" && !guard.is_private(&base) {
@@ -329,18 +414,10 @@ impl OpenApi {
                 guard = guard.allow(&format!("{host}:{port}"));
             }
         }
-        Ok(guard)
-    }
-
-    /// What all operations share.
-    fn access(&self, guard: Guard) -> Result<Access> {
-        let mut own = HeaderMap::new();
-        for (name, value) in self.headers.iter().filter(|(name, _)| !name.is_empty()) {
-            let (name, value) = header(name, value.reveal())?;
-            own.insert(name, value);
-        }
-        let secrets = self.headers.iter().chain(&self.query).map(|(_, secret)| secret.clone()).collect();
-        Ok(Access { http: Http::new(guard, self.limits)?, own, query: self.query.clone(), secrets })
+        Ok(match &self.lookup {
+            Some(lookup) => guard.lookup(lookup.clone()),
+            None => guard,
+        })
     }
 }
 

@@ -2,21 +2,23 @@
 
 use std::sync::Arc;
 
-use reqwest::header::{COOKIE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{COOKIE, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::Value;
-use umbel_core::{BoxFuture, Confirm, Object, Result, Tool, ToolContext, ToolError, ToolOutput, ToolSpec};
+use umbel_core::{
+    AuthConfig, BoxFuture, Confirm, Grant, HttpPlace, Object, Result, Tool, ToolContext, ToolError,
+    ToolOutput, ToolSpec, ToolValue,
+};
 
 use super::document::{Arguments, Found, Parameter, Place};
-use crate::http::{Http, Request, encode};
+use crate::http::{Http, Request, encode, header};
 use crate::secret::Secret;
 
 /// What all operations of a service share.
 #[derive(Debug)]
 pub(super) struct Access {
     pub(super) http: Http,
-    pub(super) own: HeaderMap,
-    pub(super) query: Vec<(String, Secret)>,
+    /// Secrets of the program that must not come back.
     pub(super) secrets: Vec<Secret>,
 }
 
@@ -28,6 +30,8 @@ pub(super) struct Operation {
     path: String,
     parameters: Vec<Parameter>,
     body: Option<String>,
+    /// What goes along with each request.
+    auth: Vec<AuthConfig>,
     access: Arc<Access>,
 }
 
@@ -37,6 +41,7 @@ impl Operation {
         arguments: Arguments,
         base: Url,
         confirm: Confirm,
+        auth: Vec<AuthConfig>,
         access: Arc<Access>,
     ) -> Self {
         let Arguments { parameters, body, schema } = arguments;
@@ -44,12 +49,33 @@ impl Operation {
         spec.read_only = found.is_read();
         spec.idempotent = found.is_read() || matches!(found.method, Method::PUT | Method::DELETE);
         spec.confirm = confirm;
+        // Whoever has to be asked is asked before the call is made.
+        spec.auth = auth.iter().find(|auth| auth.method.fixed().is_none()).cloned();
         let Found { method, path, .. } = found;
-        Self { spec, method, base, path: path.to_owned(), parameters, body, access }
+        Self { spec, method, base, path: path.to_owned(), parameters, body, auth, access }
+    }
+
+    /// Sends the request for a call. What the service refuses is renewed and sent once more.
+    async fn send(&self, cx: &ToolContext, args: &Object) -> Result<ToolValue, ToolError> {
+        let mut grants = Vec::with_capacity(self.auth.len());
+        for auth in &self.auth {
+            grants.push(cx.credential(auth).await?);
+        }
+        let answered = self.access.http.send(self.request(args, &grants)?).await?;
+        let is_refused = answered.value.get("status").and_then(Value::as_u64) == Some(401);
+        if !is_refused || self.spec.auth.is_none() {
+            return Ok(answered);
+        }
+        for (auth, grant) in self.auth.iter().zip(&mut grants) {
+            if auth.method.fixed().is_none() {
+                *grant = cx.credential_refused(auth, grant).await?;
+            }
+        }
+        self.access.http.send(self.request(args, &grants)?).await
     }
 
     /// The request for a call.
-    fn request(&self, args: &Object) -> Result<Request, ToolError> {
+    fn request(&self, args: &Object, grants: &[Grant]) -> Result<Request, ToolError> {
         let required = self.spec.parameters.get("required").and_then(Value::as_array).into_iter().flatten();
         for name in required.filter_map(Value::as_str) {
             if args.get(name).is_none_or(Value::is_null) {
@@ -72,11 +98,6 @@ impl Operation {
                 }
             }
         }
-        if !cookies.is_empty() {
-            let cookies = HeaderValue::from_str(&cookies.join("; "));
-            let wrong = |_| ToolError::invalid_arguments("a cookie has characters that cookies cannot have");
-            request.headers.insert(COOKIE, cookies.map_err(wrong)?);
-        }
         request
             .headers
             .insert("accept", HeaderValue::from_static("application/json, text/*;q=0.8, */*;q=0.5"));
@@ -85,8 +106,17 @@ impl Operation {
             request.headers.insert("content-type", HeaderValue::from_static("application/json"));
             request.body = Some(serde_json::to_vec(body)?);
         }
-        request.own = self.access.own.clone();
         request.secrets = self.access.secrets.clone();
+        for grant in grants {
+            carry(grant, &mut request, &mut cookies)?;
+        }
+        if !cookies.is_empty() {
+            let wrong = |_| ToolError::invalid_arguments("a cookie has characters that cookies cannot have");
+            let mut all = HeaderValue::from_str(&cookies.join("; ")).map_err(wrong)?;
+            all.set_sensitive(true);
+            // A key may be among them.
+            request.own.insert(COOKIE, all);
+        }
         Ok(request)
     }
 
@@ -121,9 +151,6 @@ impl Operation {
                     query.append_pair(&name, &value);
                 }
             }
-            for (name, key) in &self.access.query {
-                query.append_pair(name, key.reveal());
-            }
         }
         if url.query() == Some("") {
             url.set_query(None);
@@ -139,11 +166,31 @@ impl Tool for Operation {
 
     fn call<'a>(
         &'a self,
-        _: &'a ToolContext,
+        cx: &'a ToolContext,
         args: Arc<Object>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move { Ok(self.access.http.send(self.request(&args)?).await?.into()) })
+        Box::pin(async move { Ok(self.send(cx, &args).await?.into()) })
     }
+}
+
+/// Puts a credential where it belongs, and sees to it that it does not come back.
+fn carry(grant: &Grant, request: &mut Request, cookies: &mut Vec<String>) -> Result<(), ToolError> {
+    let Some(carried) = grant.http() else { return Ok(()) };
+    let value = carried.expose();
+    match carried.place {
+        HttpPlace::Header => {
+            let (name, value) = header(&carried.name, value)?;
+            request.own.insert(name, value);
+        }
+        HttpPlace::Query => {
+            request.url.query_pairs_mut().append_pair(&carried.name, value);
+        }
+        HttpPlace::Cookie => cookies.push(format!("{}={}", carried.name, encode(value))),
+    }
+    let token = value.split_once(' ').map_or(value, |(_, token)| token);
+    let password = grant.credential().expose().get("password").and_then(Value::as_str);
+    request.secrets.extend([Some(value), Some(token), password].into_iter().flatten().map(Secret::from));
+    Ok(())
 }
 
 /// A header that a model may say.

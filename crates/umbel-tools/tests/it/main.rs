@@ -8,8 +8,10 @@ mod command;
 mod documents;
 mod http;
 mod oauth;
+mod oauth_runs;
 mod oauth_server;
 mod openapi;
+mod openapi_security;
 #[cfg(target_os = "linux")]
 mod sandbox;
 

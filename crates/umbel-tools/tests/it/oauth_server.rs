@@ -160,6 +160,18 @@ impl OAuthServer {
         self.state().gives_refresh = false;
     }
 
+    /// All tokens that it gave count no more.
+    pub(crate) fn forget_tokens(&self) {
+        let mut state = self.state();
+        state.access.clear();
+        state.refresh.clear();
+    }
+
+    /// All access tokens that it gave count no more.
+    pub(crate) fn forget_access_tokens(&self) {
+        self.state().access.clear();
+    }
+
     /// How many access and refresh tokens count.
     pub(crate) fn good_tokens(&self) -> (usize, usize) {
         let state = self.state();
@@ -316,7 +328,7 @@ impl OAuthServer {
                 }
                 let mut granted = state.grant(&code.scope, true);
                 if code.scope.split(' ').any(|scope| scope == "openid") {
-                    let token = self.id_token(&state.fault, code.nonce, &client);
+                    let token = self.id_token(&state.fault, code.nonce.as_deref(), &client);
                     change(&mut granted, &json!({"id_token": token}));
                 }
                 Ok(granted)
@@ -353,7 +365,7 @@ impl OAuthServer {
         }
     }
 
-    fn id_token(&self, fault: &Fault, nonce: Option<String>, client: &str) -> String {
+    fn id_token(&self, fault: &Fault, nonce: Option<&str>, client: &str) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let mut claims = json!({"iss": self.url(""), "aud": client, "sub": "ann-CANARY", "iat": now,
             "exp": now + 600, "nonce": nonce});

@@ -453,7 +453,7 @@ async fn a_session_keeps_definitions_and_files() {
 #[tokio::test]
 async fn a_session_that_dies_begins_anew_and_says_so() {
     let limits =
-        || Sandbox::python().time(Duration::from_secs(2)).cpu(Duration::from_secs(1)).memory(128 << 20);
+        || Sandbox::python().time(Duration::from_secs(5)).cpu(Duration::from_secs(1)).memory(128 << 20);
     let python = build(limits().output_bytes(1000).stateful());
     for (code, ends) in [
         ("while True: pass", "cpu_limit"),

@@ -1,0 +1,152 @@
+//! Keys and tokens that a document's security schemes ask for.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+use umbel_core::{Answer, AuthConfig, HttpPlace, Outcome, PlainAuth, Tool};
+use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
+use umbel_tools::{OAuthClient, OpenApi};
+
+use crate::call_and_log;
+use crate::http::{Server, answer};
+
+/// An operation for each scheme, one that wants two, one that takes either, and one that is open.
+fn document(server: &str) -> Value {
+    let operation = |id: &str, security: Value| json!({"get": {"operationId": id, "security": security}});
+    json!({
+        "openapi": "3.0.3",
+        "servers": [{"url": server}],
+        "security": [{"header": []}],
+        "paths": {
+            "/header": {"get": {"operationId": "header", "parameters": [
+                {"name": "x-key", "in": "header", "required": true, "schema": {"type": "string"}}]}},
+            "/query": operation("query", json!([{"query": []}])),
+            "/cookie": {"get": {"operationId": "cookie", "security": [{"cookie": []}], "parameters": [
+                {"name": "theme", "in": "cookie", "schema": {"type": "string"}}]}},
+            "/bearer": operation("bearer", json!([{"bearer": []}])),
+            "/basic": operation("basic", json!([{"basic": []}])),
+            "/both": operation("both", json!([{"header": [], "query": []}])),
+            "/either": operation("either", json!([{"unknown": []}, {"bearer": []}, {"header": []}])),
+            "/open": operation("open", json!([])),
+        },
+        "components": {"securitySchemes": {
+            "header": {"type": "apiKey", "in": "header", "name": "X-Key"},
+            "query": {"$ref": "#/components/x-query"},
+            "cookie": {"type": "apiKey", "in": "cookie", "name": "sid"},
+            "bearer": {"type": "http", "scheme": "Bearer"},
+            "basic": {"type": "http", "scheme": "basic"},
+            "digest": {"type": "http", "scheme": "digest"},
+            "code": {"type": "oauth2", "flows": {"implicit": {}}},
+            "id": {"type": "openIdConnect", "openIdConnectUrl": "https://id.example/"},
+        }, "x-query": {"type": "apiKey", "in": "query", "name": "key"}},
+    })
+}
+
+async fn echo() -> Server {
+    Server::start(|request| answer(200, "application/json", &json!({"asked": request}).to_string())).await
+}
+
+fn service(server: &Server) -> OpenApi {
+    OpenApi::new(document(&format!("http://{}", server.host()))).allow_private(server.host())
+}
+
+fn tool(service: OpenApi, name: &str) -> Arc<dyn Tool> {
+    let service = service.build().unwrap();
+    service.tools().iter().find(|tool| tool.spec().name == name).unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_secret_of_the_program_goes_where_its_scheme_says_and_does_not_come_back() {
+    let server = echo().await;
+    let basic = PlainAuth::basic().fixed(json!({"username": "ann", "password": "s3cret-basic"}));
+    let all = || {
+        service(&server)
+            .secret("header", "s3cret-header")
+            .secret("query", "s3cret-query")
+            .secret("cookie", "s3cret-cookie")
+            .secret("bearer", "s3cret-bearer")
+            .security("basic", AuthConfig::new("basic", basic.clone()))
+    };
+    for (name, sent) in [
+        ("header", &["x-key: s3cret-header\r\n"][..]),
+        ("query", &["GET /query?key=s3cret-query "]),
+        ("cookie", &["cookie: theme=dark; sid=s3cret-cookie\r\n"]),
+        ("bearer", &["authorization: Bearer s3cret-bearer\r\n"]),
+        ("basic", &["authorization: Basic YW5uOnMzY3JldC1iYXNpYw==\r\n"]),
+        ("both", &["x-key: s3cret-header\r\n", "?key=s3cret-query "]),
+        ("either", &["authorization: Bearer s3cret-bearer\r\n"]),
+    ] {
+        let (said, log) = call_and_log(tool(all(), name), json!({"theme": "dark"})).await;
+        assert_eq!(said["status"], 200, "{said}");
+        let asked = server.last();
+        assert!(sent.iter().all(|sent| asked.contains(sent)), "{name}: {asked}");
+        assert_eq!(asked.matches("s3cret").count() + asked.matches("YW5u").count(), sent.len(), "{asked}");
+        assert!(!log.contains("s3cret") && !log.contains("YW5u"), "{log}");
+    }
+    call_and_log(tool(all(), "open"), json!({})).await;
+    let asked = server.last();
+    assert!(!asked.contains("s3cret") && !asked.contains("authorization"), "{asked}");
+    let header = tool(all(), "header");
+    assert_eq!(header.spec().parameters["properties"], json!({}), "the key is not the model's to say");
+    assert!(header.spec().auth.is_none(), "nobody is asked");
+}
+
+#[tokio::test]
+async fn a_person_is_asked_for_what_a_scheme_wants_and_again_if_it_is_refused() {
+    let server = Server::start(|request| match request.contains("x-key: right-key\r\n") {
+        true => answer(200, "application/json", "{}"),
+        false => answer(401, "application/json", "{}"),
+    })
+    .await;
+    let tool = tool(service(&server).ask_for("header"), "header");
+    assert_eq!(tool.spec().auth.as_ref().unwrap().credential, format!("{}/header", server.host()));
+    let model = ScriptedModel::new("m").call("header", json!({})).text("done");
+    let runner = Runner::new("app", LlmAgent::new("agent").model(model).tool(tool)).unwrap();
+    let key = runner.create_session("ann").await.unwrap().key;
+    let mut message = umbel_core::Content::user("go");
+    for given in ["wrong-key", "right-key"] {
+        let mut stream = runner.run(&key, message);
+        while let Some(item) = stream.next().await {
+            item.unwrap();
+        }
+        let Some(Outcome::Interrupted { interrupts: asked }) = stream.outcome() else {
+            panic!("{:?}", stream.outcome())
+        };
+        message = asked[0].answer_with(&Answer::input(given));
+    }
+    let events = runner.run(&key, message).collect_events().await.unwrap();
+    let result = events.iter().flat_map(|event| event.responses()).next().unwrap().response.clone().unwrap();
+    assert_eq!(result["status"], 200);
+    let log = serde_json::to_string(&events).unwrap();
+    assert!(!log.contains("right-key"), "{log}");
+}
+
+#[tokio::test]
+async fn a_credential_may_go_with_each_request_whatever_the_document_says() {
+    let server = echo().await;
+    let method = PlainAuth::api_key(HttpPlace::Header, "X-All").fixed("s3cret-for-all");
+    let service = service(&server).credential(AuthConfig::new("all", method));
+    call_and_log(tool(service, "open"), json!({})).await;
+    assert!(server.last().contains("x-all: s3cret-for-all\r\n"));
+}
+
+#[test]
+fn schemes_that_cannot_be_used_so_say_why() {
+    let client = || OAuthClient::new("c");
+    let base = || OpenApi::new(document("https://api.example"));
+    let error = |service: OpenApi| service.build().unwrap_err().message().to_owned();
+    let missing = error(base().ask_for("nothing"));
+    assert!(
+        missing.contains("no security scheme `nothing`") && missing.contains("header, query"),
+        "{missing}"
+    );
+    assert!(error(base().ask_for("digest")).contains("#/components/securitySchemes/digest: this is no key"));
+    assert!(error(base().secret("code", "x")).contains("this is no key"));
+    assert!(error(base().sign_in("code", client(), "https://a.example/")).contains("nobody can sign in"));
+    assert!(error(base().sign_in("id", client(), "https://a.example/")).contains("`openIdConnectUrl`"));
+    assert!(error(base().sign_in_as_program("code", client())).contains("`clientCredentials`"));
+    let open = OpenApi::new(document("http://api.example")).ask_for("header");
+    assert!(error(open).contains("would get a key over http"));
+    assert!(error(base().header("X-A", "s3cret\r\n")).contains("the header `X-A` has characters"));
+}
