@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use crate::{budgets, conformance, crash, mcp, models, pages, postgres, starter, studio, style, vectors};
+use crate::{
+    budgets, conformance, crash, mcp, models, pages, postgres, sandbox, starter, studio, style, vectors,
+};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -38,7 +40,8 @@ const CHECKS: &[Check] = &[
         name: "lints",
         run: || cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
     },
-    Check { name: "tests", run: || cargo(&["test", "--workspace"], &[]) },
+    Check { name: "tests", run: || with_sandbox(&["test", "--workspace"]) },
+    Check { name: "sandbox", run: sandbox::check },
     Check { name: "vectors", run: vectors::check_all },
     Check { name: "postgres", run: postgres::check },
     Check { name: "crash", run: crash::check },
@@ -51,7 +54,7 @@ const CHECKS: &[Check] = &[
         name: "docs",
         run: || cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]),
     },
-    Check { name: "example", run: || cargo(&["test", "--quiet", "-p", "umbel-examples"], &[]) },
+    Check { name: "example", run: || with_sandbox(&["test", "--quiet", "-p", "umbel-examples"]) },
     Check { name: "budgets", run: budgets::check },
 ];
 
@@ -88,6 +91,14 @@ pub(crate) fn cargo(args: &[&str], env: &[(&str, &str)]) -> Verdict {
     let mut command = Command::new(program);
     command.args(args).envs(env.iter().copied()).current_dir(root());
     succeed(&mut command)
+}
+
+/// The same, where code is run in sandboxes. Without them it fails, and says why.
+fn with_sandbox(args: &[&str]) -> Verdict {
+    match sandbox::prepare() {
+        Ok(()) => cargo(args, &[]),
+        Err(why) => Verdict::Failed(why),
+    }
 }
 
 /// Runs a command and says whether it succeeded.

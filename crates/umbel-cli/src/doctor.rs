@@ -106,6 +106,7 @@ async fn look(cli: &Cli, options: &Options) -> Vec<Finding> {
         findings.extend(space(&folder));
     }
     findings.push(port());
+    findings.push(sandbox());
     findings.push(terminal());
     findings
 }
@@ -256,6 +257,24 @@ fn port() -> Finding {
             Finding::warn("port", found, "`serve` takes the next one, or say `--port`.")
         }
     }
+}
+
+/// Runs a program in the sandbox for code.
+#[cfg(target_os = "linux")]
+fn sandbox() -> Finding {
+    match umbel_tools::Sandbox::python().build() {
+        Ok(_) => Finding::ok("sandbox", "Python runs in it"),
+        Err(error) => Finding::warn(
+            "sandbox",
+            error.message(),
+            "Only agents that run code need it: see the page on that.",
+        ),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn sandbox() -> Finding {
+    Finding::warn("sandbox", "there is none here", "Agents that run code need Linux.")
 }
 
 fn terminal() -> Finding {

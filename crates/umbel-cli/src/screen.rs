@@ -54,7 +54,10 @@ impl Open {
     fn rest_of(&self, event: &Event) -> Option<[(Voice, String); 2]> {
         let rest = |voice, written: &str| {
             let text: String = spoken(event).filter(|(it, _)| *it == voice).map(|(_, text)| text).collect();
-            Some((voice, text.strip_prefix(written)?.to_owned()))
+            // Words that turned out to be code were written with the rest.
+            let became_code = event.code_call().is_some() && written.starts_with(&text);
+            let rest = if became_code { "" } else { text.strip_prefix(written)? };
+            Some((voice, rest.to_owned()))
         };
         Some([rest(Voice::Thought, &self.thought)?, rest(Voice::Said, &self.said)?])
     }
@@ -463,6 +466,29 @@ mod tests {
         let due = event("b", "right", &[Part::text("due")], true);
         let text = shown(&[one, uno, two, one_two, due, uno_due]);
         assert_eq!(text, "left> one two\nright> uno due\n", "the first ends while the other speaks");
+    }
+
+    #[test]
+    fn code_is_shown_as_a_call_and_what_it_gave() {
+        let part = |form| serde_json::from_value::<Part>(form).unwrap();
+        let code = part(serde_json::json!({"executableCode": {"id": "adk-1", "code": "print(1)"}}));
+        let gave = |outcome: &str| {
+            part(
+                serde_json::json!({"codeExecutionResult": {"id": "adk-1", "outcome": outcome, "output": "1"}}),
+            )
+        };
+        let whole = event("e", "coder", &[Part::text("See: "), code], false);
+        let result = event("f", "coder", &[gave("OUTCOME_OK")], false);
+        let cards = "  → run_code(code: \"print(1)\")\n  ← run_code: 1\n";
+        assert_eq!(shown(&[whole.clone(), result.clone()]), format!("coder> See: \n{cards}"));
+        let piece = event("e", "coder", &[Part::text("See: ```python\nprint(1)\n```")], true);
+        let text = shown(&[piece, whole.clone(), result.clone()]);
+        assert_eq!(text, format!("coder> See: ```python\nprint(1)\n```\n{cards}"), "it is not said again");
+        assert_eq!(in_log(&whole), "See:   → run_code(code: \"print(1)\")");
+        assert_eq!(in_log(&result), "← run_code: 1");
+        let response =
+            |outcome: &str| event("f", "a", &[gave(outcome)], false).responses_and_results().next();
+        assert!(!failed(&response("OUTCOME_OK").unwrap()) && failed(&response("OUTCOME_FAILED").unwrap()));
     }
 
     #[test]

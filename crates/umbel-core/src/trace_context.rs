@@ -137,6 +137,9 @@ pub trait Tracer: Send + Sync {
     /// already.
     fn enter(&self, context: &TraceContext) -> Box<dyn Any>;
 
+    /// Whether it was told to take what is said.
+    fn wants_content(&self) -> bool;
+
     /// Takes what is said within the span that is entered now, if it was told to.
     fn take(&self, said: SpanContent<'_>);
 }

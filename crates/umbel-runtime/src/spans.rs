@@ -7,8 +7,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span, field};
 use umbel_core::conventions::{attribute, span};
 use umbel_core::{
-    AgentKind, EventId, FunctionCall, GenerateConfig, Handler, Model, ModelRequest, Provider, Response, Run,
-    RunId, SpanContent, ToolCall, ToolSpec, TraceContext,
+    AgentKind, Content, EventId, FunctionCall, GenerateConfig, Handler, Model, ModelRequest, Provider,
+    Response, Run, RunId, SpanContent, ToolCall, ToolSpec, TraceContext,
 };
 
 use crate::layers::{CallLog, Ending};
@@ -203,6 +203,14 @@ impl ModelSpan {
     /// Notes which event an answer became.
     pub(crate) fn record_event(&self, event: &EventId) {
         self.span.record(attribute::EVENT, event.as_str());
+    }
+
+    /// Hands on what the model answered, if anybody takes it. Only then the span is entered once more, since that makes it
+    /// longer.
+    pub(crate) fn take_answer(&self, content: &Content, finish_reason: Option<&str>) {
+        if umbel_core::tracer().is_some_and(|tracer| tracer.wants_content()) {
+            self.within(|| said(SpanContent::Answer { content, finish_reason }));
+        }
     }
 
     /// Notes a failure.

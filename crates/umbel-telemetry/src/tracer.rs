@@ -1,11 +1,13 @@
 //! Which trace work is a part of, for those who ask and those who are asked.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 use umbel_core::{SpanContent, TraceContext, Tracer};
 
+use crate::content::ContentCapture;
 use crate::measure::Measure;
 
 /// What knows of spans what `tracing` does not. It has nothing of its own: all that counts is the span that is entered, and the
@@ -31,17 +33,23 @@ impl Tracer for OpenTelemetry {
         }
     }
 
+    fn wants_content(&self) -> bool {
+        capture().is_some()
+    }
+
     fn take(&self, content: SpanContent<'_>) {
-        let capture = tracing::dispatcher::get_default(|dispatch| {
-            dispatch.downcast_ref::<Measure>().and_then(Measure::capture)
-        });
-        let Some(capture) = capture else { return };
+        let Some(capture) = capture() else { return };
         let context = Context::current();
         let span = context.span();
         if span.is_recording() {
             span.set_attributes(capture.attributes(content));
         }
     }
+}
+
+/// What is told of content to the subscriber of this thread, if anything is.
+fn capture() -> Option<Arc<ContentCapture>> {
+    tracing::dispatcher::get_default(|dispatch| dispatch.downcast_ref::<Measure>().and_then(Measure::capture))
 }
 
 /// The span that a request is part of.

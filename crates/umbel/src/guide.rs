@@ -11,7 +11,7 @@
 //! | [`model`] | The contract of a model, the scripted one, recording and replaying |
 //! | [`providers`] | Models at OpenAI, Anthropic, Google, Ollama and all who speak like them: what each can do |
 //! | [`flow`] | What an agent with a model does, step by step, and how to change it |
-//! | [`code_execution`] | Code that models write: what is run, files, approval, executors |
+//! | [`code_execution`] | Code that models write: what is run, files, approval, executors, the sandbox |
 //! | [`handler`] | What extends agents and runs: hooks, order, conflicts, errors, and how to come from elsewhere |
 //! | [`interrupt`] | Questions to people: approval of calls, answers, and how runs go on |
 //! | [`layers`] | Layers around tools and prebuilt handlers, with all their defaults |

@@ -306,7 +306,7 @@
 //! | `server` | `umbel::server` and `umbel::agui`: agents offered to AG-UI front ends | No |
 //! | `models` | `umbel::models`: models at OpenAI and all who speak like it, Anthropic, Gemini and Ollama | No |
 //! | `mcp` | `umbel::mcp`: the tools of MCP servers for agents, and agents as an MCP server | No |
-//! | `outside` | `umbel::outside`: tools for HTTP services, by OpenAPI and behind a guard, and for commands | No |
+//! | `outside` | `umbel::outside`: tools for HTTP services, by OpenAPI and behind a guard, and for commands; a sandbox for code | No |
 //! | `telemetry` | `umbel::telemetry`: traces and metrics by OpenTelemetry's conventions, sent by OTLP over HTTP | No |
 //! | `jwks-url` | The server's tokens checked with keys from a web address | No |
 //! | `studio` | Pages that show what agents do, served with them | No |

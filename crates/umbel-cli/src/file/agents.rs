@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use toml::de::DeValue;
 use umbel::{
-    Agent, AgentTool, Confirm, Effort, GenerateConfig, Handler, IncludeContents, LlmAgent, LoopAgent,
-    Parallel, Result, Sequential, Thinking, Tool,
+    Agent, AgentTool, CodeExecutor, Confirm, Effort, GenerateConfig, Handler, IncludeContents, LlmAgent,
+    LoopAgent, Parallel, Result, Sequential, Thinking, Tool,
 };
 
 use super::models::{Chosen, script};
@@ -23,6 +23,7 @@ pub(super) struct Drawn<'a> {
     kind: Kind,
     pub(super) model: Option<Chosen>,
     instruction: Option<String>,
+    code: Option<Arc<dyn CodeExecutor>>,
     settings: GenerateConfig,
     history: bool,
     output_key: Option<&'a str>,
@@ -92,6 +93,7 @@ impl<'a> Reading<'a> {
             kind,
             model: None,
             instruction: None,
+            code: None,
             settings: GenerateConfig::default(),
             history: true,
             output_key: None,
@@ -106,6 +108,7 @@ impl<'a> Reading<'a> {
         if kind == Kind::Agent {
             drawn.model = self.model(&drawn.name, &table, usual);
             drawn.instruction = self.instruction(&table);
+            drawn.code = self.code(&table);
             drawn.settings = table.table("settings").map(settings).unwrap_or_default();
             drawn.history = table.maybe_flag("history").unwrap_or(true);
             drawn.output_key = text("output_key");
@@ -170,6 +173,24 @@ impl<'a> Reading<'a> {
                 None
             }
         }
+    }
+
+    /// What runs its code: a sandbox, which is tried here.
+    fn code(&self, table: &Table<'a>) -> Option<Arc<dyn CodeExecutor>> {
+        let language = table.text("code")?;
+        if language.value != "python" {
+            let message = format!("code in `{}` cannot be run", language.value);
+            self.problems.hint(&language.at, message, "code = \"python\" is what there is");
+            return None;
+        }
+        #[cfg(target_os = "linux")]
+        match umbel_tools::Sandbox::python().build() {
+            Ok(executor) => return Some(Arc::new(executor)),
+            Err(error) => self.problems.note(&language.at, error.message()),
+        }
+        #[cfg(not(target_os = "linux"))]
+        self.problems.note(&language.at, "code can be run on Linux only");
+        None
     }
 
     fn instruction(&self, table: &Table<'a>) -> Option<String> {
@@ -318,6 +339,9 @@ impl<'a> Drawn<'a> {
         }
         if let Some(instruction) = &self.instruction {
             agent = agent.instruction(instruction.as_str());
+        }
+        if let Some(executor) = &self.code {
+            agent = agent.code_executor(executor.clone());
         }
         if !self.history {
             agent = agent.include_contents(IncludeContents::None);

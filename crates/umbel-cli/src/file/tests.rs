@@ -101,6 +101,22 @@ async fn tools_are_called_and_handlers_act() {
     assert!(explained.contains("write_todos") && explained.contains("current_time"), "{explained}");
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn code_of_the_model_is_run() {
+    let runner = runner(
+        r#"
+        [agents.clerk]
+        code = "python"
+        script = ["```tool_code\nprint(6 * 7)\n```", "Done."]
+        "#,
+    );
+    let session = runner.create_session("ann").await.unwrap();
+    let events = runner.run(&session.key, "go").collect_events().await.unwrap();
+    assert!(serde_json::to_string(&events[1]).unwrap().contains("\"42\\n\""), "{events:?}");
+    assert_eq!(events.last().unwrap().text(), "Done.");
+}
+
 /// An MCP server in a few lines of shell, with a tool that says what it sees of the environment.
 const MCP: &str = r#"read line
 printf '%s\n' '{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"no"}}'
@@ -253,6 +269,7 @@ const WRONG: &[(&str, &str)] = &[
     ("[agents.a]\nmodle = 'script'", "   = did you mean `model`?"),
     ("[agents.a]\nscript = ['x']\ninstrction = 'x'", " 3 | instrction = 'x'\n   | ^^^^^^^^^^"),
     ("[agents.a]\nscript = ['x']\nzzz = 1", "= known are: description, "),
+    ("[agents.a]\nscript = ['x']\ncode = 'ruby'", "agents.toml:3:8: code in `ruby` cannot be run"),
     ("modle = 'x'\n[agents.a]\nscript = ['x']", "agents.toml:1:1: the key `modle` is not known"),
     ("[agents.a]\n", "agents.toml:1:9: `a` has no model"),
     ("[agents.a]\nmodel = 'nobody/x'", "agents.toml:2:9: "),

@@ -182,6 +182,8 @@ fn the_doctor_says_what_is_well_and_what_is_not() {
         "ok    version   Umbel ",
         "ok    agents    guide, booking",
         "ok    store     sqlite:.umbel/umbel.db opens",
+        #[cfg(target_os = "linux")]
+        "ok    sandbox   Python runs in it",
     ] {
         assert!(out.contains(line), "{line}: {out}");
     }

@@ -224,7 +224,7 @@ fn what_cannot_be_served_is_told_with_a_hint() {
         (&["--store", "paper:trips"], 1, "sqlite:"),
         (&["--host", "no such host"], 1, "cannot listen"),
         (&["--otlp", "localhost:4318"], 1, "http://localhost:4318"),
-        (&["--otlp-content"], 1, "--otlp http://localhost:4318"),
+        (&["--otlp-content"], 2, "--otlp http://localhost:4318"),
     ] {
         let (status, text) = refused(args);
         assert!(status == Some(code) && text.contains(word), "{args:?}: {status:?} {text}");

@@ -149,3 +149,48 @@ async fn what_a_server_wants_models_told_is_pinned_too() {
         asked(&desk(toolset().instructions(), ScriptedModel::new("m").text("hi")).await.say("go").await.1);
     assert!(question.message.unwrap().contains("`(instructions)` is new"));
 }
+
+#[tokio::test]
+async fn a_server_of_the_newest_version_tells_of_changes_where_it_was_asked_to() {
+    let tools = tools(&["a"]);
+    let changing = tools.clone();
+    let listed = Arc::new(tokio::sync::Semaphore::new(0));
+    let (pipe, log) = server(move |request, out: Out| {
+        let (tools, listed) = (changing.clone(), listed.clone());
+        async move {
+            let now = json!({"tools": tools.lock().unwrap().clone(), "resultType": "complete"});
+            match request["method"].as_str() {
+                Some("server/discover") => {
+                    let result = json!({"supportedVersions": ["2026-07-28"], "resultType": "complete", "ttlMs": 0,
+                        "capabilities": {"tools": {"listChanged": true}}, "cacheScope": "private"});
+                    out.answer(&request, result).await;
+                }
+                Some("subscriptions/listen") => {
+                    let meta = json!({"io.modelcontextprotocol/subscriptionId": request["id"]});
+                    let params = json!({"notifications": {"toolsListChanged": true}, "_meta": meta});
+                    let method = "notifications/subscriptions/acknowledged";
+                    out.say(json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
+                    // The client has seen the tools as they were.
+                    listed.acquire().await.unwrap().forget();
+                    tools.lock().unwrap()[0]["description"] = json!("Does something else.");
+                    let method = "notifications/tools/list_changed";
+                    out.say(json!({"jsonrpc": "2.0", "method": method, "params": {"_meta": meta}})).await;
+                }
+                Some("tools/list") => {
+                    out.answer(&request, now).await;
+                    listed.add_permits(1);
+                }
+                Some("tools/call") => {
+                    // It is heard before the answer.
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    out.text(&request, "ok").await;
+                }
+                _ => out.refuse(&request, -32601, "not known").await,
+            }
+        }
+    });
+    let desk = desk(McpToolset::new("s", pipe), two_turns()).await;
+    let question = asked(&desk.say("go").await.1);
+    assert!(question.message.unwrap().contains("`a` has another description"));
+    assert_eq!(log.of("subscriptions/listen").len(), 1);
+}

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use umbel_core::{
     Address, CallId, Chunk, ChunkStream, Content, Context, Error, ErrorKind, Event, EventId, Extensions,
     Guarded, Jump, Model, ModelCall, ModelEnd, ModelRequest, NextModel, Payload, Response, Result, Run,
-    RunStep, SafePoint, SpanContent, Step, ToolSet, ToolValue, Work,
+    RunStep, SafePoint, Step, ToolSet, ToolValue, Work,
 };
 
 use super::draft::Draft;
@@ -249,7 +249,7 @@ impl<'a> Call<'_, 'a> {
             span.record_event(&event.id);
             if let Some(content) = &event.content {
                 let finish_reason = event.meta.as_ref().and_then(|meta| meta.finish_reason.as_deref());
-                span.within(|| spans::said(SpanContent::Answer { content, finish_reason }));
+                span.take_answer(content, finish_reason);
             }
         });
     }

@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 use tracing::Instrument;
-use umbel_core::{Chunk, Model, ModelRequest, Response, Result, Run, SpanContent};
+use umbel_core::{Chunk, Model, ModelRequest, Response, Result, Run};
 
 use crate::aggregator::Aggregator;
 use crate::spans;
@@ -18,8 +18,7 @@ pub(crate) async fn ask(run: &Run, model: &dyn Model, request: &ModelRequest) ->
         Ok(Some(response)) => {
             span.record_response(response);
             if let Some(content) = &response.content {
-                let finish_reason = response.finish_reason();
-                span.within(|| spans::said(SpanContent::Answer { content, finish_reason }));
+                span.take_answer(content, response.finish_reason());
             }
         }
         Ok(None) => {}

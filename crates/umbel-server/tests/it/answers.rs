@@ -31,7 +31,7 @@ fn careful(calls: usize) -> (LlmAgent, Arc<AtomicUsize>) {
 }
 
 /// The questions that a stream ended with.
-fn asked(frames: &[SseFrame]) -> Vec<String> {
+pub(crate) fn asked(frames: &[SseFrame]) -> Vec<String> {
     let outcome = &end(frames)["outcome"];
     assert_eq!(outcome["type"], "interrupt", "{outcome}");
     outcome["interrupts"]
@@ -42,7 +42,7 @@ fn asked(frames: &[SseFrame]) -> Vec<String> {
         .collect()
 }
 
-fn resume(thread: &str, run: &str, answers: &[(&str, &str, Value)]) -> Value {
+pub(crate) fn resume(thread: &str, run: &str, answers: &[(&str, &str, Value)]) -> Value {
     let answers: Vec<Value> = answers
         .iter()
         .map(|(id, status, payload)| match payload {
@@ -53,7 +53,7 @@ fn resume(thread: &str, run: &str, answers: &[(&str, &str, Value)]) -> Value {
     with(ask(thread, run, &[]), "resume", answers.into())
 }
 
-fn yes() -> Value {
+pub(crate) fn yes() -> Value {
     json!({"approved": true})
 }
 

@@ -583,7 +583,9 @@ async fn a_page_of_an_allowed_origin_may_ask_and_no_other() {
     assert_eq!(header("access-control-allow-methods"), Some("GET, POST, DELETE"));
     assert_eq!(
         header("access-control-allow-headers"),
-        Some("accept, authorization, content-type, last-event-id, traceparent, tracestate")
+        Some(
+            "accept, authorization, content-type, last-event-id, traceparent, tracestate, mcp-method, mcp-name, mcp-protocol-version, mcp-session-id"
+        )
     );
     assert_eq!((header("access-control-allow-credentials"), header("vary")), (None, Some("origin")));
     let refused = host.send(preflight("https://evil.example"), "").await;

@@ -9,6 +9,7 @@ mod auth;
 mod bad_requests;
 mod choosing;
 mod client_tools;
+mod code;
 mod confirming;
 mod credentials;
 mod desk;

@@ -36,7 +36,7 @@ fn few() -> Traces {
         .clone()
 }
 
-async fn trace(host: &Host, run: &str) -> Value {
+pub(crate) async fn trace(host: &Host, run: &str) -> Value {
     let reply = host.get(&format!("/agent/runs/{run}/trace?thread=t")).await;
     assert_eq!(reply.status(), 200);
     let trace = reply.json().await;
@@ -68,7 +68,7 @@ fn spans(trace: &Value) -> &Vec<Value> {
 }
 
 /// The tree of a trace: a line per span, deeper ones further in.
-fn tree(trace: &Value) -> Vec<String> {
+pub(crate) fn tree(trace: &Value) -> Vec<String> {
     fn below(spans: &[Value], parent: &Value, depth: usize, lines: &mut Vec<String>) {
         for span in spans.iter().filter(|span| span["parent"] == *parent) {
             let hook = span["attributes"]["hook"].as_str().map(|hook| format!(" {hook}")).unwrap_or_default();
@@ -106,7 +106,7 @@ fn tool(name: &'static str) -> FunctionTool {
 }
 
 /// A server that records, and one that knows the log alone, with the same sessions.
-async fn hosts(agent: impl Fn() -> umbel::RunnerBuilder) -> (Host, Host) {
+pub(crate) async fn hosts(agent: impl Fn() -> umbel::RunnerBuilder) -> (Host, Host) {
     let sessions = Arc::new(InMemorySessions::new());
     let server = || {
         let runner = agent().sessions(sessions.clone()).build().unwrap();

@@ -167,17 +167,17 @@ impl OpenApi {
 
     /// Sends a header with each request.
     pub fn header(self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
-        self.fixed(HttpPlace::Header, name.into(), value.into())
+        self.fixed(HttpPlace::Header, &name.into(), value.into())
     }
 
     /// Sends a key in the address of each request, where the service wants it there.
     pub fn query_key(self, name: impl Into<String>, key: impl Into<Secret>) -> Self {
-        self.fixed(HttpPlace::Query, name.into(), key.into())
+        self.fixed(HttpPlace::Query, &name.into(), key.into())
     }
 
-    fn fixed(self, place: HttpPlace, name: String, secret: Secret) -> Self {
+    fn fixed(self, place: HttpPlace, name: &str, secret: Secret) -> Self {
         let what = if place == HttpPlace::Header { "header" } else { "key" };
-        let method = PlainAuth::api_key(place, name.as_str()).fixed(secret.reveal());
+        let method = PlainAuth::api_key(place, name).fixed(secret.reveal());
         self.credential(AuthConfig::new(format!("{what} `{name}`"), method)).hides(secret)
     }
 

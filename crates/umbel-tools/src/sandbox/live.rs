@@ -102,7 +102,7 @@ impl Live {
         // What was printed before the answer is in the pipes, if it was not read yet.
         printed.drain(&self.stdout, &self.stderr, limits.output);
         match reply {
-            Ok(Ok(reply)) => Ok(self.ended(reply, printed, limits)),
+            Ok(Ok(reply)) => Ok(self.ended(reply, &printed, limits)),
             Ok(Err(_)) if verdict::is_launch_failure(&printed.stderr) => {
                 Err(Error::new(ErrorKind::Other, verdict::cannot_start(&text(&printed.stderr))))
             }
@@ -131,9 +131,9 @@ impl Live {
         }
     }
 
-    fn ended(&mut self, reply: Reply, printed: Printed, limits: &Limits) -> Ended {
+    fn ended(&mut self, reply: Reply, printed: &Printed, limits: &Limits) -> Ended {
         if printed.is_too_much {
-            return stopped(CodeOutcome::OutputLimit, &printed, limits);
+            return stopped(CodeOutcome::OutputLimit, printed, limits);
         }
         let mut outcome = verdict::of_status(reply.status, &printed.stderr);
         let mut notes: Vec<String> = verdict::note(outcome, limits).into_iter().collect();

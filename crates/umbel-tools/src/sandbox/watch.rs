@@ -33,11 +33,11 @@ pub(super) async fn until_over(pid: u32, limits: &Limits, used: Duration) -> Cod
     loop {
         tokio::time::sleep(PAUSE).await;
         let usage = usage_below(pid);
-        if usage.memory > limits.memory && exact_memory(&usage.pids) > limits.memory {
-            return CodeOutcome::MemoryLimit;
-        }
         if usage.tasks > limits.processes + OWN_PROCESSES {
             return CodeOutcome::ProcessLimit;
+        }
+        if usage.memory > limits.memory && exact_memory(&usage.pids) > limits.memory {
+            return CodeOutcome::MemoryLimit;
         }
         if time(usage.ticks).saturating_sub(used) > limits.cpu {
             return CodeOutcome::CpuLimit;

@@ -38,7 +38,7 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "fork bomb in a shell",
         "process_limit",
         "32 processes",
-        "subprocess.run(['sh','-c','while :; do sleep 99 & done'],stderr=subprocess.DEVNULL)",
+        "subprocess.run(['sh','-c','while :; do sleep 99 & done'],stderr=subprocess.DEVNULL); time.sleep(99)",
     ),
     abuse(
         "threads bomb",

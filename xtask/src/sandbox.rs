@@ -1,0 +1,66 @@
+//! `cargo xtask test sandbox`: programs that try to get out of the sandbox for code, as this user and, if that is root, as another
+//! one who may do nothing.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::test::{Verdict, ensure, passed, root, succeed};
+
+/// Who may do nothing, on every machine.
+const NOBODY: &str = "65534";
+
+/// Installs what a sandbox is made of, and what runs in it.
+pub(crate) fn prepare() -> Result<(), String> {
+    ensure("bwrap", "bubblewrap")?;
+    ensure("setpriv", "util-linux")?;
+    ensure("/usr/bin/python3", "python3")
+}
+
+pub(crate) fn check() -> Verdict {
+    match try_abuses() {
+        Ok(()) => Verdict::Passed,
+        Err(why) => Verdict::Failed(why),
+    }
+}
+
+fn try_abuses() -> Result<(), String> {
+    prepare()?;
+    let tests = tests()?;
+    passed(succeed(Command::new(&tests).arg("sandbox::")))?;
+    if !rustix::process::geteuid().is_root() {
+        println!("this is no root, so it was tried as a user only");
+        return Ok(());
+    }
+    // Another user may not reach where things are built.
+    let failed = |error: std::io::Error| format!("the tests cannot be copied: {error}");
+    let folder = tempfile::tempdir().map_err(failed)?;
+    let copy = folder.path().join("tests");
+    std::fs::copy(&tests, &copy).map_err(failed)?;
+    for path in [folder.path(), &copy] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).map_err(failed)?;
+    }
+    passed(succeed(&mut as_nobody(&copy)))
+}
+
+fn as_nobody(tests: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
+    command.arg(tests).arg("sandbox::").current_dir("/");
+    command
+}
+
+/// Builds the tests and says where they are.
+fn tests() -> Result<PathBuf, String> {
+    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let mut build = Command::new(program);
+    build.args(["test", "--quiet", "-p", "umbel-tools", "--test", "it", "--no-run", "--message-format=json"]);
+    let output = build.current_dir(root()).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("the tests cannot be built: {error}"))?;
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let mut messages = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let found = messages.find_map(|message| message.get("executable")?.as_str().map(PathBuf::from));
+    found.ok_or_else(|| "the tests cannot be built".to_owned())
+}
