@@ -1,6 +1,6 @@
 //! What goes over the wire to a collector, and what a collector can do to a run: nothing.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -32,9 +32,6 @@ fn process_log() -> Logged {
     });
     log.clone()
 }
-
-/// Tests that look at the log of the process come one after the other.
-static TURN: Mutex<()> = Mutex::new(());
 
 fn to(address: &str) -> Telemetry {
     Telemetry::new("desk").otlp(address).timeout(Duration::from_millis(500))
@@ -116,7 +113,6 @@ async fn traces_and_metrics_can_each_be_left_out() {
 
 #[tokio::test]
 async fn a_collector_that_is_down_is_complained_about_once_and_stops_nobody() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let log = process_log();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let exporting = to(&format!("http://{free}")).build().unwrap();
@@ -132,7 +128,6 @@ async fn a_collector_that_is_down_is_complained_about_once_and_stops_nobody() {
 
 #[tokio::test]
 async fn a_collector_that_fails_is_complained_about_once() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let log = process_log();
     let page = "<html>canary-page</html>".to_owned();
     for (answer, why) in [
