@@ -180,7 +180,7 @@ impl umbel_core::Tracer for Traced {
         Box::new(())
     }
 
-    fn take(&self, _: umbel_core::Said<'_>) {}
+    fn take(&self, _: umbel_core::SpanContent<'_>) {}
 }
 
 #[tokio::test]
