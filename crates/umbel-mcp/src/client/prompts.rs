@@ -29,8 +29,8 @@ impl McpToolset {
         let limits = &self.inner.options.limits;
         let (mut prompts, mut cursor) = (Vec::new(), None);
         for _ in 0..limits.pages.max(1) {
-            let mut request = ListPromptsRequest::default();
-            request.params = Some(PaginatedRequestParams::default().with_cursor(cursor.clone()));
+            let page = PaginatedRequestParams::default().with_cursor(cursor.clone());
+            let request = ListPromptsRequest::with_param(page);
             let ServerResult::ListPromptsResult(page) =
                 self.ask(ClientRequest::ListPromptsRequest(request)).await?
             else {

@@ -56,10 +56,9 @@ struct List {
 
 impl List {
     async fn list(&self, cx: &ToolContext, cursor: Option<String>) -> Result<ToolValue> {
-        let page = || Some(PaginatedRequestParams::default().with_cursor(cursor.clone()));
+        let page = || PaginatedRequestParams::default().with_cursor(cursor.clone());
         let request = |_: &Asked| {
-            let mut request = ListResourcesRequest::default();
-            request.params = page();
+            let request = ListResourcesRequest::with_param(page());
             ClientRequest::ListResourcesRequest(request)
         };
         let asking = Asking::new(&self.inner, cx, true);

@@ -465,8 +465,8 @@ impl Inner {
         let Options { name, limits, prefix, filter, .. } = &self.options;
         let (mut tools, mut cursor) = (Vec::<McpDefinition>::new(), None);
         for _ in 0..limits.pages.max(1) {
-            let mut request = ListToolsRequest::default();
-            request.params = Some(PaginatedRequestParams::default().with_cursor(cursor.clone()));
+            let page = PaginatedRequestParams::default().with_cursor(cursor.clone());
+            let request = ListToolsRequest::with_param(page);
             let request = ClientRequest::ListToolsRequest(request);
             let attendant = Attendant::new(name, &self.options.grants);
             let answer = slot.ask(&self.options, request, &attendant).await?;
