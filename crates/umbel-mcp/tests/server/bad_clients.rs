@@ -26,8 +26,8 @@ async fn garbage_is_refused_and_does_no_harm() {
     ] {
         for headers in [&[][..], &[("mcp-session-id", session.as_str())]] {
             let reply = house.send("POST", "ann", headers, body).await;
-            assert_eq!(reply.status, status, "{:.60}: {reply:?}", body);
-            assert_eq!(reply.answer()["error"]["code"], -32700, "{:.60}", body);
+            assert_eq!(reply.status, status, "{body:.60}: {reply:?}");
+            assert_eq!(reply.answer()["error"]["code"], -32700, "{body:.60}");
         }
     }
     for body in ["null", "3", "\"text\"", "{}", r#"{"jsonrpc":"1.0","id":1,"method":"tools/list"}"#] {

@@ -130,8 +130,9 @@ pub(crate) fn initialize() -> Value {
 }
 
 pub(crate) fn tool_call(id: u32, name: &str, arguments: Value) -> Value {
-    let params = json!({"name": name, "arguments": arguments});
-    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+    let mut call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name}});
+    call["params"]["arguments"] = arguments;
+    call
 }
 
 /// A call in the form that has no sessions.
@@ -147,8 +148,9 @@ fn call_now(name: &str, arguments: Value, more: Value) -> (Vec<(&'static str, St
         "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
     });
-    for (key, value) in more.as_object().unwrap() {
-        body["params"][key] = value.clone();
+    let Value::Object(more) = more else { panic!("more is an object") };
+    for (key, value) in more {
+        body["params"][key] = value;
     }
     (headers, body)
 }
