@@ -93,7 +93,7 @@ async fn fences_may_be_others() {
     assert_eq!(toy.inputs()[0].language, "lua");
 }
 
-fn response(parts: Value) -> Response {
+fn response(parts: &Value) -> Response {
     Response::new(serde_json::from_value::<Content>(json!({"role": "model", "parts": parts})).unwrap())
 }
 
@@ -105,8 +105,8 @@ async fn a_part_with_code_is_run_unless_its_result_is_there() {
     let open = json!({"executableCode": {"code": "print 2", "id": "theirs"}});
     let parts = json!([{"text": "first"}, ran, result, open, {"text": "behind"}]);
     let model = ScriptedModel::new("m")
-        .response(response(parts))
-        .response(response(json!([ran, result, {"text": "ok"}])));
+        .response(response(&parts))
+        .response(response(&json!([ran, result, {"text": "ok"}])));
     let seen = run_once(LlmAgent::new("a").model(model).code_executor(toy.clone())).await;
     let whole = seen.assert_finished().whole();
     assert_eq!(
@@ -141,7 +141,7 @@ async fn calls_beside_code_are_not_made() {
     let toy = Toy::new();
     let both = calls([Part::text(block("print 1")), call_with_id("c", "echo", json!({}))]);
     let part = response(
-        json!([{"functionCall": {"id": "d", "name": "echo"}}, {"executableCode": {"code": "print 2"}}]),
+        &json!([{"functionCall": {"id": "d", "name": "echo"}}, {"executableCode": {"code": "print 2"}}]),
     );
     let model = ScriptedModel::new("m").response(both).response(part).text("ok");
     let seen = run_once(LlmAgent::new("a").model(model).tool(echo()).code_executor(toy.clone())).await;
