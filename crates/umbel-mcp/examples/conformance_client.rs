@@ -21,7 +21,7 @@ const DOCUMENT: &str = "https://conformance-test.local/client-metadata.json";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let Some(url) = std::env::args().last().filter(|url| url.starts_with("http")) else {
+    let Some(url) = std::env::args().next_back().filter(|url| url.starts_with("http")) else {
         eprintln!("usage: conformance_client URL");
         return ExitCode::from(2);
     };

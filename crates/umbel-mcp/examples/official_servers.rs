@@ -97,7 +97,7 @@ async fn call(tools: &McpToolset, name: &str, args: Value, answer: Option<Answer
         let outcome = run.outcome().unwrap().clone();
         match (&outcome, &answer) {
             (Outcome::Interrupted { interrupts }, Some(answer)) => {
-                message = interrupts[0].answer_with(answer)
+                message = interrupts[0].answer_with(answer);
             }
             _ => return Talk { events, outcome },
         }
