@@ -180,6 +180,10 @@ impl umbel_core::Tracer for Traced {
         Box::new(())
     }
 
+    fn wants_content(&self) -> bool {
+        false
+    }
+
     fn take(&self, _: umbel_core::SpanContent<'_>) {}
 }
 
