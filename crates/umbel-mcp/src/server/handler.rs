@@ -26,6 +26,7 @@ use super::McpLimits;
 use super::call::Call;
 use super::changes::{Changes, Watched};
 use super::offer::Offered;
+use super::passing::Waiting;
 use super::prompts::Prompt;
 use super::resources::{Resource, Resources};
 use super::result;
@@ -41,29 +42,22 @@ pub(super) struct Catalog {
     pub(super) prompts: Vec<Prompt>,
     /// Whether whoever calls may say that a call is to be made.
     pub(super) callers_confirm: bool,
-    pub(super) calls: Calls,
     pub(super) limits: McpLimits,
 }
 
 /// The calls under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Calls {
-    all: usize,
-    per_user: usize,
     by_user: Mutex<HashMap<SmolStr, usize>>,
 }
 
 impl Calls {
-    pub(super) fn new(limits: &McpLimits) -> Self {
-        Self { all: limits.calls, per_user: limits.calls_per_user, by_user: Mutex::default() }
-    }
-
     /// A place for a call, if there is one.
-    pub(super) fn begin(&self, user: &str) -> Option<Place<'_>> {
+    pub(super) fn begin(&self, limits: &McpLimits, user: &str) -> Option<Place<'_>> {
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = by_user.values().sum();
         let own = by_user.get(user).copied().unwrap_or_default();
-        if all >= self.all || own >= self.per_user {
+        if all >= limits.calls || own >= limits.calls_per_user {
             return None;
         }
         by_user.insert(user.into(), own + 1);
@@ -94,21 +88,28 @@ impl Drop for Place<'_> {
     }
 }
 
-/// What is offered at a time.
+/// What is offered at a time, and what stays whatever is offered.
 #[derive(Clone)]
-pub(super) struct Offering(Arc<RwLock<Arc<Catalog>>>);
+pub(super) struct Offering {
+    catalog: Arc<RwLock<Arc<Catalog>>>,
+    pub(super) calls: Arc<Calls>,
+    pub(super) waiting: Arc<Waiting>,
+}
 
 impl Offering {
     pub(super) fn new(catalog: Arc<Catalog>) -> Self {
-        Self(Arc::new(RwLock::new(catalog)))
+        let catalog = Arc::new(RwLock::new(catalog));
+        Self { catalog, calls: Arc::default(), waiting: Arc::default() }
     }
 
     pub(super) fn now(&self) -> Arc<Catalog> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.catalog.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn replace(&self, catalog: Arc<Catalog>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = catalog;
+        let mut now = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+        catalog.changes.join(&now.changes);
+        *now = catalog;
     }
 }
 
@@ -192,7 +193,8 @@ impl ServerHandler for Handler {
             return Err(ErrorData::invalid_params(message, None));
         };
         let level = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
-        let call = Call { catalog: &catalog, offer, user: &user, context: &context, level };
+        let Offering { calls, waiting, .. } = &self.offering;
+        let call = Call { catalog: &catalog, offer, calls, waiting, user: &user, context: &context, level };
         call.make(params).await
     }
 

@@ -72,7 +72,7 @@ impl McpService {
     /// Takes no requests any more, gives calls under way that long to end, and then ends all streams.
     pub async fn close(&self, time: Duration) {
         let until = Instant::now() + time;
-        while self.offering.now().calls.count() > 0 && Instant::now() < until {
+        while self.offering.calls.count() > 0 && Instant::now() < until {
             tokio::time::sleep(LOOK).await;
         }
         self.closing.cancel();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use umbel_core::{Confirm, TraceContext};
+use umbel_core::{Confirm, InMemorySessions, Question, SessionStore, TraceContext};
 use umbel_mcp::server::{McpLimits, McpServer, McpService};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
 use umbel_server::{BearerTokens, ProtectedResource, Server};
@@ -308,24 +308,90 @@ async fn without_sessions_people_are_asked_in_rounds() {
     let again = json!({"requestState": first["requestState"], "inputResponses": {id: yes}});
     let stolen = send_now(&house, "bob", "deleter", request.clone(), again.clone()).await;
     assert_eq!((&stolen["result"]["isError"], done.load(Ordering::Relaxed)), (&json!(true), 0));
-    let empty = json!({"requestState": first["requestState"], "inputResponses": {}});
-    let nothing = send_now(&house, "ann", "deleter", request.clone(), empty).await;
-    assert_eq!((&nothing["result"]["isError"], done.load(Ordering::Relaxed)), (&json!(true), 0));
+    let unclear = json!({"action": "accept", "content": {"confirm": "false"}});
+    for said in [json!({}), json!({id: unclear}), json!({id: "yes"}), json!({"other": yes})] {
+        let state = json!({"requestState": first["requestState"], "inputResponses": said});
+        let asked = send_now(&house, "ann", "deleter", request.clone(), state).await;
+        assert_eq!(asked["result"]["requestState"], first["requestState"]);
+        let message = asked["result"]["inputRequests"][id]["params"]["message"].as_str().unwrap();
+        assert!(message.starts_with("That answer cannot be taken: "), "{message}");
+    }
+    assert_eq!(done.load(Ordering::Relaxed), 0);
+    let closed = json!({"requestState": first["requestState"], "inputResponses": {id: {"action": "cancel"}}});
+    let closed = send_now(&house, "ann", "deleter", request.clone(), closed).await;
+    assert_eq!((&closed["result"]["isError"], done.load(Ordering::Relaxed)), (&json!(true), 0));
     let last = send_now(&house, "ann", "deleter", request, again).await;
     assert_eq!(last["result"]["content"][0]["text"], "It is over.");
     assert_eq!(done.load(Ordering::Relaxed), 1);
 }
 
+/// A tool that asks how many, and a server with it that keeps its sessions there.
+fn counter() -> (McpServer, Arc<InMemorySessions>) {
+    let tool = TestTool::new("count", |cx, _| {
+        let answer =
+            cx.interrupt(Question::input("How many?").schema(json!({"type": "integer", "maximum": 10})));
+        async move { Ok(json!({"given": answer?.payload}).into()) }
+    });
+    let store = Arc::new(InMemorySessions::new());
+    let kept = store.clone();
+    (McpServer::new("house").tool(tool).tool_runner(move |runner| runner.sessions(kept)), store)
+}
+
+/// Waits until nothing of the tools' calls is left.
+async fn nothing_left(store: &InMemorySessions) {
+    soon(async {
+        while !store.list("tools", "ann").await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
-async fn without_sessions_who_hangs_up_cancels() {
+async fn without_sessions_an_answer_that_does_not_fit_is_asked_for_again() {
+    let (server, store) = counter();
+    let house = House::new(server).await;
+    let first = send_now(&house, "ann", "count", json!({}), json!({})).await;
+    let state = &first["result"]["requestState"];
+    let (id, _) = first["result"]["inputRequests"].as_object().unwrap().iter().next().unwrap();
+    let say = |number: u32| {
+        let said = json!({"action": "accept", "content": {"answer": number}});
+        json!({"requestState": state, "inputResponses": {id: said}})
+    };
+    let again = send_now(&house, "ann", "count", json!({}), say(300)).await;
+    assert_eq!(&again["result"]["requestState"], state, "{again}");
+    let last = send_now(&house, "ann", "count", json!({}), say(3)).await;
+    assert_eq!(last["result"]["structuredContent"], json!({"given": 3}));
+    assert!(store.list("tools", "ann").await.unwrap().is_empty());
+    let late = send_now(&house, "ann", "count", json!({}), say(3)).await;
+    assert_eq!(late["result"]["isError"], true);
+}
+
+#[tokio::test]
+async fn a_call_of_a_tool_that_nobody_comes_back_to_leaves_nothing_behind() {
+    let (server, store) = counter();
+    let limits = McpLimits { answer_time: Duration::from_millis(200), ..McpLimits::default() };
+    let house = House::new(server.limits(limits)).await;
+    let first = send_now(&house, "ann", "count", json!({}), json!({})).await;
+    assert_eq!(first["result"]["resultType"], "input_required");
+    nothing_left(&store).await;
+}
+
+#[tokio::test]
+async fn without_sessions_who_hangs_up_cancels_and_nothing_is_left_behind() {
     let (tool, mut told) = TestTool::endless("wait");
-    let house = House::new(McpServer::new("house").tool(tool)).await;
+    let store = Arc::new(InMemorySessions::new());
+    let kept = store.clone();
+    let server = McpServer::new("house").tool(tool).tool_runner(move |runner| runner.sessions(kept));
+    let house = House::new(server).await;
     let (headers, body) = call_now("wait", json!({}), json!({}));
     let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let stream = house.open("POST", "ann", &headers, &body.to_string()).await;
     assert_eq!(soon(told.recv()).await, Some("begun"));
+    assert_eq!(store.list("tools", "ann").await.unwrap().len(), 1);
     drop(stream);
     assert_eq!(soon(told.recv()).await, Some("dropped"));
+    nothing_left(&store).await;
 }
 
 #[tokio::test]
