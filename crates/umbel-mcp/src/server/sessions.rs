@@ -10,7 +10,7 @@ use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::common::server_side_http::{ServerSseMessage, SessionId};
 use rmcp::transport::streamable_http_server::SessionManager;
 use rmcp::transport::streamable_http_server::session::local::{
-    LocalSessionManager, LocalSessionManagerError,
+    LocalSessionManager, LocalSessionManagerError, SessionError,
 };
 use smol_str::SmolStr;
 
@@ -65,6 +65,18 @@ impl Sessions {
         self.lock().by_id.get(session).is_some_and(|owner| owner.user == user)
     }
 
+    /// Notes whose a new session is, if there is room for it.
+    fn own(&self, id: &SessionId, user: SmolStr) -> bool {
+        let mut owners = self.lock();
+        if owners.by_id.len() >= self.limit {
+            return false;
+        }
+        owners.begun += 1;
+        let nth = owners.begun;
+        owners.by_id.insert(id.clone(), Owner { user, nth });
+        true
+    }
+
     /// The session of a user that is to make room for a new one.
     fn to_close(&self, user: &str) -> Option<SessionId> {
         let owners = self.lock();
@@ -86,11 +98,12 @@ impl SessionManager for Sessions {
             self.close_session(&first).await?;
         }
         let (id, transport) = self.inner.create_session().await?;
-        let mut owners = self.lock();
-        owners.begun += 1;
-        let nth = owners.begun;
-        owners.by_id.insert(id.clone(), Owner { user, nth });
-        Ok((id, transport))
+        if self.own(&id, user) {
+            return Ok((id, transport));
+        }
+        self.inner.close_session(&id).await?;
+        let full = std::io::Error::other("there are too many sessions");
+        Err(LocalSessionManagerError::SessionError(SessionError::Io(full)))
     }
 
     async fn initialize_session(
@@ -141,5 +154,20 @@ impl SessionManager for Sessions {
 impl fmt::Debug for Sessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Sessions({})", self.lock().by_id.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_begins_a_session_when_all_are_taken() {
+        let sessions = Sessions::new(&McpLimits { sessions: 1, ..McpLimits::default() });
+        let (first, _transport) = sessions.create_session().await.unwrap();
+        assert!(sessions.create_session().await.is_err());
+        assert_eq!(sessions.inner.sessions.read().await.len(), 1);
+        sessions.close_session(&first).await.unwrap();
+        assert!(sessions.create_session().await.is_ok());
     }
 }

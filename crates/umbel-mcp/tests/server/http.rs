@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
 use umbel_core::{Confirm, InMemorySessions, Question, SessionStore, TraceContext};
 use umbel_mcp::server::{McpLimits, McpServer, McpService};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
@@ -226,6 +227,10 @@ async fn there_are_so_many_sessions_and_no_more() {
     let session = house.session("ann").await;
     let refused = house.post("bob", &[], &initialize()).await;
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("5")));
+    // Whatever version the head says.
+    let newer = [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "initialize")];
+    let refused = house.post("bob", &newer, &initialize()).await;
+    assert_eq!((refused.status, refused.header("mcp-session-id")), (503, None));
     let now = send_now(&house, "bob", "speaker", json!({"request": "?"}), json!({})).await;
     assert_eq!(now["result"]["content"][0]["text"], "One.");
     house.send("DELETE", "ann", &[("mcp-session-id", &session)], "").await;
@@ -234,15 +239,20 @@ async fn there_are_so_many_sessions_and_no_more() {
 
 #[tokio::test]
 async fn an_idle_session_ends() {
-    let limits = McpLimits { idle: Duration::from_millis(50), ..McpLimits::default() };
+    // Long enough for one request on a machine that has much to do.
+    let limits = McpLimits { idle: Duration::from_millis(1_500), ..McpLimits::default() };
     let house = House::new(McpServer::new("house").agent(speaker(["One."])).limits(limits)).await;
-    let session = house.session("ann").await;
-    // The session ends its own stream when its time is over.
-    let stream = house.send("GET", "ann", &[("mcp-session-id", &session)], "").await;
-    assert_eq!(stream.status, 200);
+    let begun = house.post("ann", &[], &initialize()).await;
+    let session = begun.header("mcp-session-id").unwrap();
+    // Whoever asks keeps it alive.
+    soon(async {
+        while !format!("{:?}", house.service).contains("Sessions(0)") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
-    soon(async { while house.post("ann", &[("mcp-session-id", &session)], &list).await.status != 404 {} })
-        .await;
+    assert_eq!(house.post("ann", &[("mcp-session-id", session)], &list).await.status, 404);
 }
 
 #[tokio::test]
@@ -396,14 +406,7 @@ async fn without_sessions_who_hangs_up_cancels_and_nothing_is_left_behind() {
 
 #[tokio::test]
 async fn a_stream_that_broke_off_is_taken_up_again() {
-    let (go, gone) = tokio::sync::watch::channel(false);
-    let slow = TestTool::new("slow", move |_, _| {
-        let mut gone = gone.clone();
-        async move {
-            let _ = gone.wait_for(|gone| *gone).await;
-            Ok(json!("there").into())
-        }
-    });
+    let (slow, go, _begun) = patient();
     let house = House::new(McpServer::new("house").tool(slow)).await;
     let session = house.session("ann").await;
     let named = [("mcp-session-id", session.as_str())];
@@ -450,19 +453,85 @@ async fn a_request_says_which_trace_it_is_part_of() {
     assert_eq!(reply.answer()["result"]["structuredContent"], json!({"trace": parent}));
 }
 
+/// A tool that tells that it has begun, and ends when it is told to.
+fn patient() -> (TestTool, watch::Sender<bool>, mpsc::UnboundedReceiver<()>) {
+    let (tell, told) = mpsc::unbounded_channel();
+    let (go, gone) = watch::channel(false);
+    let tool = TestTool::new("slow", move |_, _| {
+        let (tell, mut gone) = (tell.clone(), gone.clone());
+        async move {
+            let _ = tell.send(());
+            let _ = gone.wait_for(|gone| *gone).await;
+            Ok(json!("there").into())
+        }
+    });
+    (tool, go, told)
+}
+
 #[tokio::test]
-async fn a_service_that_closes_lets_calls_end_and_takes_no_more() {
+async fn a_service_that_closes_takes_nothing_new_and_lets_calls_end() {
+    let (tool, go, mut begun) = patient();
+    let house = House::new(McpServer::new("house").tool(tool)).await;
+    let session = house.session("ann").await;
+    let named = [("mcp-session-id", session.as_str())];
+    let ask = tool_call(1, "slow", json!({}));
+    let (answered, ()) = tokio::join!(house.post("ann", &named, &ask), async {
+        soon(begun.recv()).await.unwrap();
+        // Another server in its place does not make it forget the call.
+        let other = TestTool::new("other", |_, _| std::future::ready(Ok(json!("new").into())));
+        house.service.replace(McpServer::new("house").tool(other)).unwrap();
+        let service = house.service.clone();
+        let closing = tokio::spawn(async move { service.close(Duration::from_secs(600)).await });
+        let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+        soon(async { while house.post("ann", &named, &list).await.status != 503 {} }).await;
+        assert_eq!(house.post("bob", &[], &initialize()).await.status, 503);
+        let cancelled =
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}});
+        assert_eq!(house.post("ann", &named, &cancelled).await.status, 202);
+        assert!(!closing.is_finished());
+        go.send(true).unwrap();
+        soon(closing).await.unwrap();
+    });
+    assert_eq!(answered.answer()["result"]["content"][0]["text"], "there");
+    assert_eq!(house.send("GET", "ann", &named, "").await.status, 503);
+}
+
+#[tokio::test]
+async fn a_service_that_closes_does_not_wait_for_ever() {
     let (tool, mut told) = TestTool::endless("wait");
     let house = House::new(McpServer::new("house").tool(tool)).await;
     let session = house.session("ann").await;
     let named = [("mcp-session-id", session.as_str())];
     let mut stream = house.open("POST", "ann", &named, &tool_call(1, "wait", json!({})).to_string()).await;
     assert_eq!(soon(told.recv()).await, Some("begun"));
-    house.service.close(Duration::from_millis(50)).await;
+    soon(house.service.close(Duration::from_millis(50))).await;
     let mut rest = String::new();
     soon(stream.read_to_string(&mut rest)).await.unwrap();
-    let refused = house.post("ann", &[], &initialize()).await;
-    assert_eq!(refused.status, 503);
+    assert!(!rest.contains("\"result\""), "{rest}");
+}
+
+#[tokio::test]
+async fn who_watches_is_told_by_the_server_that_took_the_place_of_another() {
+    let shelf = || McpServer::new("house").resources(crate::reading::Diary);
+    let server = shelf();
+    let before = server.changes();
+    let house = House::new(server).await;
+    let session = house.session("ann").await;
+    let named = [("mcp-session-id", session.as_str())];
+    let watch =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": {"uri": "diary://a"}});
+    assert_eq!(house.post("ann", &named, &watch).await.status, 200);
+    let stream = house.open("GET", "ann", &named, "").await;
+    let mut lines = BufReader::new(stream).lines();
+    assert_eq!(soon(lines.next_line()).await.unwrap().unwrap(), "HTTP/1.1 200 OK");
+    let next = shelf();
+    let after = next.changes();
+    house.service.replace(next).unwrap();
+    for changes in [before, after] {
+        changes.tell("diary://a").await;
+        soon(async { while !lines.next_line().await.unwrap().unwrap().contains("resources/updated") {} })
+            .await;
+    }
 }
 
 #[tokio::test]

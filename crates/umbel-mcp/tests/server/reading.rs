@@ -50,7 +50,7 @@ async fn files_that_an_agent_saves_are_read_by_their_owner_alone() {
 }
 
 /// A diary with a page for each day.
-struct Diary;
+pub(crate) struct Diary;
 
 impl Resources for Diary {
     fn list<'a>(&'a self, user: &'a str) -> BoxFuture<'a, Result<Vec<Resource>>> {
