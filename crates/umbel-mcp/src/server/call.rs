@@ -19,8 +19,8 @@ use rmcp::{ErrorData, RoleServer};
 use serde_json::Value;
 use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
 use umbel_core::{
-    Answer, Content, Error, ErrorKind, Event, IdKind, Interrupt, Object, Outcome, Part, Parts, Piece, Result,
-    Role, RunConfig, SessionKey, TraceContext,
+    Answer, Caller, Content, Error, ErrorKind, Event, IdKind, Interrupt, Object, Outcome, Part, Parts, Piece,
+    Result, Role, RunConfig, SessionKey, TraceContext,
 };
 use umbel_runtime::Said as Heard;
 
@@ -42,7 +42,7 @@ pub(super) struct Call<'a> {
     pub(super) offer: &'a Offered,
     pub(super) calls: &'a Calls,
     pub(super) waiting: &'a Arc<Waiting>,
-    pub(super) user: &'a str,
+    pub(super) caller: &'a Caller,
     pub(super) context: &'a RequestContext<RoleServer>,
     /// From which level on the client wants to be told what goes on.
     pub(super) level: LoggingLevel,
@@ -79,7 +79,7 @@ enum Told {
 impl Call<'_> {
     /// Makes the call. What goes wrong is a result too, so that the model that called is told.
     pub(super) async fn make(&self, params: CallToolRequestParams) -> Result<CallToolResponse, ErrorData> {
-        let Some(_place) = self.calls.begin(&self.catalog.limits, self.user) else {
+        let Some(_place) = self.calls.begin(&self.catalog.limits, self.caller) else {
             return Ok(failed("too many calls are under way: try again when some are done").into());
         };
         let work = CLIENT.scope(self.context.peer.clone(), self.work(params));
@@ -172,9 +172,10 @@ impl Call<'_> {
         }))
     }
 
-    /// The session of that name, if it is one of the user's: there is no way to name another's.
+    /// The session of that name, if it is one of the caller's: there is no way to name another's.
     fn key(&self, session: &str) -> Result<SessionKey> {
-        SessionKey::new(self.offer.runner.app(), self.user, session)
+        let app = self.caller.app.as_deref().unwrap_or_else(|| self.offer.runner.app());
+        SessionKey::new(app, &self.caller.user, session)
     }
 
     /// What whoever calls says to the questions of a session; a result if it is no answer.

@@ -21,7 +21,7 @@ use umbel_core::Caller;
 
 use super::McpServer;
 use super::handler::{Catalog, Handler, Offering};
-use super::sessions::{Sessions, USER};
+use super::sessions::{CALLER, Sessions};
 
 const SESSION: &str = "mcp-session-id";
 
@@ -97,7 +97,7 @@ impl McpService {
             return Err(Refusal::busy("the server is about to stop"));
         }
         let session = session_of(&head.headers);
-        if session.is_some_and(|session| !self.sessions.is_of(session, &caller.user)) {
+        if session.is_some_and(|session| !self.sessions.is_of(session, &caller)) {
             let message = "there is no such session: begin a new one with `initialize`";
             return refuse(StatusCode::NOT_FOUND, message);
         }
@@ -114,7 +114,7 @@ impl McpService {
             }
         }
         let request = Request::from_parts(head, Full::new(body));
-        Ok(USER.scope(caller.user, self.inner.handle(request)).await)
+        Ok(CALLER.scope(caller, self.inner.handle(request)).await)
     }
 }
 

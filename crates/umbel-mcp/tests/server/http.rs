@@ -8,10 +8,12 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use umbel_core::{Confirm, InMemorySessions, Question, SessionStore, TraceContext};
-use umbel_mcp::server::{McpLimits, McpServer, McpService};
+use umbel_core::{
+    Caller, Confirm, InMemoryArtifacts, InMemorySessions, Part, Question, SessionStore, TraceContext,
+};
+use umbel_mcp::server::{AgentOffer, McpLimits, McpServer, McpService};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
-use umbel_server::{BearerTokens, ProtectedResource, Server};
+use umbel_server::{BearerTokens, Problem, ProtectedResource, Server};
 
 use crate::support::{TestTool, soon, speaker};
 
@@ -176,6 +178,58 @@ async fn who_asks_is_the_user_of_the_run() {
         let now = send_now(&house, user, "who", json!({}), json!({})).await;
         assert_eq!(now["result"]["structuredContent"], json!({"user": user}));
     }
+}
+
+#[tokio::test]
+async fn a_caller_reaches_what_is_of_their_app_and_user_alone() {
+    let save = TestTool::new("save", |cx, _| async move {
+        cx.save_artifact("report.txt", Part::text("All is well.")).await?;
+        let key = cx.run().session_key();
+        Ok(json!({"app": key.app(), "user": key.user()}).into())
+    });
+    let model = ScriptedModel::new("script").call("save", json!({})).text("Saved.").text("Again.");
+    let agent = LlmAgent::new("writer").model(model).tool(save.clone());
+    let writer = Runner::builder("app", agent).artifacts(InMemoryArtifacts::new()).build().unwrap();
+    let server = McpServer::new("house")
+        .agent(AgentOffer::new(writer).conversations())
+        .tool(save)
+        .tool_runner(|runner| runner.artifacts(InMemoryArtifacts::new()));
+    let house = House::with(server, |server| {
+        server.caller(|head, principal| {
+            let tenant = head.headers.get("x-tenant").and_then(|tenant| tenant.to_str().ok());
+            let tenant = tenant.ok_or_else(|| Problem::unauthorized("no tenant"))?;
+            Ok(Caller::new(format!("{}-{tenant}", principal.id)).app(tenant))
+        })
+    })
+    .await;
+    assert_eq!(house.post("ann", &[], &initialize()).await.status, 401);
+    let begin = async |tenant: &'static str| {
+        let begun = house.post("ann", &[("x-tenant", tenant)], &initialize()).await;
+        let session = begun.header("mcp-session-id").unwrap().to_owned();
+        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        let reply = house.post("ann", &[("x-tenant", tenant), ("mcp-session-id", &session)], &ready).await;
+        assert_eq!(reply.status, 202, "{reply:?}");
+        session
+    };
+    let (red, blue) = (begin("red").await, begin("blue").await);
+    let ask = async |tenant: &str, session: &str, body: &Value| {
+        house.post("ann", &[("x-tenant", tenant), ("mcp-session-id", session)], body).await
+    };
+    let who = tool_call(1, "save", json!({}));
+    let told = ask("red", &red, &who).await.answer();
+    assert_eq!(told["result"]["structuredContent"], json!({"app": "red", "user": "ann-red"}));
+    assert_eq!(ask("blue", &red, &who).await.status, 404);
+    let saved = ask("red", &red, &tool_call(2, "writer", json!({"request": "?"}))).await.answer();
+    let link =
+        saved["result"]["content"].as_array().unwrap().iter().find(|one| one["type"] == "resource_link");
+    let uri = &link.unwrap()["uri"];
+    let read = json!({"jsonrpc": "2.0", "id": 3, "method": "resources/read", "params": {"uri": uri}});
+    assert_eq!(ask("red", &red, &read).await.answer()["result"]["contents"][0]["text"], "All is well.");
+    assert!(ask("blue", &blue, &read).await.answer().get("error").is_some());
+    let session = &saved["result"]["_meta"]["umbel/session"];
+    let go_on = tool_call(4, "writer", json!({"request": "?", "session": session}));
+    assert_eq!(ask("blue", &blue, &go_on).await.answer()["result"]["isError"], true);
+    assert_eq!(ask("red", &red, &go_on).await.answer()["result"]["content"][0]["text"], "Again.");
 }
 
 #[tokio::test]
