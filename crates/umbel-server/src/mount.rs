@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any};
 use http::request::Parts;
 use tower_service::Service;
-use umbel_core::Caller;
+use umbel_core::{Caller, RequestTrace, TraceContext};
 
 use crate::app::App;
 use crate::auth::Principal;
@@ -38,6 +38,8 @@ where
             Err(problem) => return problem.into_response(),
         };
         head.extensions.insert(caller);
+        let trace = RequestTrace { span: TraceContext::current(), is_trusted: app.trusts_traces };
+        head.extensions.insert(trace);
         let body = match read(app.runs.limits(), body).await {
             Ok(body) => body,
             Err(problem) => return problem.into_response(),

@@ -195,7 +195,7 @@ impl Server {
     }
 
     /// Whether requests are part of the trace that they name in `traceparent`. They are unless told otherwise; who serves
-    /// strangers may not want to have theirs in its own traces.
+    /// strangers may not want to have theirs in its own traces. It holds for mounted services as well.
     pub fn trust_traces(mut self, trusted: bool) -> Self {
         self.distrusts_traces = !trusted;
         self

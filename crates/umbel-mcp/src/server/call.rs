@@ -20,7 +20,7 @@ use serde_json::Value;
 use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
 use umbel_core::{
     Answer, Caller, Content, Error, ErrorKind, Event, IdKind, Interrupt, Object, Outcome, Part, Parts, Piece,
-    Result, Role, RunConfig, SessionKey, TraceContext,
+    RequestTrace, Result, Role, RunConfig, SessionKey, TraceContext,
 };
 use umbel_runtime::Said as Heard;
 
@@ -282,13 +282,20 @@ impl Call<'_> {
         }
     }
 
-    /// The trace that the call is part of, as the message says, or the request that it came with.
+    /// The trace that the call is part of, as the message says, or the server that took the request, or the request. Whether
+    /// clients may say so is for that server to decide.
     fn trace(&self) -> Option<TraceContext> {
+        let head = self.context.extensions.get::<Head>();
+        let told = head.and_then(|head| head.extensions.get::<RequestTrace>());
+        let is_trusted = told.is_none_or(|told| told.is_trusted);
         let meta = &self.context.meta.0;
-        if let Some(parent) = meta.get_traceparent() {
+        if let Some(parent) = meta.get_traceparent().filter(|_| is_trusted) {
             return TraceContext::parse(parent, meta.get_tracestate());
         }
-        let headers = &self.context.extensions.get::<Head>()?.headers;
+        if let Some(span) = told.and_then(|told| told.span.clone()) {
+            return Some(span);
+        }
+        let headers = &head.filter(|_| is_trusted)?.headers;
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
         TraceContext::parse(header(TRACEPARENT)?, header(TRACESTATE))
     }

@@ -493,18 +493,35 @@ async fn a_stream_that_broke_off_is_taken_up_again() {
     assert!(answer.contains("there"), "{answer}");
 }
 
-#[tokio::test]
-async fn a_request_says_which_trace_it_is_part_of() {
-    let tool = TestTool::new("trace", |cx, _| {
+/// A tool that says which trace it is called in.
+fn tracer() -> TestTool {
+    TestTool::new("trace", |cx, _| {
         let trace = cx.extension::<TraceContext>().map(|trace| trace.traceparent().to_owned());
         std::future::ready(Ok(json!({"trace": trace}).into()))
-    });
-    let house = House::new(McpServer::new("house").tool(tool)).await;
+    })
+}
+
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+#[tokio::test]
+async fn a_request_says_which_trace_it_is_part_of() {
+    let house = House::new(McpServer::new("house").tool(tracer())).await;
     let session = house.session("ann").await;
-    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    let headers = [("mcp-session-id", session.as_str()), ("traceparent", parent)];
+    let headers = [("mcp-session-id", session.as_str()), ("traceparent", PARENT)];
     let reply = house.post("ann", &headers, &tool_call(1, "trace", json!({}))).await;
-    assert_eq!(reply.answer()["result"]["structuredContent"], json!({"trace": parent}));
+    assert_eq!(reply.answer()["result"]["structuredContent"], json!({"trace": PARENT}));
+}
+
+#[tokio::test]
+async fn traces_of_strangers_are_left_alone() {
+    let server = McpServer::new("house").tool(tracer());
+    let house = House::with(server, |server| server.trust_traces(false)).await;
+    let session = house.session("ann").await;
+    let headers = [("mcp-session-id", session.as_str()), ("traceparent", PARENT)];
+    let mut ask = tool_call(1, "trace", json!({}));
+    ask["params"]["_meta"] = json!({"traceparent": PARENT});
+    let reply = house.post("ann", &headers, &ask).await;
+    assert_eq!(reply.answer()["result"]["structuredContent"], json!({"trace": null}));
 }
 
 /// A tool that tells that it has begun, and ends when it is told to.
