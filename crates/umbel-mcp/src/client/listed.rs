@@ -193,7 +193,7 @@ pub(crate) fn is_recursive(schema: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn tool(name: &str, schema: Value) -> Tool {
+    fn tool(name: &str, schema: &Value) -> Tool {
         let description = "Does something.";
         serde_json::from_value(json!({"name": name, "description": description, "inputSchema": schema}))
             .unwrap()
@@ -206,9 +206,9 @@ mod tests {
     #[test]
     fn names_are_ones_that_models_take_and_none_is_there_twice() {
         let empty = json!({"type": "object"});
-        let tools = ["read file", "read/file", "ok-1", "", "ok-1"].map(|name| tool(name, empty.clone()));
+        let tools = ["read file", "read/file", "ok-1", "", "ok-1"].map(|name| tool(name, &empty));
         assert_eq!(names(tools.to_vec()), ["p_read_file", "p_ok-1"]);
-        let long = ["x".repeat(100) + "a", "x".repeat(100) + "b"].map(|name| tool(&name, empty.clone()));
+        let long = ["x".repeat(100) + "a", "x".repeat(100) + "b"].map(|name| tool(&name, &empty));
         let long = names(long.to_vec());
         assert!(long.iter().all(|name| name.len() == 64) && long[0] != long[1], "{long:?}");
     }
@@ -224,13 +224,16 @@ mod tests {
         let bomb = json!({"type": "object", "$ref": "#/$defs/d0", "$defs": defs});
         let outside = json!({"type": "object", "properties": {"a": {"$ref": "https://elsewhere.example/s"}}});
         let tree = json!({"type": "object", "properties": {"next": {"$ref": "#"}}});
-        assert_eq!(names(vec![tool("bomb", bomb), tool("outside", outside), tool("tree", tree)]), ["p_tree"]);
+        assert_eq!(
+            names(vec![tool("bomb", &bomb), tool("outside", &outside), tool("tree", &tree)]),
+            ["p_tree"]
+        );
     }
 
     #[test]
     fn the_digest_sees_every_word_and_no_order() {
-        let one = tool("a", json!({"type": "object", "properties": {}}));
-        let same = tool("a", json!({"properties": {}, "type": "object"}));
+        let one = tool("a", &json!({"type": "object", "properties": {}}));
+        let same = tool("a", &json!({"properties": {}, "type": "object"}));
         let digest_of = |tool: &Tool| digest(&definition(tool));
         assert_eq!(digest_of(&one), digest_of(&same));
         let mut others = Vec::new();

@@ -111,8 +111,10 @@ async fn answer(stream: TcpStream, script: impl Fn(&Request) -> Reply) -> std::i
     }
     stream.write_all(format!("{head}\r\n").as_bytes()).await?;
     stream.write_all(&reply.body).await?;
-    while reply.is_endless {
-        stream.write_all(&reply.body).await?;
+    if reply.is_endless {
+        loop {
+            stream.write_all(&reply.body).await?;
+        }
     }
     stream.flush().await
 }
@@ -178,6 +180,10 @@ impl umbel_core::Tracer for Traced {
 
     fn enter(&self, _: &umbel_core::TraceContext) -> Box<dyn std::any::Any> {
         Box::new(())
+    }
+
+    fn wants_content(&self) -> bool {
+        false
     }
 
     fn take(&self, _: umbel_core::SpanContent<'_>) {}
