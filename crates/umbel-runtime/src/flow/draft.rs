@@ -8,6 +8,7 @@ use umbel_core::{
 };
 
 use crate::agents::{IncludeContents, LlmAgent, TurnPlan};
+use crate::layers::user_tools::UserTools;
 use crate::team::Team;
 use crate::text;
 
@@ -85,8 +86,12 @@ impl<'a> Draft<'a> {
             }
             if !fixed {
                 let tools = self.run.cancel_token().guard(toolset.tools(self.run)).await??;
+                let is_of_user = toolset.auth().is_some_and(|auth| auth.method.fixed().is_none());
                 let all = Arc::make_mut(&mut self.tools);
                 for tool in tools {
+                    if is_of_user {
+                        UserTools::of(self.run).add(&tool.spec().name);
+                    }
                     all.add(tool);
                 }
             }
