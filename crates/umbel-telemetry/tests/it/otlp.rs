@@ -14,10 +14,10 @@ use tracing_subscriber::layer::SubscriberExt;
 use umbel_core::conventions::metric;
 use umbel_core::{ErrorKind, Outcome};
 use umbel_runtime::{LlmAgent, ScriptedModel};
-use umbel_telemetry::{Exporting, Telemetry};
+use umbel_telemetry::{ContentCapture, Exporting, Telemetry};
 
 use crate::stub::{Answer, Stub};
-use crate::support::{Logged, PATIENCE, echo, run};
+use crate::support::{Logged, PATIENCE, echo, run, use_credentials};
 
 /// The log of the process: what exporters say comes from threads of their own.
 fn process_log() -> Logged {
@@ -34,7 +34,7 @@ fn process_log() -> Logged {
 }
 
 fn to(address: &str) -> Telemetry {
-    Telemetry::new("desk").otlp(address).timeout(Duration::from_millis(500))
+    Telemetry::new("desk").otlp(address).timeout(PATIENCE)
 }
 
 /// A run that is told of.
@@ -97,6 +97,32 @@ async fn a_collector_gets_spans_and_metrics_as_protobuf() {
 }
 
 #[tokio::test]
+async fn a_collector_that_is_busy_is_asked_again() {
+    let stub = Stub::start(Answer::Say(503, "text/plain", String::new()));
+    let exporting = to(&stub.url()).without_metrics().build().unwrap();
+    assert_eq!(run_told(&exporting).await, Outcome::Finished);
+    assert!(!exporting.flush(PATIENCE));
+    assert!(stub.asked().len() > 1);
+}
+
+#[tokio::test]
+async fn no_credential_goes_to_a_collector() {
+    let stub = Stub::start(Answer::Say(200, "application/x-protobuf", String::new()));
+    let exporting = to(&stub.url()).content(ContentCapture::new()).build().unwrap();
+    {
+        let subscriber = tracing_subscriber::registry().with(exporting.layer());
+        let _guard = tracing::subscriber::set_default(subscriber);
+        use_credentials().await;
+    }
+    assert!(exporting.shutdown(PATIENCE));
+    let asked = stub.asked();
+    assert!(asked.iter().any(|asked| String::from_utf8_lossy(&asked.body).contains("execute_tool keyed")));
+    for asked in asked {
+        assert!(!String::from_utf8_lossy(&asked.body).contains("s3cret"), "{}", asked.path);
+    }
+}
+
+#[tokio::test]
 async fn traces_and_metrics_can_each_be_left_out() {
     for (leave_out, left) in [
         (Telemetry::without_traces as fn(Telemetry) -> Telemetry, "/v1/metrics"),
@@ -141,7 +167,11 @@ async fn a_collector_that_fails_is_complained_about_once() {
             assert_eq!(run_told(&exporting).await, Outcome::Finished);
             assert!(!exporting.flush(PATIENCE), "{why}");
         }
-        assert!(stub.asked().len() >= 2);
+        let traces = stub.asked().iter().filter(|asked| asked.path == "/v1/traces").count();
+        assert!(traces >= 2);
+        if why.starts_with("status") {
+            assert_eq!(traces, 2, "what is not worth another try is not tried again: {why}");
+        }
         let lines = log.text();
         let place = stub.address.to_string();
         assert_eq!(complaints(&log, &place), 1, "{lines}");
