@@ -150,6 +150,9 @@ pub enum Expects {
     Fields {
         /// The names.
         names: Vec<String>,
+        /// Whether they go into a header as they are: then they are visible ASCII, and their ends are trimmed.
+        #[serde(default)]
+        ascii: bool,
     },
 }
 

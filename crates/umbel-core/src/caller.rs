@@ -8,11 +8,20 @@ use smol_str::SmolStr;
 pub struct Caller {
     /// The user of their sessions.
     pub user: SmolStr,
+    /// The app of their sessions, such as a tenant's; that of whatever serves them if absent. Nothing of one app can be
+    /// reached from another.
+    pub app: Option<SmolStr>,
 }
 
 impl Caller {
     /// Somebody with that name.
     pub fn new(user: impl Into<SmolStr>) -> Self {
-        Self { user: user.into() }
+        Self { user: user.into(), app: None }
+    }
+
+    /// The same, with the app of their sessions.
+    pub fn app(mut self, app: impl Into<SmolStr>) -> Self {
+        self.app = Some(app.into());
+        self
     }
 }

@@ -219,6 +219,12 @@ impl Event {
         self.content.iter().flat_map(|content| content.responses())
     }
 
+    /// The id of the code in it that the flow is to run.
+    #[inline]
+    pub fn code_id(&self) -> Option<&CallId> {
+        self.content.as_ref()?.code_id()
+    }
+
     /// The code in it that the flow is to run, as a call.
     pub fn code_call(&self) -> Option<FunctionCall> {
         self.content.as_ref()?.code_call()

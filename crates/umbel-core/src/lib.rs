@@ -127,7 +127,7 @@ pub use tool::{
     Toolset,
 };
 pub use tool_context::{CallMade, InnerLayers, ToolContext};
-pub use trace_context::{SpanContent, TraceContext, Tracer, set_tracer, tracer};
+pub use trace_context::{RequestTrace, SpanContent, TraceContext, Tracer, set_tracer, tracer};
 pub use transcript::{Edit, Transcript};
 pub use turn::ModelTurn;
 pub use values::{Replay, RunValues};

@@ -69,10 +69,15 @@ impl PlainAuth {
         }
     }
 
+    fn expects(&self) -> Expects {
+        let names = self.names().iter().map(|name| (*name).to_owned()).collect();
+        // A name with its password is encoded before it goes into a header.
+        Expects::Fields { names, ascii: !matches!(self.form, Form::Basic) }
+    }
+
     /// The texts of a credential, however it came into the store.
     fn texts(&self, credential: &Credential) -> Option<Value> {
-        let names = self.names().iter().map(|name| (*name).to_owned()).collect();
-        Expects::Fields { names }.check(credential.expose()).ok()
+        self.expects().check(credential.expose()).ok()
     }
 }
 
@@ -125,7 +130,7 @@ impl AuthMethod for PlainAuth {
             message: self.question.clone().unwrap_or_else(|| format!("Give {what} to go on.")),
             shown,
             schema: Some(json!({"type": "object", "properties": properties, "required": names})),
-            expects: Expects::Fields { names: names.iter().map(|name| (*name).to_owned()).collect() },
+            expects: self.expects(),
             pending: Value::Null,
             expires_in: None,
         }))
@@ -171,6 +176,9 @@ mod tests {
         assert_eq!(PlainAuth::bearer().standing(Some(&kept), 0.0), Standing::Ready);
         assert_eq!(PlainAuth::basic().standing(Some(&kept), 0.0), Standing::Ask);
         assert_eq!(PlainAuth::bearer().standing(None, 0.0), Standing::Ask);
+        // It would be refused by every request that it goes along with.
+        let kept = Credential::new(json!({"token": "t\u{e9}"}));
+        assert_eq!(PlainAuth::bearer().standing(Some(&kept), 0.0), Standing::Ask);
     }
 
     #[test]

@@ -34,6 +34,7 @@ use crate::response::Response;
 use crate::session::SessionKey;
 use crate::state::State;
 use crate::store::SessionStore;
+use crate::tool_context::ABOUT;
 use crate::values::RunValues;
 use crate::view::ContentsView;
 use crate::work::Work;
@@ -545,6 +546,12 @@ impl Run {
     /// and the agent is run again, from its top, with the answer.
     pub fn interrupt(&self, question: impl Into<Question>) -> Result<Answer> {
         self.ask(None, question.into())
+    }
+
+    /// Like [`interrupt`](Self::interrupt), for questions that come in no certain order or whose words are another's: an
+    /// answer counts for a question about the same, such as a digest of its words, and for no other.
+    pub fn interrupt_about(&self, what: &str, question: impl Into<Question>) -> Result<Answer> {
+        self.ask(Some(format_smolstr!("{ABOUT}{what}")), question.into())
     }
 
     /// What people said to this question of the agent or one of its handlers.

@@ -385,8 +385,8 @@ pub trait Toolset: Send + Sync {
     /// Its tools at this moment. Asked once per model call.
     fn tools<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<Arc<dyn Tool>>>>;
 
-    /// What the model is told besides the declarations.
-    fn instruction(&self) -> Option<Arc<str>> {
+    /// What the model is told besides the declarations. Asked after [`tools`](Self::tools).
+    fn instruction(&self, _: &Run) -> Option<Arc<str>> {
         None
     }
 

@@ -23,6 +23,9 @@ use crate::tool::ToolSet;
 /// How the keys begin under which effects are kept that happen once.
 pub const ONCE: &str = "once:";
 
+/// How the layers are named under which questions are told apart by what they are about.
+pub const ABOUT: &str = "about:";
+
 /// What a tool sees of the run it works for, and where it leaves what it did. Clones belong to the same call.
 #[derive(Clone, Debug)]
 pub struct ToolContext {
@@ -189,6 +192,12 @@ impl ToolContext {
     /// and the tool is called again, from its top, with the answer. A tool may ask several questions one after the other.
     pub fn interrupt(&self, question: impl Into<Question>) -> Result<Answer> {
         self.ask(None, question.into())
+    }
+
+    /// Like [`interrupt`](Self::interrupt), for questions that come in no certain order or whose words are another's: an
+    /// answer counts for a question about the same, such as a digest of its words, and for no other.
+    pub fn interrupt_about(&self, what: &str, question: impl Into<Question>) -> Result<Answer> {
+        self.ask(Some(format_smolstr!("{ABOUT}{what}")), question.into())
     }
 
     /// Where questions of this call come from.

@@ -81,6 +81,16 @@ impl TraceContext {
     }
 }
 
+/// What the server that took a request says of its trace. It is put among the extensions of the request, for services that a
+/// server mounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestTrace {
+    /// The span of the request, if it is traced.
+    pub span: Option<TraceContext>,
+    /// Whether the request may say itself which trace it is part of.
+    pub is_trusted: bool,
+}
+
 /// Whether it is a `traceparent`: `00-<32 hex digits>-<16 hex digits>-<2 hex digits>`, or one of a later version, which may
 /// go on after that.
 fn is_parent(text: &str) -> bool {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use umbel_core::{
-    BoxFuture, Chunk, Confirm, Content, FunctionTool, ModelRequest, Part, Payload, Question, Response,
-    Result, Role, ToolContext, ToolError, ToolItem, ToolOutput, ToolSpec, ToolValue,
+    BoxFuture, Caller, Chunk, Confirm, Content, FunctionTool, ModelRequest, Part, Payload, Question,
+    Response, Result, Role, ToolContext, ToolError, ToolItem, ToolOutput, ToolSpec, ToolValue,
 };
 use umbel_mcp::server::{AgentOffer, ClientModel, McpServer, Prompt, Resource, Resources};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
@@ -300,7 +300,7 @@ fn agents(server: McpServer) -> Result<McpServer> {
 struct Shelf;
 
 impl Resources for Shelf {
-    fn list<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Resource>>> {
+    fn list<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, Result<Vec<Resource>>> {
         let listed = [
             Resource::new("test://static-text", "Static text").mime_type("text/plain"),
             Resource::new("test://static-binary", "Static binary").mime_type("image/png"),
@@ -313,7 +313,7 @@ impl Resources for Shelf {
         vec![Resource::new("test://template/{id}/data", "Data by id").mime_type("application/json")]
     }
 
-    fn read<'a>(&'a self, _: &'a str, uri: &'a str) -> BoxFuture<'a, Result<Option<Part>>> {
+    fn read<'a>(&'a self, _: &'a Caller, uri: &'a str) -> BoxFuture<'a, Result<Option<Part>>> {
         let by_id = || {
             let id = uri.strip_prefix("test://template/")?.strip_suffix("/data")?;
             let data = json!({"id": id, "templateTest": true, "data": format!("Data for ID: {id}")});

@@ -1,5 +1,6 @@
 //! What all routes share.
 
+use std::fmt;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -11,6 +12,7 @@ use crate::auth::Auth;
 use crate::endpoint::AgentEndpoint;
 use crate::gate::Gate;
 use crate::metrics::Metrics;
+use crate::mount::ToCaller;
 use crate::problem::Problem;
 use crate::protected::Published;
 use crate::resolve::Choice;
@@ -19,11 +21,12 @@ use crate::sweep::Sweep;
 use crate::trace::Traces;
 
 /// What all routes share.
-#[derive(Debug)]
 pub(crate) struct App {
     pub(crate) runs: Arc<Runs>,
     pub(crate) gate: Gate,
     pub(crate) auth: Option<Arc<dyn Auth>>,
+    /// Who requests for mounted services come from, if not simply from their principal.
+    pub(crate) caller: Option<Arc<ToCaller>>,
     /// What those are told who are turned away.
     pub(crate) protected: Option<Published>,
     pub(crate) metrics: Arc<Metrics>,
@@ -52,6 +55,12 @@ impl App {
         }
         let message = "this server does not let its clients look into agents and their work: see `inspect`";
         Err(Problem::new(StatusCode::NOT_FOUND, "INSPECTION_OFF", message))
+    }
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "App({} agents)", self.agents.len())
     }
 }
 

@@ -8,11 +8,17 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any};
+use http::request::Parts;
 use tower_service::Service;
-use umbel_core::Caller;
+use umbel_core::{Caller, RequestTrace, TraceContext};
 
 use crate::app::App;
+use crate::auth::Principal;
 use crate::post::{principal, read};
+use crate::problem::Problem;
+
+/// Tells who a request for a mounted service comes from.
+pub(crate) type ToCaller = dyn Fn(&Parts, &Principal) -> Result<Caller, Problem> + Send + Sync;
 
 /// The route of a service. It gets requests that are whole, and as their [`Caller`] who sent them.
 pub(crate) fn route<S, R>(service: S) -> MethodRouter<Arc<App>>
@@ -23,12 +29,17 @@ where
 {
     any(async move |State(app): State<Arc<App>>, request: Request| -> Response {
         let (mut head, body) = request.into_parts();
-        let known = principal(&head).map(|principal| Caller::new(principal.id));
+        let known = principal(&head).and_then(|principal| match &app.caller {
+            Some(make) => make(&head, &principal),
+            None => Ok(Caller::new(principal.id)),
+        });
         let caller = match known {
             Ok(caller) => caller,
             Err(problem) => return problem.into_response(),
         };
         head.extensions.insert(caller);
+        let trace = RequestTrace { span: TraceContext::current(), is_trusted: app.trusts_traces };
+        head.extensions.insert(trace);
         let body = match read(app.runs.limits(), body).await {
             Ok(body) => body,
             Err(problem) => return problem.into_response(),

@@ -13,6 +13,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
+use http::request::Parts;
 use http::{HeaderValue, Request, StatusCode, header};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,15 +22,16 @@ use smol_str::SmolStr;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use umbel_core::{Error, ErrorKind, Result};
+use umbel_core::{Caller, Error, ErrorKind, Result};
 use umbel_runtime::Prices;
 
 use crate::app::{App, Offered};
-use crate::auth::Auth;
+use crate::auth::{Auth, Principal};
 use crate::endpoint::AgentEndpoint;
 use crate::gate::{self, Gate};
 use crate::live::Stop;
 use crate::metrics::Metrics;
+use crate::mount::ToCaller;
 use crate::patience::Patience;
 use crate::problem::Problem;
 use crate::protected::ProtectedResource;
@@ -52,6 +54,7 @@ pub struct Server {
     protected: Option<ProtectedResource>,
     sweep: Option<Option<Sweep>>,
     auth: Option<Arc<dyn Auth>>,
+    caller: Option<Arc<ToCaller>>,
     limits: ServerLimits,
     base: SmolStr,
     hosts: Vec<String>,
@@ -92,8 +95,8 @@ impl Server {
     }
 
     /// Serves something of its own at a path, such as an MCP server: a `tower` service. What the server asks of every
-    /// request it has asked before: who sent it, which is told as a [`Caller`](umbel_core::Caller) among the request's
-    /// extensions, from where it comes, and how large it is. When the server stops, it does not wait for its streams.
+    /// request it has asked before: who sent it, which is told as a [`Caller`] among the request's extensions (see
+    /// [`caller`](Self::caller)), from where it comes, and how large it is. When the server stops, it does not wait for its streams.
     pub fn mount<S, R>(mut self, path: impl Into<SmolStr>, service: S) -> Self
     where
         S: tower_service::Service<axum::extract::Request, Response = R, Error = Infallible>
@@ -124,6 +127,30 @@ impl Server {
     /// Asks every request who sent it. Without this, the server listens on loopback alone.
     pub fn auth(mut self, auth: impl Auth + 'static) -> Self {
         self.auth = Some(Arc::new(auth));
+        self
+    }
+
+    /// Whose sessions a request for a [mounted](Self::mount) service is about: the user, and the app, such as a tenant's.
+    /// Without this the user is the principal, and the app that of the agent. What endpoints of agents say of users and apps
+    /// is about their own paths alone.
+    ///
+    /// ```
+    /// use umbel_core::Caller;
+    /// use umbel_server::{Problem, Server};
+    ///
+    /// let server = Server::new().caller(|_, principal| {
+    ///     let claims = principal.claims.as_ref();
+    ///     let tenant = claims.and_then(|claims| claims.get("tenant")?.as_str().map(str::to_owned));
+    ///     let tenant = tenant.ok_or_else(|| Problem::unauthorized("the token names no tenant"))?;
+    ///     Ok(Caller::new(principal.id.clone()).app(tenant))
+    /// });
+    /// # let _ = server;
+    /// ```
+    pub fn caller(
+        mut self,
+        make: impl Fn(&Parts, &Principal) -> Result<Caller, Problem> + Send + Sync + 'static,
+    ) -> Self {
+        self.caller = Some(Arc::new(make));
         self
     }
 
@@ -170,7 +197,7 @@ impl Server {
     /// Whether requests are part of the trace that they name in `traceparent`. Those of strangers are not: unless told otherwise it
     /// is believed of who has authenticated, and without auth as long as the server is known by the names of this machine alone. What
     /// `tracestate` says is sent on to models and services, so it is taken only if told so here. A request that is turned away is never
-    /// part of another trace.
+    /// part of another trace. It holds for mounted services as well.
     pub fn trust_traces(mut self, trusted: bool) -> Self {
         self.trusts_traces = Some(trusted);
         self
@@ -206,6 +233,7 @@ impl Server {
             protected,
             sweep,
             auth,
+            caller,
             base,
             mut hosts,
             origins,
@@ -264,6 +292,7 @@ impl Server {
             inspect: inspect.unwrap_or(auth.is_none()),
             gate: Gate { hosts, origins, open, studio_at: studio.then(|| base.clone()) },
             auth,
+            caller,
             protected,
             metrics,
             listed: agents::list(offers.iter().map(|(path, agent, _)| (path, &**agent))),

@@ -41,9 +41,14 @@ impl Connections {
     pub(crate) fn slot(&self, who: Who) -> Arc<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() >= USERS && !slots.contains_key(&who) {
-            slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.is_open());
+            make_room(&mut slots);
         }
         slots.entry(who).or_default().clone()
+    }
+
+    /// The place of a connection, if there is one.
+    pub(crate) fn known(&self, who: &Who) -> Option<Arc<Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).get(who).cloned()
     }
 
     /// Closes all.
@@ -57,6 +62,19 @@ impl Connections {
     }
 }
 
+/// Forgets those that nobody uses now, the half of them that nobody used for longest; connections end with them.
+fn make_room(slots: &mut HashMap<Who, Arc<Slot>>) {
+    let mut idle: Vec<(Duration, Who)> = slots
+        .iter()
+        .filter(|(_, slot)| Arc::strong_count(slot) == 1)
+        .map(|(who, slot)| (slot.idle(), who.clone()))
+        .collect();
+    idle.sort_by_key(|(idle, _)| std::cmp::Reverse(*idle));
+    for (_, who) in idle.iter().take(idle.len().div_ceil(2)) {
+        slots.remove(who);
+    }
+}
+
 /// The place of a connection.
 #[derive(Default)]
 pub(crate) struct Slot {
@@ -66,6 +84,7 @@ pub(crate) struct Slot {
     /// Held by the one that calls, where calls are made one after the other.
     pub(crate) turn: tokio::sync::Mutex<()>,
     tools: Mutex<Option<Kept>>,
+    instruction: Mutex<Option<Arc<str>>>,
 }
 
 #[derive(Default)]
@@ -96,9 +115,11 @@ impl Slot {
         self.bearer.set(http.place, &http.name, value)
     }
 
-    fn is_open(&self) -> bool {
+    /// How long nobody has used it; for ever if there is no connection.
+    fn idle(&self) -> Duration {
         // Whoever has it opens it.
-        self.state.try_lock().map_or(true, |state| state.link.is_some())
+        let Ok(state) = self.state.try_lock() else { return Duration::ZERO };
+        state.link.as_ref().map_or(Duration::MAX, |link| link.idle())
     }
 
     /// The connection, opened if it is not open.
@@ -194,8 +215,14 @@ impl Slot {
         tools.as_ref().map(|kept| kept.tools.clone())
     }
 
-    /// Keeps tools that were listed over a connection.
-    pub(crate) fn keep(&self, link: &Arc<Link>, tools: &[Arc<dyn Tool>]) {
+    /// What the server tells models, if that was asked for and agreed to.
+    pub(crate) fn instruction(&self) -> Option<Arc<str>> {
+        self.instruction.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps tools that were listed over a connection, and what the server tells models.
+    pub(crate) fn keep(&self, link: &Arc<Link>, tools: &[Arc<dyn Tool>], instruction: Option<Arc<str>>) {
+        *self.instruction.lock().unwrap_or_else(PoisonError::into_inner) = instruction;
         let kept = Kept { link: Arc::downgrade(link), since: Instant::now(), tools: tools.to_vec() };
         *self.tools.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
     }

@@ -6,6 +6,8 @@ use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction, ErrorDat
 use serde_json::{Value, json};
 use umbel_core::{Answer, BoxFuture, DecisionKind, Object, Question, Result, ToolContext};
 
+use super::listed::digest;
+
 /// Answers questions of servers at once, in the place of people who are asked by the run.
 pub(crate) type Answerer = Arc<dyn Fn(Question) -> BoxFuture<'static, Answer> + Send + Sync>;
 
@@ -19,13 +21,21 @@ pub(crate) struct People<'a> {
 
 impl People<'_> {
     /// What people said. If nobody was asked yet, the error ends the run with the question; the call is made again with the
-    /// answer, and the server asks again.
+    /// answer, and the server asks again. What they said counts for a question in the same words and for no other: what a
+    /// server asks the second time is up to the server.
     async fn say(&self, question: Question) -> Result<Answer> {
         match self.answerer {
             Some(answerer) => Ok(answerer(question).await),
-            None => self.cx.interrupt(question),
+            None => ask_about(self.cx, question),
         }
     }
+}
+
+/// What people said to just this question about a call.
+pub(crate) fn ask_about(cx: &ToolContext, question: Question) -> Result<Answer> {
+    let Question { message, payload, response_schema, .. } = &question;
+    let shown = digest(&json!([message, payload, response_schema]));
+    cx.interrupt_about(&format!("mcp.{shown}"), question)
 }
 
 /// What people said to a server's question.

@@ -119,14 +119,12 @@ impl Pins for InMemoryPins {
 /// Keeps it in a JSON file, which people can read, put under version control, and edit.
 pub struct FilePins {
     path: PathBuf,
-    /// One at a time changes the file.
-    turn: tokio::sync::Mutex<()>,
 }
 
 impl FilePins {
     /// The file need not be there yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), turn: tokio::sync::Mutex::default() }
+        Self { path: path.into() }
     }
 }
 
@@ -153,14 +151,30 @@ fn read(path: &Path) -> Result<AllPinned> {
     })
 }
 
-/// Writes beside the file and puts it in its place, so that there is always a whole one.
-fn write(path: &Path, all: &AllPinned) -> Result<()> {
-    let beside = path.with_extension("new");
+/// Held while a file is changed: several toolsets, each with its own [`FilePins`], may share one.
+static CHANGING: Mutex<()> = Mutex::new(());
+
+/// Changes what is in the file. It is written beside it and put in its place, so that there is always a whole one. Other
+/// processes wait, too.
+fn change(path: &Path, change: impl FnOnce(&mut AllPinned)) -> Result<()> {
+    let failed =
+        |error| Error::new(ErrorKind::Store, format!("{} cannot be written: {error}", path.display()));
+    // Links lead to the file that is meant.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let beside = |end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let _turn = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = std::fs::File::create(beside(".lock")).map_err(failed)?;
+    lock.lock().map_err(failed)?;
+    let mut all = read(path)?;
+    change(&mut all);
     let text =
-        serde_json::to_vec_pretty(all).map_err(|error| Error::new(ErrorKind::Store, error.to_string()))?;
-    std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path)).map_err(|error| {
-        Error::new(ErrorKind::Store, format!("{} cannot be written: {error}", path.display()))
-    })
+        serde_json::to_vec_pretty(&all).map_err(|error| Error::new(ErrorKind::Store, error.to_string()))?;
+    let new = beside(&format!(".{}.new", std::process::id()));
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(failed)
 }
 
 /// Files are slow: others go on meanwhile.
@@ -180,14 +194,8 @@ impl Pins for FilePins {
 
     fn save<'a>(&'a self, server: &'a str, pinned: Pinned) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let _turn = self.turn.lock().await;
             let (path, server) = (self.path.clone(), server.to_owned());
-            aside(move || {
-                let mut all = read(&path)?;
-                all.insert(server, pinned);
-                write(&path, &all)
-            })
-            .await
+            aside(move || change(&path, |all| drop(all.insert(server, pinned)))).await
         })
     }
 }
@@ -213,6 +221,22 @@ mod tests {
         assert_eq!(again.load("x").await.unwrap(), Some(pinned("one")));
         assert_eq!(again.load("y").await.unwrap().unwrap().digest(), pinned("two").digest());
         assert_ne!(pinned("one").digest(), pinned("two").digest());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn several_that_share_a_file_lose_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pins.json");
+        let saves = (0..40).map(|n| {
+            let pins = FilePins::new(&path);
+            tokio::spawn(async move { pins.save(&format!("s{n}"), pinned("one")).await })
+        });
+        for save in saves.collect::<Vec<_>>() {
+            save.await.unwrap().unwrap();
+        }
+        assert_eq!(read(&path).unwrap().len(), 40);
+        let left = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name());
+        assert!(left.into_iter().all(|name| name == "pins.json" || name == "pins.json.lock"));
     }
 
     #[tokio::test]

@@ -22,6 +22,7 @@ pub(crate) fn tools(inner: &Arc<Inner>) -> [Arc<dyn Tool>; 2] {
     let spec = |name: &str, description: String, parameters: Value| {
         let mut spec = ToolSpec::new(format!("{prefix}{name}"), description, parameters);
         (spec.read_only, spec.timeout) = (true, Some(inner.options.limits.call));
+        spec.confirm = inner.options.confirm.clone();
         spec
     };
     let page = json!({"type": "string", "description": "Where to go on, as the last list said."});

@@ -11,11 +11,14 @@ use rmcp::model::{
     CreateMessageRequestParams, CreateMessageResult, ErrorData, Role as McpRole, SamplingMessage,
     SamplingMessageContentBlock,
 };
+use serde_json::json;
 use umbel_core::{
     Chunk, Content, GenerateConfig, Model, ModelRequest, ModelUsage, Part, Question, Response, Result, Role,
     Run, ToolContext,
 };
 
+use super::elicitation::ask_about;
+use super::listed::digest;
 use super::result::decode;
 
 /// Lets servers ask a model: the agent's own, unless another is named. The answer goes to the server, so lend it only to
@@ -82,9 +85,7 @@ impl Sampling {
             return refuse("there is something in the messages that models do not take");
         };
         if self.confirm {
-            let said: Vec<String> = request.contents.iter().map(|content| content.text()).collect();
-            let words = format!("The MCP server `{server}` wants to ask the model: {}", said.join("\n"));
-            if !cx.interrupt(Question::confirm(words))?.confirmed {
+            if !ask_about(cx, question(server, &params))?.confirmed {
                 return refuse("a person said no");
             }
         }
@@ -132,6 +133,40 @@ impl fmt::Debug for Sampling {
         let Self { model, calls, tokens, confirm } = self;
         write!(f, "Sampling({model:?}, calls: {calls}, tokens: {tokens}, confirm: {confirm})")
     }
+}
+
+/// What a person is asked before the model is: all that it would be told.
+fn question(server: &str, params: &CreateMessageRequestParams) -> Question {
+    let mut words = format!("The MCP server `{server}` wants to ask the model: ");
+    let mut whole = Vec::new();
+    if let Some(prompt) = &params.system_prompt {
+        whole.push(format!("[as its instruction] {prompt}"));
+    }
+    let several = params.messages.len() > 1;
+    for message in &params.messages {
+        let blocks = message.content.iter().map(|block| match block {
+            SamplingMessageContentBlock::Text(text) => text.text.clone(),
+            SamplingMessageContentBlock::Image(image) => medium(&image.mime_type, &image.data),
+            SamplingMessageContentBlock::Audio(audio) => medium(&audio.mime_type, &audio.data),
+            _ => "[something else]".to_owned(),
+        });
+        let who = match message.role {
+            McpRole::Assistant => "[as if the model had said] ",
+            McpRole::User if several || params.system_prompt.is_some() => "[as the user] ",
+            McpRole::User => "",
+        };
+        whole.push(format!("{who}{}", blocks.collect::<Vec<_>>().join("\n")));
+    }
+    words.push_str(&whole.join("\n"));
+    // The answer is for just this request, whatever of it is not shown in words.
+    let request = serde_json::to_value(params).unwrap_or_default();
+    Question::confirm(words).payload(json!({"mcpServer": server, "digest": digest(&request)}))
+}
+
+/// A medium in words, with what tells it from another.
+fn medium(kind: &str, data: &str) -> String {
+    let short: String = digest(&json!(data)).chars().take(8).collect();
+    format!("[{kind}, {} bytes, {short}]", data.len() / 4 * 3)
 }
 
 fn part(block: &SamplingMessageContentBlock) -> Option<Part> {

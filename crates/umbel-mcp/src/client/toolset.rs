@@ -1,7 +1,7 @@
 //! An MCP server as a toolset.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::model::{
@@ -15,12 +15,12 @@ use umbel_core::{
 };
 
 use super::attend::Attendant;
-use super::connections::{Connections, Slot};
+use super::connections::{Connections, Slot, Who};
 use super::elicitation::Answerer;
 use super::handler::Grants;
 use super::http::Http;
 use super::link::Failure;
-use super::listed::{Listed, look_at};
+use super::listed::{Listed, digest, look_at};
 use super::oauth::McpOAuth;
 use super::pins::{InMemoryPins, Pinned, Pins};
 use super::resources;
@@ -161,7 +161,7 @@ pub(crate) struct Options {
     oauth: Option<Arc<McpOAuth>>,
     pub(crate) one_at_a_time: bool,
     pub(crate) trust_hints: bool,
-    confirm: Confirm,
+    pub(crate) confirm: Confirm,
     confirm_destructive: bool,
     resources: bool,
     instructions: bool,
@@ -177,8 +177,6 @@ pub(crate) struct Inner {
     pub(crate) connections: Connections,
     /// One at a time looks at what is pinned.
     pinning: tokio::sync::Mutex<()>,
-    /// What the server tells models, if that was asked for and agreed to.
-    instruction: Mutex<Option<Arc<str>>>,
 }
 
 /// The tools of an MCP server, for an agent.
@@ -376,8 +374,8 @@ impl Toolset for McpToolset {
         Box::pin(self.inner.tools(run))
     }
 
-    fn instruction(&self) -> Option<Arc<str>> {
-        self.inner.instruction.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn instruction(&self, run: &Run) -> Option<Arc<str>> {
+        self.inner.connections.known(&self.inner.who(run))?.instruction()
     }
 
     fn auth(&self) -> Option<&AuthConfig> {
@@ -394,7 +392,7 @@ impl fmt::Debug for McpToolset {
 impl Inner {
     fn new(options: Options) -> Self {
         let connections = Connections::new();
-        Self { options, connections, pinning: tokio::sync::Mutex::default(), instruction: Mutex::default() }
+        Self { options, connections, pinning: tokio::sync::Mutex::default() }
     }
 
     async fn tools(self: &Arc<Self>, run: &Run) -> Result<Vec<Arc<dyn Tool>>> {
@@ -452,11 +450,14 @@ impl Inner {
                 None => tools.push(Arc::new(self.tool(listed))),
             }
         }
-        *self.instruction.lock().unwrap_or_else(PoisonError::into_inner) = instruction;
         if self.options.resources {
-            tools.extend(resources::tools(self));
+            for own in resources::tools(self) {
+                let is_other = |tool: &Arc<dyn Tool>| tool.spec().name != own.spec().name;
+                tools.retain(is_other);
+                tools.push(own);
+            }
         }
-        slot.keep(&link, &tools);
+        slot.keep(&link, &tools, instruction);
         Ok(tools)
     }
 
@@ -473,7 +474,9 @@ impl Inner {
             let ServerResult::ListToolsResult(page) = answer else {
                 return Err(Failure::Ended("what it answers is no list of tools".to_owned()));
             };
-            tools.extend(page.tools);
+            // What nobody wants takes no room.
+            let wanted = |tool: &McpDefinition| filter.as_ref().is_none_or(|filter| filter(&tool.name));
+            tools.extend(page.tools.into_iter().filter(wanted));
             let is_enough = tools.len() > limits.tools;
             match page.next_cursor.filter(|next| !is_enough && cursor.as_ref() != Some(next)) {
                 Some(next) => cursor = Some(next),
@@ -485,7 +488,6 @@ impl Inner {
             tracing::warn!(target: "umbel::mcp", server, "it has more than {} tools: the rest is left out", limits.tools);
             tools.truncate(limits.tools);
         }
-        tools.retain(|tool| filter.as_ref().is_none_or(|filter| filter(&tool.name)));
         Ok(look_at(name, prefix, tools))
     }
 
@@ -493,7 +495,12 @@ impl Inner {
     async fn agreed(&self, run: &Run, listed: Vec<Listed>) -> Result<Vec<Listed>> {
         let Options { name, pins, first, change, .. } = &self.options;
         let _turn = self.pinning.lock().await;
-        let known = pins.load(name).await?;
+        let record = self.record(run);
+        let mut known = pins.load(&record).await?;
+        if known.is_none() && record != *name {
+            // What the program agreed to is where each user begins.
+            known = pins.load(name).await?;
+        }
         let approval = if known.is_some() { *change } else { *first };
         let is_first = known.is_none();
         let mut pinned = known.unwrap_or_default();
@@ -502,7 +509,7 @@ impl Inner {
             let agreed = match approval {
                 Approval::Trust => true,
                 Approval::Ask if news.is_empty() => true,
-                Approval::Ask => run.interrupt(self.question(&pinned, &news, is_first))?.confirmed,
+                Approval::Ask => self.ask(run, &pinned, &news, is_first)?,
                 Approval::Refuse => {
                     let changes = pinned.in_words(&news);
                     tracing::warn!(target: "umbel::mcp", server = name.as_str(), "tools are left out: {changes}");
@@ -514,13 +521,13 @@ impl Inner {
             } else {
                 pinned.refused.extend(news.iter().map(|listed| listed.digest.clone()));
             }
-            pins.save(name, pinned.clone()).await?;
+            pins.save(&record, pinned.clone()).await?;
         }
         Ok(listed.into_iter().filter(|listed| pinned.has(listed)).collect())
     }
 
-    /// What a person is asked who is to agree to tools.
-    fn question(&self, pinned: &Pinned, news: &[&Listed], is_first: bool) -> Question {
+    /// Whether a person agrees to tools. What they say counts for just the words that they were shown.
+    fn ask(&self, run: &Run, pinned: &Pinned, news: &[&Listed], is_first: bool) -> Result<bool> {
         let name = &self.options.name;
         let what = if is_first { "has tools" } else { "has changed its tools" };
         let words = format!(
@@ -528,7 +535,10 @@ impl Inner {
             pinned.in_words(news)
         );
         let payload = json!({"mcpServer": name, "changes": pinned.changes(news)});
-        Question::confirm(words).payload(payload)
+        let shown = digest(&payload);
+        Ok(run
+            .interrupt_about(&format!("mcp.pins.{shown}"), Question::confirm(words).payload(payload))?
+            .confirmed)
     }
 
     fn tool(self: &Arc<Self>, listed: Listed) -> McpTool {
@@ -544,12 +554,26 @@ impl Inner {
 
     /// The connection for the user of a run.
     pub(crate) fn slot(&self, run: &Run, grant: Option<&umbel_core::Grant>) -> Result<Arc<Slot>> {
-        let is_own = self.options.auth.as_ref().is_some_and(|auth| auth.method.fixed().is_none());
-        let key = run.session_key();
-        let who = is_own.then(|| [key.app().into(), key.user().into()]);
-        let slot = self.connections.slot(who);
+        let slot = self.connections.slot(self.who(run));
         slot.authorise(grant)?;
         Ok(slot)
+    }
+
+    /// Whose connection a run has.
+    fn who(&self, run: &Run) -> Who {
+        let is_own = self.options.auth.as_ref().is_some_and(|auth| auth.method.fixed().is_none());
+        let key = run.session_key();
+        is_own.then(|| [key.app().into(), key.user().into()])
+    }
+
+    /// Under which name is kept what was agreed to. Where each user has a connection, a server may tell each of them
+    /// something else, and each agrees for nobody else.
+    fn record(&self, run: &Run) -> String {
+        let name = self.options.name.as_str();
+        match self.who(run) {
+            Some([app, user]) => json!([name, app, user]).to_string(),
+            None => name.to_owned(),
+        }
     }
 
     /// The connection that all share.
@@ -572,6 +596,6 @@ const WORDS: &str = "(instructions)";
 fn words(text: &str) -> Listed {
     let tool = McpDefinition::new(WORDS, text.to_owned(), serde_json::Map::new());
     let definition = json!({"name": WORDS, "description": text});
-    let digest = super::listed::digest(&definition);
+    let digest = digest(&definition);
     Listed { tool: Arc::new(tool), name: WORDS.into(), definition: Arc::new(definition), digest }
 }

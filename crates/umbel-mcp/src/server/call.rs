@@ -5,6 +5,7 @@
     reason = "clients of today read log messages; the protocol gives this up, and nothing comes in its place"
 )]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::http::request::Parts as Head;
@@ -18,14 +19,15 @@ use rmcp::{ErrorData, RoleServer};
 use serde_json::Value;
 use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
 use umbel_core::{
-    Answer, Content, Error, ErrorKind, Event, IdKind, Interrupt, Object, Outcome, Part, Parts, Piece, Result,
-    Role, RunConfig, SessionKey, TraceContext,
+    Answer, Caller, Content, Error, ErrorKind, Event, IdKind, Interrupt, Object, Outcome, Part, Parts, Piece,
+    RequestTrace, Result, Role, RunConfig, SessionKey, TraceContext,
 };
 use umbel_runtime::Said as Heard;
 
 use super::client_model::CLIENT;
-use super::handler::Catalog;
+use super::handler::{Calls, Catalog};
 use super::offer::{ANSWER, Kind, Offered, SESSION};
+use super::passing::{Passing, Waiting};
 use super::questions;
 use super::result::{Said, failed, told, waits};
 
@@ -38,7 +40,9 @@ const TRIES: usize = 3;
 pub(super) struct Call<'a> {
     pub(super) catalog: &'a Catalog,
     pub(super) offer: &'a Offered,
-    pub(super) user: &'a str,
+    pub(super) calls: &'a Calls,
+    pub(super) waiting: &'a Arc<Waiting>,
+    pub(super) caller: &'a Caller,
     pub(super) context: &'a RequestContext<RoleServer>,
     /// From which level on the client wants to be told what goes on.
     pub(super) level: LoggingLevel,
@@ -62,7 +66,10 @@ enum Ended {
 
 /// What people said to questions.
 enum Told {
-    Answers(Vec<(Interrupt, Answer)>),
+    /// Something that a run begins with.
+    Begins(Box<Begins>),
+    /// Something that cannot be taken, and why: they are asked again.
+    Unclear(String),
     /// They are to be asked by the client, which comes again with what they say.
     Later(Box<InputRequiredResult>),
     /// Nobody could be asked, or they did not decide.
@@ -72,7 +79,7 @@ enum Told {
 impl Call<'_> {
     /// Makes the call. What goes wrong is a result too, so that the model that called is told.
     pub(super) async fn make(&self, params: CallToolRequestParams) -> Result<CallToolResponse, ErrorData> {
-        let Some(_place) = self.catalog.calls.begin(self.user) else {
+        let Some(_place) = self.calls.begin(&self.catalog.limits, self.caller) else {
             return Ok(failed("too many calls are under way: try again when some are done").into());
         };
         let work = CLIENT.scope(self.context.peer.clone(), self.work(params));
@@ -86,45 +93,53 @@ impl Call<'_> {
 
     async fn work(&self, params: CallToolRequestParams) -> Result<CallToolResponse> {
         let args = params.arguments.unwrap_or_default();
-        let (key, mut begins) = match (params.request_state, params.input_responses) {
+        let begun = match (params.request_state, params.input_responses) {
             (Some(session), said) => self.come_again(&session, &said.unwrap_or_default()).await?,
             (None, _) => match self.begin(args).await? {
-                Ok(begun) => begun,
+                Ok((key, begins)) => {
+                    (Passing::new(self.offer, key), Vec::new(), Told::Begins(Box::new(begins)))
+                }
                 Err(refused) => return Ok(refused.into()),
             },
         };
-        let (mut tries, mut open) = (0, Vec::new());
+        let (mut session, mut open, mut told) = begun;
+        let mut tries = 0;
         loop {
-            let again = match self.run(&key, begins).await {
-                Ok(Ended::Said(said)) => {
-                    self.forget(&key).await;
-                    return Ok(said.result(self.offer, key.id()).into());
-                }
-                Ok(Ended::Asks(asks)) => {
-                    (tries, open) = (0, asks);
-                    None
-                }
-                // The questions stay open.
-                Err(error) if error.kind() == ErrorKind::InvalidConfirmation && !open.is_empty() => {
-                    tries += 1;
-                    if tries >= TRIES {
-                        return Err(error);
+            let again = match told {
+                Told::Begins(begins) => match self.run(&mut session, *begins).await {
+                    Ok(Ended::Said(said)) => {
+                        let result = said.result(self.offer, session.key.id());
+                        session.ours(self.offer);
+                        session.end().await;
+                        return Ok(result.into());
                     }
-                    Some(format!("That answer cannot be taken: {}", error.message()))
+                    Ok(Ended::Asks(asks)) => {
+                        session.ours(self.offer);
+                        (tries, open) = (0, asks);
+                        None
+                    }
+                    // The questions stay open.
+                    Err(error) if error.kind() == ErrorKind::InvalidConfirmation && !open.is_empty() => {
+                        tries += 1;
+                        if tries >= TRIES {
+                            return Err(error);
+                        }
+                        Some(error.message().to_owned())
+                    }
+                    Err(error) => return Err(error),
+                },
+                Told::Unclear(problem) => Some(problem),
+                Told::Later(required) => {
+                    session.wait(self.waiting, self.catalog.limits.answer_time);
+                    return Ok((*required).into());
                 }
-                Err(error) => {
-                    self.forget(&key).await;
-                    return Err(error);
-                }
-            };
-            begins = match self.ask(&key, &open, again.as_deref()).await {
-                Told::Answers(answers) => Begins::Answers(answers),
-                Told::Later(required) => return Ok((*required).into()),
                 Told::Nothing => {
-                    self.forget(&key).await;
-                    return Ok(waits(self.offer, key.id(), &open, self.catalog.callers_confirm).into());
+                    let result = waits(self.offer, session.key.id(), &open, self.catalog.callers_confirm);
+                    session.end().await;
+                    return Ok(result.into());
                 }
             };
+            told = self.ask(&session.key, &open, again).await;
         }
     }
 
@@ -157,9 +172,10 @@ impl Call<'_> {
         }))
     }
 
-    /// The session of that name, if it is one of the user's: there is no way to name another's.
+    /// The session of that name, if it is one of the caller's: there is no way to name another's.
     fn key(&self, session: &str) -> Result<SessionKey> {
-        SessionKey::new(self.offer.runner.app(), self.user, session)
+        let app = self.caller.app.as_deref().unwrap_or_else(|| self.offer.runner.app());
+        SessionKey::new(app, &self.caller.user, session)
     }
 
     /// What whoever calls says to the questions of a session; a result if it is no answer.
@@ -169,7 +185,7 @@ impl Call<'_> {
             return Ok(Err(failed("nothing is asked in that session: leave `answer` out")));
         }
         if open.iter().any(|asked| !questions::can_be_shown(asked))
-            || !self.catalog.callers_confirm && open.iter().any(questions::is_confirmation)
+            || !self.catalog.callers_confirm && open.iter().any(questions::decides)
         {
             return Ok(Err(waits(self.offer, key.id(), &open, self.catalog.callers_confirm)));
         }
@@ -200,24 +216,34 @@ impl Call<'_> {
         &self,
         session: &str,
         said: &std::collections::BTreeMap<String, Value>,
-    ) -> Result<(SessionKey, Begins)> {
-        let key = self.key(session)?;
-        let open = self.offer.runner.open_questions(&key).await?;
-        let answers = open.into_iter().filter_map(|asked| {
-            let said = said.get(asked.id.as_str())?;
-            let said: ElicitResult = serde_json::from_value(said.clone()).ok()?;
-            questions::answer(&asked, &said).map(|answer| (asked, answer))
-        });
-        let answers: Vec<_> = answers.collect();
-        if answers.is_empty() {
-            let message = "nothing that was asked is answered: call the tool again without `requestState`";
+    ) -> Result<(Passing, Vec<Interrupt>, Told)> {
+        let session = Passing::come_back(self.offer, self.key(session)?, self.waiting);
+        let open = self.offer.runner.open_questions(&session.key).await?;
+        if open.is_empty() {
+            let message = "nothing is asked any more: call the tool again without `requestState`";
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
-        Ok((key, Begins::Answers(answers)))
+        let (mut answers, mut is_closed) = (Vec::new(), false);
+        for asked in &open {
+            let Some(said) = said.get(asked.id.as_str()) else { continue };
+            let said = serde_json::from_value::<ElicitResult>(said.clone());
+            let said = said.map_err(|_| "it is not what a form gives".to_owned());
+            match said.and_then(|said| questions::answer(asked, &said)) {
+                Ok(Some(answer)) => answers.push((asked.clone(), answer)),
+                Ok(None) => is_closed = true,
+                Err(problem) => return Ok((session, open, Told::Unclear(problem))),
+            }
+        }
+        let told = match answers.is_empty() {
+            false => Told::Begins(Box::new(Begins::Answers(answers))),
+            true if is_closed => Told::Nothing,
+            true => Told::Unclear("it is missing".to_owned()),
+        };
+        Ok((session, open, told))
     }
 
     /// Lets the agent work until it is done or asks something.
-    async fn run(&self, key: &SessionKey, begins: Begins) -> Result<Ended> {
+    async fn run(&self, session: &mut Passing, begins: Begins) -> Result<Ended> {
         let mut news = News::new(self);
         let runner = &self.offer.runner;
         let mut config: RunConfig = (**runner.config()).clone();
@@ -233,7 +259,7 @@ impl Call<'_> {
                 Content::new(Role::User, parts.collect::<Parts>())
             }
         };
-        let mut stream = runner.run_with(key, message, config);
+        let stream = session.stream.insert(runner.run_with(&session.key, message, config));
         let mut said = Said::default();
         while let Some(heard) = stream.said().await {
             match heard? {
@@ -256,19 +282,26 @@ impl Call<'_> {
         }
     }
 
-    /// The trace that the call is part of, as the message says, or the request that it came with.
+    /// The trace that the call is part of, as the message says, or the server that took the request, or the request. Whether
+    /// clients may say so is for that server to decide.
     fn trace(&self) -> Option<TraceContext> {
+        let head = self.context.extensions.get::<Head>();
+        let told = head.and_then(|head| head.extensions.get::<RequestTrace>());
+        let is_trusted = told.is_none_or(|told| told.is_trusted);
         let meta = &self.context.meta.0;
-        if let Some(parent) = meta.get_traceparent() {
+        if let Some(parent) = meta.get_traceparent().filter(|_| is_trusted) {
             return TraceContext::parse(parent, meta.get_tracestate());
         }
-        let headers = &self.context.extensions.get::<Head>()?.headers;
+        if let Some(span) = told.and_then(|told| told.span.clone()) {
+            return Some(span);
+        }
+        let headers = &head.filter(|_| is_trusted)?.headers;
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
         TraceContext::parse(header(TRACEPARENT)?, header(TRACESTATE))
     }
 
     /// Has people asked by the client, if it can.
-    async fn ask(&self, key: &SessionKey, open: &[Interrupt], again: Option<&str>) -> Told {
+    async fn ask(&self, key: &SessionKey, open: &[Interrupt], again: Option<String>) -> Told {
         let capabilities = self.context.client_capabilities();
         let elicits = capabilities.and_then(|client| client.elicitation);
         // A client that says nothing about forms has forms: there was nothing else once.
@@ -276,39 +309,40 @@ impl Call<'_> {
         if !has_forms || !open.iter().all(questions::can_be_shown) {
             return Told::Nothing;
         }
-        let asks: Option<Vec<_>> = open.iter().map(|asked| questions::request(asked, again)).collect();
-        let Some(asks) = asks else { return Told::Nothing };
         let version = self.context.protocol_version();
         // Since then servers send no requests.
         if version.is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str()) {
-            let ids = open.iter().map(|asked| asked.id.to_string());
-            let asks = asks.into_iter().map(|ask| InputRequest::Elicitation(ElicitRequest::new(ask)));
-            let required = InputRequiredResult::new(Some(ids.zip(asks).collect()), Some(key.id().to_owned()));
+            let asks = open.iter().map(|asked| {
+                let ask = questions::request(asked, again.as_deref())?;
+                Some((asked.id.to_string(), InputRequest::Elicitation(ElicitRequest::new(ask))))
+            });
+            let Some(asks) = asks.collect::<Option<_>>() else { return Told::Nothing };
+            let required = InputRequiredResult::new(Some(asks), Some(key.id().to_owned()));
             return Told::Later(Box::new(required));
         }
         let mut answers = Vec::new();
-        for (asked, ask) in open.iter().zip(asks) {
-            let time = Some(self.catalog.limits.answer_time);
-            let said = match self.context.peer.create_elicitation_with_timeout(ask, time).await {
-                Ok(said) => said,
-                Err(error) => {
-                    tracing::debug!("a client could not ask: {error}");
-                    return Told::Nothing;
-                }
-            };
-            let Some(answer) = questions::answer(asked, &said) else { return Told::Nothing };
-            answers.push((asked.clone(), answer));
+        for asked in open {
+            match self.ask_now(asked, again.clone()).await {
+                Some(answer) => answers.push((asked.clone(), answer)),
+                None => return Told::Nothing,
+            }
         }
-        Told::Answers(answers)
+        Told::Begins(Box::new(Begins::Answers(answers)))
     }
 
-    /// A call of a tool leaves nothing behind: nobody goes on with it.
-    async fn forget(&self, key: &SessionKey) {
-        if matches!(self.offer.kind, Kind::Tool)
-            && let Err(error) = self.offer.runner.delete_session(key).await
-        {
-            tracing::debug!("the session of a call could not be deleted: {error}");
+    /// Has a person asked one thing, again if they say nothing that can be taken.
+    async fn ask_now(&self, asked: &Interrupt, mut again: Option<String>) -> Option<Answer> {
+        for _ in 0..TRIES {
+            let ask = questions::request(asked, again.as_deref())?;
+            let time = Some(self.catalog.limits.answer_time);
+            let said = self.context.peer.create_elicitation_with_timeout(ask, time).await;
+            let said = said.inspect_err(|error| tracing::debug!("a client could not ask: {error}")).ok()?;
+            match questions::answer(asked, &said) {
+                Ok(answer) => return answer,
+                Err(problem) => again = Some(problem),
+            }
         }
+        None
     }
 }
 

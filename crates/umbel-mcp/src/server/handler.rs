@@ -26,6 +26,7 @@ use super::McpLimits;
 use super::call::Call;
 use super::changes::{Changes, Watched};
 use super::offer::Offered;
+use super::passing::Waiting;
 use super::prompts::Prompt;
 use super::resources::{Resource, Resources};
 use super::result;
@@ -41,74 +42,74 @@ pub(super) struct Catalog {
     pub(super) prompts: Vec<Prompt>,
     /// Whether whoever calls may say that a call is to be made.
     pub(super) callers_confirm: bool,
-    pub(super) calls: Calls,
     pub(super) limits: McpLimits,
 }
 
 /// The calls under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Calls {
-    all: usize,
-    per_user: usize,
-    by_user: Mutex<HashMap<SmolStr, usize>>,
+    by_caller: Mutex<HashMap<Caller, usize>>,
 }
 
 impl Calls {
-    pub(super) fn new(limits: &McpLimits) -> Self {
-        Self { all: limits.calls, per_user: limits.calls_per_user, by_user: Mutex::default() }
-    }
-
     /// A place for a call, if there is one.
-    pub(super) fn begin(&self, user: &str) -> Option<Place<'_>> {
-        let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = by_user.values().sum();
-        let own = by_user.get(user).copied().unwrap_or_default();
-        if all >= self.all || own >= self.per_user {
+    pub(super) fn begin(&self, limits: &McpLimits, caller: &Caller) -> Option<Place<'_>> {
+        let mut by_caller = self.by_caller.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = by_caller.values().sum();
+        let own = by_caller.get(caller).copied().unwrap_or_default();
+        if all >= limits.calls || own >= limits.calls_per_user {
             return None;
         }
-        by_user.insert(user.into(), own + 1);
-        Some(Place { calls: self, user: user.into() })
+        by_caller.insert(caller.clone(), own + 1);
+        Some(Place { calls: self, caller: caller.clone() })
     }
 
     /// How many there are.
     pub(super) fn count(&self) -> usize {
-        self.by_user.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+        self.by_caller.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
     }
 }
 
 /// The place of a call, as long as it lives.
 pub(super) struct Place<'a> {
     calls: &'a Calls,
-    user: SmolStr,
+    caller: Caller,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut by_user = self.calls.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        match by_user.get_mut(&self.user) {
+        let mut by_caller = self.calls.by_caller.lock().unwrap_or_else(PoisonError::into_inner);
+        match by_caller.get_mut(&self.caller) {
             Some(own) if *own > 1 => *own -= 1,
             _ => {
-                by_user.remove(&self.user);
+                by_caller.remove(&self.caller);
             }
         }
     }
 }
 
-/// What is offered at a time.
+/// What is offered at a time, and what stays whatever is offered.
 #[derive(Clone)]
-pub(super) struct Offering(Arc<RwLock<Arc<Catalog>>>);
+pub(super) struct Offering {
+    catalog: Arc<RwLock<Arc<Catalog>>>,
+    pub(super) calls: Arc<Calls>,
+    pub(super) waiting: Arc<Waiting>,
+}
 
 impl Offering {
     pub(super) fn new(catalog: Arc<Catalog>) -> Self {
-        Self(Arc::new(RwLock::new(catalog)))
+        let catalog = Arc::new(RwLock::new(catalog));
+        Self { catalog, calls: Arc::default(), waiting: Arc::default() }
     }
 
     pub(super) fn now(&self) -> Arc<Catalog> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.catalog.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn replace(&self, catalog: Arc<Catalog>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = catalog;
+        let mut now = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+        catalog.changes.join(&now.changes);
+        *now = catalog;
     }
 }
 
@@ -117,25 +118,25 @@ impl Offering {
 pub(super) struct Handler {
     offering: Offering,
     /// Who it is, if every request is theirs.
-    user: Option<SmolStr>,
+    caller: Option<Caller>,
     /// From which level on it wants to be told what goes on.
     level: Arc<Mutex<LoggingLevel>>,
     watched: Arc<Watched>,
 }
 
 impl Handler {
-    pub(super) fn new(offering: Offering, user: Option<SmolStr>) -> Self {
-        Self { offering, user, level: Arc::new(Mutex::new(LoggingLevel::Info)), watched: Arc::default() }
+    pub(super) fn new(offering: Offering, caller: Option<Caller>) -> Self {
+        Self { offering, caller, level: Arc::new(Mutex::new(LoggingLevel::Info)), watched: Arc::default() }
     }
 
     /// Who asks: the one that every request is of, or the one that the server found out.
-    fn user(&self, context: &RequestContext<RoleServer>) -> Result<SmolStr, ErrorData> {
-        if let Some(user) = &self.user {
-            return Ok(user.clone());
+    fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
+        if let Some(caller) = &self.caller {
+            return Ok(caller.clone());
         }
         let caller = context.extensions.get::<Parts>().and_then(|head| head.extensions.get::<Caller>());
         let nobody = || ErrorData::invalid_request("nobody knows who asks", None);
-        caller.map(|caller| caller.user.clone()).ok_or_else(nobody)
+        caller.cloned().ok_or_else(nobody)
     }
 }
 
@@ -184,7 +185,7 @@ impl ServerHandler for Handler {
         params: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let user = self.user(&context)?;
+        let caller = self.caller(&context)?;
         let catalog = self.offering.now();
         let Some(offer) = catalog.offers.iter().find(|offer| offer.name() == params.name) else {
             let names: Vec<&str> = catalog.offers.iter().map(Offered::name).collect();
@@ -192,7 +193,9 @@ impl ServerHandler for Handler {
             return Err(ErrorData::invalid_params(message, None));
         };
         let level = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
-        let call = Call { catalog: &catalog, offer, user: &user, context: &context, level };
+        let Offering { calls, waiting, .. } = &self.offering;
+        let call =
+            Call { catalog: &catalog, offer, calls, waiting, caller: &caller, context: &context, level };
         call.make(params).await
     }
 
@@ -201,10 +204,10 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let user = self.user(&context)?;
+        let caller = self.caller(&context)?;
         let mut all: Vec<McpResource> = Vec::new();
         for resources in &self.offering.now().resources {
-            let listed = resources.list(&user).await.map_err(|error| internal(&error))?;
+            let listed = resources.list(&caller).await.map_err(|error| internal(&error))?;
             for Resource { uri, name, description, mime_type } in listed {
                 let mut resource = McpResource::new(uri, name);
                 (resource.description, resource.mime_type) = (description, mime_type);
@@ -234,9 +237,9 @@ impl ServerHandler for Handler {
         params: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let user = self.user(&context)?;
+        let caller = self.caller(&context)?;
         for resources in &self.offering.now().resources {
-            let read = resources.read(&user, &params.uri).await.map_err(|error| internal(&error))?;
+            let read = resources.read(&caller, &params.uri).await.map_err(|error| internal(&error))?;
             let Some(contents) = read.and_then(|part| contents(&params.uri, &part)) else { continue };
             return Ok(ReadResourceResult::new(vec![contents]).into());
         }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http_body::Body;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use rmcp::model::{ClientJsonRpcMessage, ErrorCode, ErrorData, ProtocolVersion};
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ErrorCode, ErrorData};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -21,10 +21,9 @@ use umbel_core::Caller;
 
 use super::McpServer;
 use super::handler::{Catalog, Handler, Offering};
-use super::sessions::{Sessions, USER};
+use super::sessions::{CALLER, Sessions};
 
 const SESSION: &str = "mcp-session-id";
-const VERSION: &str = "mcp-protocol-version";
 
 /// How often calls under way are looked at when the service closes.
 const LOOK: Duration = Duration::from_millis(20);
@@ -38,6 +37,9 @@ pub struct McpService {
     inner: StreamableHttpService<Handler, Sessions>,
     sessions: Arc<Sessions>,
     offering: Offering,
+    /// Set when nothing is to begin any more.
+    draining: CancellationToken,
+    /// Set when all streams are to end.
     closing: CancellationToken,
 }
 
@@ -58,7 +60,7 @@ impl McpService {
         let offered = offering.clone();
         let handler = move || Ok(Handler::new(offered.clone(), None));
         let inner = StreamableHttpService::new(handler, sessions.clone(), config);
-        Self { inner, sessions, offering, closing }
+        Self { inner, sessions, offering, draining: CancellationToken::new(), closing }
     }
 
     /// Takes another server in the place of what is offered, such as one with agents that were changed. Sessions of clients
@@ -69,10 +71,12 @@ impl McpService {
         Ok(())
     }
 
-    /// Takes no requests any more, gives calls under way that long to end, and then ends all streams.
+    /// Lets nothing begin any more, gives calls under way that long to end, and then ends all streams. Clients may still say
+    /// what belongs to a call under way, such as what a person answered.
     pub async fn close(&self, time: Duration) {
+        self.draining.cancel();
         let until = Instant::now() + time;
-        while self.offering.now().calls.count() > 0 && Instant::now() < until {
+        while self.offering.calls.count() > 0 && Instant::now() < until {
             tokio::time::sleep(LOOK).await;
         }
         self.closing.cancel();
@@ -92,34 +96,31 @@ impl McpService {
         if self.closing.is_cancelled() {
             return Err(Refusal::busy("the server is about to stop"));
         }
-        match session_of(&head.headers) {
-            Some(session) if !self.sessions.is_of(session, &caller.user) => {
-                let message = "there is no such session: begin a new one with `initialize`";
-                return refuse(StatusCode::NOT_FOUND, message);
-            }
-            None if begins_session(&head.method, &head.headers) && self.sessions.is_full() => {
-                return Err(Refusal::busy("there are too many sessions: try again later"));
-            }
-            _ => {}
+        let session = session_of(&head.headers);
+        if session.is_some_and(|session| !self.sessions.is_of(session, &caller)) {
+            let message = "there is no such session: begin a new one with `initialize`";
+            return refuse(StatusCode::NOT_FOUND, message);
         }
         let body = read(body, self.offering.now().limits.message_bytes).await?;
-        if head.method == Method::POST {
-            check(&body)?;
+        if head.method == Method::POST
+            && let ClientJsonRpcMessage::Request(asks) = check(&body)?
+        {
+            if self.draining.is_cancelled() {
+                return Err(Refusal::busy("the server is about to stop"));
+            }
+            let begins = session.is_none() && matches!(asks.request, ClientRequest::InitializeRequest(_));
+            if begins && self.sessions.is_full() {
+                return Err(Refusal::busy("there are too many sessions: try again later"));
+            }
         }
         let request = Request::from_parts(head, Full::new(body));
-        Ok(USER.scope(caller.user, self.inner.handle(request)).await)
+        Ok(CALLER.scope(caller, self.inner.handle(request)).await)
     }
 }
 
 /// The session that a request names.
 fn session_of(headers: &HeaderMap) -> Option<&str> {
     headers.get(SESSION).map(|session| session.to_str().unwrap_or_default())
-}
-
-/// Whether a request may begin a session: those of newer clients never do.
-fn begins_session(method: &Method, headers: &HeaderMap) -> bool {
-    let version = headers.get(VERSION).and_then(|version| version.to_str().ok()).unwrap_or_default();
-    *method == Method::POST && version < ProtocolVersion::V_2026_07_28.as_str()
 }
 
 /// Why a request is not answered.
@@ -172,9 +173,12 @@ where
     }
 }
 
-/// Refuses what is no message.
-fn check(body: &[u8]) -> Result<(), Refusal> {
-    let Err(error) = serde_json::from_slice::<ClientJsonRpcMessage>(body) else { return Ok(()) };
+/// The message that a body is; what is none is refused.
+fn check(body: &[u8]) -> Result<ClientJsonRpcMessage, Refusal> {
+    let error = match serde_json::from_slice::<ClientJsonRpcMessage>(body) {
+        Ok(message) => return Ok(message),
+        Err(error) => error,
+    };
     let is_json = serde_json::from_slice::<Value>(body).is_ok();
     let (code, what) = match is_json {
         true => (ErrorCode::INVALID_REQUEST, "is not one that a client may send"),

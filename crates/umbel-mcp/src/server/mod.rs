@@ -9,7 +9,7 @@
 //! - [`Resources`] and [`Prompt`]: what else clients can read; [`Changes`]: how they hear that it changed
 //! - [`ClientModel`]: a model that asks the client's
 //! - in `handler.rs` what a client may ask, in `call.rs` what a call comes to, in `questions.rs` how people are asked, in
-//!   `result.rs` what the client gets; `sessions.rs` knows whose session is whose
+//!   `result.rs` what the client gets; `passing.rs` clears up after calls of tools, `sessions.rs` knows whose session is whose
 
 mod call;
 mod changes;
@@ -18,6 +18,7 @@ mod direct;
 mod handler;
 mod http;
 mod offer;
+mod passing;
 mod prompts;
 mod questions;
 mod resources;
@@ -41,7 +42,7 @@ pub use self::prompts::Prompt;
 pub use self::resources::{Resource, Resources};
 
 use self::direct::DirectModel;
-use self::handler::{Calls, Catalog};
+use self::handler::Catalog;
 use self::offer::Offered;
 use self::resources::Artifacts;
 
@@ -57,7 +58,8 @@ pub struct McpLimits {
     pub calls_per_user: usize,
     /// Bytes of one message; 4 MiB.
     pub message_bytes: usize,
-    /// How long people may take to answer what they are asked by their client; 10 minutes. Then the question stays open.
+    /// How long people may take to answer what they are asked by their client; 10 minutes. Then the question stays open, and a
+    /// call of a tool that is offered as it is ends.
     pub answer_time: Duration,
     /// Sessions of HTTP clients at the same time; 1,000.
     pub sessions: usize,
@@ -177,8 +179,8 @@ impl McpServer {
         self
     }
 
-    /// Lets whoever calls say by the argument `answer` that a call of an agent may be made. Without this only people say
-    /// so, asked by their client: a model that calls a tool can answer by itself.
+    /// Lets whoever calls say by the argument `answer` whether something may be done, such as a call of an agent. Without
+    /// this only people say so, asked by their client: a model that calls a tool can answer by itself.
     pub fn let_callers_confirm(mut self) -> Self {
         self.callers_confirm = true;
         self
@@ -251,7 +253,6 @@ impl McpServer {
             changes: self.changes,
             prompts: self.prompts,
             callers_confirm: self.callers_confirm,
-            calls: Calls::new(&self.limits),
             limits: self.limits,
         }))
     }

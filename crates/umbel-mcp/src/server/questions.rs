@@ -2,51 +2,111 @@
 
 use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema};
 use serde_json::{Value, json};
-use umbel_core::{Answer, Interrupt, Question};
+use umbel_core::{Answer, DecisionKind, Interrupt, Question};
 
-/// The field of a form for a question whether something may be done.
+/// The field of a form for whether something may be done.
 const CONFIRM: &str = "confirm";
 /// The field of a form for an answer that is no object.
 const ANSWER: &str = "answer";
-/// The reason of questions for credentials.
-const CREDENTIAL: &str = "credential";
 
 /// How a question is put to a person.
-enum Form {
-    /// Yes or no.
-    Confirm,
-    /// The fields that the question asks for.
-    Fields(Box<ElicitationSchema>),
-    /// One field, which is the answer.
-    One(Box<ElicitationSchema>),
+struct Form {
+    /// Whether they say yes or no.
+    decides: bool,
+    /// What else they say.
+    asks: Asks,
+}
+
+/// What a question asks for, besides yes or no.
+enum Asks {
+    Nothing,
+    /// The fields of that schema.
+    Fields(Value),
+    /// One field of that schema, which is the answer.
+    One(Value),
     /// One field with the answer as JSON, since forms have no room for what is asked.
     Json,
 }
 
-/// Whether a client may show it. Secrets must not be asked for by forms.
+/// Whether a client may show it. Secrets must not be asked for by forms, and who may not agree is not asked whether they do.
 pub(super) fn can_be_shown(asked: &Interrupt) -> bool {
-    asked.reason != CREDENTIAL
+    let may_agree = asked.decisions.is_empty() || asked.decisions.contains(&DecisionKind::Approve);
+    asked.reason != Question::CREDENTIAL && may_agree
 }
 
-/// Whether it asks if something may be done, and not for something that is known.
-pub(super) fn is_confirmation(asked: &Interrupt) -> bool {
-    asked.reason == Question::CONFIRMATION && asked.response_schema.is_none()
+/// Whether it decides about something, such as a call, and does not only ask for what is known: a person's word.
+pub(super) fn decides(asked: &Interrupt) -> bool {
+    asked.reason != Question::INPUT || !asked.decisions.is_empty()
 }
 
 fn form(asked: &Interrupt) -> Form {
-    let Some(schema) = &asked.response_schema else {
-        let text =
-            || json!({"type": "object", "properties": {ANSWER: {"type": "string"}}, "required": [ANSWER]});
-        return match is_confirmation(asked) {
-            true => Form::Confirm,
-            false => flat(text()).map_or(Form::Json, Form::One),
-        };
+    let decides = decides(asked);
+    let asks = match &asked.response_schema {
+        None if decides => Asks::Nothing,
+        None => Asks::One(json!({"type": "string"})),
+        Some(schema) => {
+            let own = schema.get("properties").and_then(Value::as_object);
+            let has_room = own.is_some_and(|own| !decides || !own.contains_key(CONFIRM));
+            if has_room && flat(schema.clone()).is_some() {
+                Asks::Fields(schema.clone())
+            } else if flat(one(schema)).is_some() {
+                Asks::One(schema.clone())
+            } else {
+                Asks::Json
+            }
+        }
     };
-    if let Some(fields) = flat(schema.clone()) {
-        return Form::Fields(fields);
+    Form { decides, asks }
+}
+
+/// A schema of an object with one field, which is the answer.
+fn one(schema: &Value) -> Value {
+    json!({"type": "object", "properties": {ANSWER: schema}, "required": [ANSWER]})
+}
+
+impl Form {
+    /// The fields that a person is shown, as a schema.
+    fn schema(&self) -> Value {
+        let mut schema = match &self.asks {
+            Asks::Nothing => json!({"type": "object", "properties": {}}),
+            Asks::Fields(schema) => schema.clone(),
+            Asks::One(schema) => one(schema),
+            Asks::Json => {
+                one(&json!({"type": "string", "title": "Answer", "description": "The answer, as JSON."}))
+            }
+        };
+        if let (true, Some(schema)) = (self.decides, schema.as_object_mut()) {
+            if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+                let confirm =
+                    json!({"type": "boolean", "title": "Agree", "description": "Whether it may be done."});
+                fields.insert(CONFIRM.to_owned(), confirm);
+            }
+            // Who says no need not say more.
+            schema.insert("required".to_owned(), json!([CONFIRM]));
+        }
+        schema
     }
-    let one = json!({"type": "object", "properties": {ANSWER: schema}, "required": [ANSWER]});
-    flat(one).map_or(Form::Json, Form::One)
+
+    /// What the fields say; what is wrong with them if they say nothing that can be taken.
+    fn taken(&self, content: Option<Value>) -> Result<Answer, String> {
+        let Some(Value::Object(mut content)) = content else {
+            return Err("the fields of the form are missing".to_owned());
+        };
+        if self.decides {
+            match content.remove(CONFIRM) {
+                Some(Value::Bool(true)) => {}
+                Some(Value::Bool(false)) => return Ok(Answer::reject()),
+                _ => return Err(format!("`{CONFIRM}` must be true or false")),
+            }
+        }
+        let mut answer = || content.remove(ANSWER).ok_or_else(|| format!("`{ANSWER}` is missing"));
+        Ok(match &self.asks {
+            Asks::Nothing => Answer::approve(),
+            Asks::One(_) => Answer::input(answer()?),
+            Asks::Json => Answer::input(json_or_text(answer()?)),
+            Asks::Fields(_) => Answer::input(content),
+        })
+    }
 }
 
 /// A schema as a form, if it is one: an object whose fields are no objects themselves.
@@ -59,21 +119,9 @@ fn flat(schema: Value) -> Option<Box<ElicitationSchema>> {
 pub(super) fn request(asked: &Interrupt, again: Option<&str>) -> Option<ElicitRequestParams> {
     let mut message = words(asked);
     if let Some(again) = again {
-        message = format!("{again}\n\n{message}");
+        message = format!("That answer cannot be taken: {again}\n\n{message}");
     }
-    let requested_schema = match form(asked) {
-        Form::Fields(fields) | Form::One(fields) => *fields,
-        Form::Confirm => *flat(json!({
-            "type": "object",
-            "properties": {CONFIRM: {"type": "boolean", "title": "Agree", "description": "Whether it may be done."}},
-            "required": [CONFIRM],
-        }))?,
-        Form::Json => *flat(json!({
-            "type": "object",
-            "properties": {ANSWER: {"type": "string", "title": "Answer", "description": "The answer, as JSON."}},
-            "required": [ANSWER],
-        }))?,
-    };
+    let requested_schema = *flat(form(asked).schema())?;
     Some(ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema })
 }
 
@@ -87,46 +135,41 @@ pub(super) fn words(asked: &Interrupt) -> String {
     text
 }
 
-/// What a person said by a form; nothing if they did not decide.
-pub(super) fn answer(asked: &Interrupt, said: &ElicitResult) -> Option<Answer> {
-    let content = said.content.clone().unwrap_or_default();
+/// What a person said by a form: nothing if they did not decide, and what is wrong with it if it cannot be taken.
+pub(super) fn answer(asked: &Interrupt, said: &ElicitResult) -> Result<Option<Answer>, String> {
     let answer = match said.action {
-        ElicitationAction::Accept => match form(asked) {
-            Form::Confirm => match content.get(CONFIRM) {
-                Some(Value::Bool(false)) => Answer::reject(),
-                _ => Answer::approve(),
-            },
-            Form::Fields(_) => Answer::input(content),
-            Form::One(_) => Answer::input(content.get(ANSWER).cloned().unwrap_or_default()),
-            Form::Json => Answer::input(json_or_text(content.get(ANSWER))),
-        },
+        ElicitationAction::Accept => form(asked).taken(said.content.clone())?,
         ElicitationAction::Decline => Answer::reject(),
-        _ => return None,
+        _ => return Ok(None),
     };
-    Some(about(asked, answer))
+    Ok(Some(about(asked, answer)))
 }
 
 /// What whoever calls said by an argument, in words or as JSON.
 pub(super) fn answer_in_words(asked: &Interrupt, said: &str) -> Result<Answer, String> {
     let plain = said.trim().trim_end_matches(['.', '!']).to_lowercase();
-    let answer = match form(asked) {
-        Form::Confirm => match plain.as_str() {
-            "yes" | "y" | "true" | "ok" | "approve" | "approved" => Answer::approve(),
-            "no" | "n" | "false" | "reject" | "rejected" => Answer::reject(),
-            _ => return Err("the answer must be `yes` or `no`".to_owned()),
-        },
-        Form::One(_) if asked.response_schema.is_none() => Answer::input(said),
-        _ => Answer::input(json_or_text(Some(&said.into()))),
+    let is_yes = ["yes", "y", "true", "ok", "approve", "approved"].contains(&plain.as_str());
+    let is_no = ["no", "n", "false", "reject", "rejected"].contains(&plain.as_str());
+    let form = form(asked);
+    let answer = match (form.decides, &form.asks) {
+        (true, _) if is_no => Answer::reject(),
+        (true, Asks::Nothing) if is_yes => Answer::approve(),
+        (true, Asks::Nothing) => return Err("the answer must be `yes` or `no`".to_owned()),
+        (true, _) => form.taken(serde_json::from_str(said).ok())?,
+        (false, Asks::One(_)) if asked.response_schema.is_none() => Answer::input(said),
+        (false, _) => Answer::input(json_or_text(said.into())),
     };
     Ok(about(asked, answer))
 }
 
 /// How the question can be answered, for whoever calls.
 pub(super) fn how(asked: &Interrupt) -> String {
-    match (form(asked), &asked.response_schema) {
-        (Form::Confirm, _) => "`yes` or `no`".to_owned(),
-        (_, Some(schema)) => format!("JSON that fits this schema: {schema}"),
-        (_, None) => "in words".to_owned(),
+    let form = form(asked);
+    match (form.decides, &form.asks, &asked.response_schema) {
+        (true, Asks::Nothing, _) => "`yes` or `no`".to_owned(),
+        (true, ..) => format!("`no` or JSON that fits this schema: {}", form.schema()),
+        (false, _, Some(schema)) => format!("JSON that fits this schema: {schema}"),
+        (false, _, None) => "in words".to_owned(),
     }
 }
 
@@ -139,8 +182,7 @@ fn about(asked: &Interrupt, answer: Answer) -> Answer {
 }
 
 /// A text as the JSON that it is, or else as a text.
-fn json_or_text(text: Option<&Value>) -> Value {
-    let text = text.cloned().unwrap_or_default();
+fn json_or_text(text: Value) -> Value {
     text.as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(text)
 }
 
@@ -167,10 +209,76 @@ mod tests {
     fn a_confirmation_is_a_box_to_tick() {
         let asked = asked(Question::confirm("Delete it?"));
         assert_eq!(fields(&asked)["confirm"]["type"], "boolean");
-        assert_eq!(answer(&asked, &accept(json!({"confirm": true}))), Some(Answer::approve()));
-        assert_eq!(answer(&asked, &accept(json!({"confirm": false}))), Some(Answer::reject()));
-        assert_eq!(answer(&asked, &ElicitResult::new(ElicitationAction::Decline)), Some(Answer::reject()));
-        assert_eq!(answer(&asked, &ElicitResult::new(ElicitationAction::Cancel)), None);
+        assert_eq!(answer(&asked, &accept(json!({"confirm": true}))), Ok(Some(Answer::approve())));
+        assert_eq!(answer(&asked, &accept(json!({"confirm": false}))), Ok(Some(Answer::reject())));
+        assert_eq!(
+            answer(&asked, &ElicitResult::new(ElicitationAction::Decline)),
+            Ok(Some(Answer::reject()))
+        );
+        assert_eq!(answer(&asked, &ElicitResult::new(ElicitationAction::Cancel)), Ok(None));
+    }
+
+    #[test]
+    fn only_a_ticked_box_is_a_yes() {
+        let asked = asked(Question::confirm("Delete it?"));
+        let unclear = [json!({"confirm": "false"}), json!({"confirm": "true"}), json!({"confirm": null})];
+        for content in unclear.into_iter().chain([json!({}), json!(null), json!(true), json!([true])]) {
+            assert!(answer(&asked, &accept(content.clone())).is_err(), "{content}");
+        }
+        assert!(answer(&asked, &ElicitResult::new(ElicitationAction::Accept)).is_err());
+    }
+
+    #[test]
+    fn whatever_decides_about_a_call_is_a_box_to_tick() {
+        let kinds = [DecisionKind::Approve, DecisionKind::Reject, DecisionKind::Respond];
+        for question in [
+            Question::new("unfinished", "Make it again?").decisions(kinds),
+            Question::new("shop:size", "Which size?"),
+            Question::input("Which?").decisions(kinds),
+        ] {
+            let asked = asked(question);
+            assert!(decides(&asked));
+            assert_eq!(fields(&asked)["confirm"]["type"], "boolean");
+            assert!(answer(&asked, &accept(json!({"answer": "no"}))).is_err());
+            assert_eq!(answer_in_words(&asked, "no"), Ok(Answer::reject()));
+            assert!(answer_in_words(&asked, "better not").is_err());
+        }
+        assert!(!decides(&asked(Question::input("Which?").schema(json!({"type": "string"})))));
+    }
+
+    #[test]
+    fn a_confirmation_may_ask_for_more_than_yes() {
+        let schema =
+            json!({"type": "object", "properties": {"until": {"type": "string"}}, "required": ["until"]});
+        let named = json!({"type": "object", "properties": {"confirm": {"type": "string"}}});
+        for (schema, yes, payload) in [
+            (schema, json!({"confirm": true, "until": "May"}), json!({"until": "May"})),
+            (json!({"type": "string"}), json!({"confirm": true, "answer": "May"}), json!("May")),
+            (named, json!({"confirm": true, "answer": "{\"confirm\":\"so\"}"}), json!({"confirm": "so"})),
+        ] {
+            let asked = asked(Question::confirm("Let it?").schema(schema));
+            assert!(decides(&asked));
+            assert_eq!(fields(&asked)["confirm"]["type"], "boolean");
+            let shown = serde_json::to_value(request(&asked, None).unwrap()).unwrap();
+            assert_eq!(shown["requestedSchema"]["required"], json!(["confirm"]));
+            let said = Ok(Some(Answer::input(payload.clone())));
+            assert_eq!(answer(&asked, &accept(yes.clone())), said);
+            assert_eq!(answer_in_words(&asked, &yes.to_string()), Ok(Answer::input(payload)));
+            for no in ["No.", r#"{"confirm": false}"#] {
+                assert_eq!(answer_in_words(&asked, no), Ok(Answer::reject()));
+            }
+            assert!(answer_in_words(&asked, "May").is_err());
+            let mut silent = yes;
+            silent.as_object_mut().unwrap().remove("confirm");
+            assert!(answer(&asked, &accept(silent)).is_err());
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_missing_is_none() {
+        let asked = asked(Question::input("Which?"));
+        assert!(answer(&asked, &accept(json!({}))).is_err());
+        assert!(answer(&asked, &ElicitResult::new(ElicitationAction::Accept)).is_err());
     }
 
     #[test]
@@ -189,7 +297,7 @@ mod tests {
         assert_eq!(shown["city"]["default"], "Rome");
         assert_eq!(shown["class"]["enum"], json!(["first", "second"]));
         let said = answer(&asked, &accept(json!({"city": "Oslo"})));
-        assert_eq!(said, Some(Answer::input(json!({"city": "Oslo"}))));
+        assert_eq!(said, Ok(Some(Answer::input(json!({"city": "Oslo"})))));
     }
 
     #[test]
@@ -208,7 +316,7 @@ mod tests {
             question.response_schema = schema;
             let asked = asked(question);
             assert_eq!(fields(&asked)["answer"]["type"], kind);
-            assert_eq!(answer(&asked, &accept(json!({"answer": given}))), Some(Answer::input(expected)));
+            assert_eq!(answer(&asked, &accept(json!({"answer": given}))), Ok(Some(Answer::input(expected))));
         }
     }
 
@@ -228,7 +336,7 @@ mod tests {
     fn an_answer_belongs_to_what_was_shown() {
         let mut asked = asked(Question::confirm("Delete it?"));
         asked.digest = Some("abc".to_owned());
-        let said = answer(&asked, &accept(json!({"confirm": true}))).unwrap();
+        let said = answer(&asked, &accept(json!({"confirm": true}))).unwrap().unwrap();
         assert_eq!(said.digest.as_deref(), Some("abc"));
     }
 
@@ -236,5 +344,12 @@ mod tests {
     fn secrets_are_not_asked_for_by_forms() {
         assert!(!can_be_shown(&asked(Question::new("credential", "Sign in"))));
         assert!(can_be_shown(&asked(Question::input("Which?"))));
+    }
+
+    #[test]
+    fn who_may_not_agree_is_not_asked_whether_they_do() {
+        let respond = Question::confirm("What does it give?").decisions([DecisionKind::Respond]);
+        assert!(!can_be_shown(&asked(respond)));
+        assert!(can_be_shown(&asked(Question::confirm("?").decisions(DecisionKind::ALL))));
     }
 }

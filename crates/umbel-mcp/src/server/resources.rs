@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use umbel_core::{ArtifactStore, BoxFuture, Part, Result, SessionKey};
+use umbel_core::{ArtifactStore, BoxFuture, Caller, Part, Result, SessionKey};
 use umbel_runtime::Runner;
 
 /// How the addresses of artifacts begin.
@@ -41,10 +41,10 @@ impl Resource {
     }
 }
 
-/// Things that clients can read. Everything is asked for by a user, and only theirs to see.
+/// Things that clients can read. Everything is asked for by somebody, and only theirs to see.
 pub trait Resources: Send + Sync {
     /// What there is to read.
-    fn list<'a>(&'a self, user: &'a str) -> BoxFuture<'a, Result<Vec<Resource>>>;
+    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Vec<Resource>>>;
 
     /// Patterns of what there is besides.
     fn patterns(&self) -> Vec<Resource> {
@@ -52,7 +52,7 @@ pub trait Resources: Send + Sync {
     }
 
     /// What is at an address: a text, or bytes with a media type. `None` if it is not one of these.
-    fn read<'a>(&'a self, user: &'a str, uri: &'a str) -> BoxFuture<'a, Result<Option<Part>>>;
+    fn read<'a>(&'a self, caller: &'a Caller, uri: &'a str) -> BoxFuture<'a, Result<Option<Part>>>;
 }
 
 /// The artifacts that runs of an agent left behind.
@@ -67,9 +67,14 @@ impl Artifacts {
         let store = runner.services().artifacts.clone()?;
         Some(Self { app: runner.app().to_owned(), store })
     }
+
+    /// A session of the caller's.
+    fn key(&self, caller: &Caller, session: &str) -> Result<SessionKey> {
+        SessionKey::new(caller.app.as_deref().unwrap_or(&self.app), &caller.user, session)
+    }
 }
 
-/// The address of an artifact of a session.
+/// The address of an artifact of a session. It names the agent's app, whichever its caller's is.
 pub(super) fn artifact_uri(app: &str, session: &str, name: &str) -> String {
     let [app, session, name] = [app, session, name].map(escaped);
     format!("{ARTIFACT}{app}/{session}/{name}")
@@ -107,10 +112,10 @@ fn unescaped(part: &str) -> Option<String> {
 }
 
 impl Resources for Artifacts {
-    fn list<'a>(&'a self, user: &'a str) -> BoxFuture<'a, Result<Vec<Resource>>> {
+    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Vec<Resource>>> {
         Box::pin(async move {
             // Those of sessions are named by the results of calls; these are the user's own, whatever the session.
-            let any = SessionKey::new(&self.app, user, "artifacts")?;
+            let any = self.key(caller, "artifacts")?;
             let names = self.store.names(&any).await?;
             let own = names.into_iter().filter(|name| name.starts_with("user:"));
             Ok(own.map(|name| Resource::new(artifact_uri(&self.app, any.id(), &name), name)).collect())
@@ -122,7 +127,7 @@ impl Resources for Artifacts {
         vec![Resource::new(uri, "artifact").description("A file that an agent saved in a session.")]
     }
 
-    fn read<'a>(&'a self, user: &'a str, uri: &'a str) -> BoxFuture<'a, Result<Option<Part>>> {
+    fn read<'a>(&'a self, caller: &'a Caller, uri: &'a str) -> BoxFuture<'a, Result<Option<Part>>> {
         Box::pin(async move {
             let Some(place) = uri.strip_prefix(ARTIFACT) else { return Ok(None) };
             let parts: Option<Vec<String>> = place.split('/').map(unescaped).collect();
@@ -130,7 +135,7 @@ impl Resources for Artifacts {
             if *app != self.app {
                 return Ok(None);
             }
-            let Ok(key) = SessionKey::new(app, user, session) else { return Ok(None) };
+            let Ok(key) = self.key(caller, session) else { return Ok(None) };
             Ok(self.store.load(&key, name, None).await?.map(|part| (*part).clone()))
         })
     }

@@ -203,9 +203,8 @@ pub(super) fn waits(
     for asked in open {
         text = format!("{text}\n{}\n", questions::words(asked));
     }
-    let answerable = |asked: &Interrupt| {
-        questions::can_be_shown(asked) && (callers_confirm || !questions::is_confirmation(asked))
-    };
+    let answerable =
+        |asked: &Interrupt| questions::can_be_shown(asked) && (callers_confirm || !questions::decides(asked));
     let next = match open {
         [asked] if offer.takes_answers() && answerable(asked) => format!(
             "To answer, call `{}` again with `session` \"{session}\" and with the answer as `answer`, {}.",

@@ -10,15 +10,15 @@ use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::common::server_side_http::{ServerSseMessage, SessionId};
 use rmcp::transport::streamable_http_server::SessionManager;
 use rmcp::transport::streamable_http_server::session::local::{
-    LocalSessionManager, LocalSessionManagerError,
+    LocalSessionManager, LocalSessionManagerError, SessionError,
 };
-use smol_str::SmolStr;
+use umbel_core::Caller;
 
 use super::McpLimits;
 
 tokio::task_local! {
     /// Who sent the request that is being answered.
-    pub(super) static USER: SmolStr;
+    pub(super) static CALLER: Caller;
 }
 
 /// Sessions in memory, with their owners. A session of a client is no conversation: it holds what the client can do, and
@@ -37,7 +37,7 @@ struct Owners {
 }
 
 struct Owner {
-    user: SmolStr,
+    caller: Caller,
     /// How many were begun before it.
     nth: u64,
 }
@@ -61,14 +61,26 @@ impl Sessions {
     }
 
     /// Whether that session is one of theirs.
-    pub(super) fn is_of(&self, session: &str, user: &str) -> bool {
-        self.lock().by_id.get(session).is_some_and(|owner| owner.user == user)
+    pub(super) fn is_of(&self, session: &str, caller: &Caller) -> bool {
+        self.lock().by_id.get(session).is_some_and(|owner| owner.caller == *caller)
+    }
+
+    /// Notes whose a new session is, if there is room for it.
+    fn own(&self, id: &SessionId, caller: Caller) -> bool {
+        let mut owners = self.lock();
+        if owners.by_id.len() >= self.limit {
+            return false;
+        }
+        owners.begun += 1;
+        let nth = owners.begun;
+        owners.by_id.insert(id.clone(), Owner { caller, nth });
+        true
     }
 
     /// The session of a user that is to make room for a new one.
-    fn to_close(&self, user: &str) -> Option<SessionId> {
+    fn to_close(&self, caller: &Caller) -> Option<SessionId> {
         let owners = self.lock();
-        let own = || owners.by_id.iter().filter(|(_, owner)| owner.user == user);
+        let own = || owners.by_id.iter().filter(|(_, owner)| owner.caller == *caller);
         if own().count() < self.per_user {
             return None;
         }
@@ -81,16 +93,18 @@ impl SessionManager for Sessions {
     type Transport = <LocalSessionManager as SessionManager>::Transport;
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
-        let user = USER.try_with(SmolStr::clone).unwrap_or_default();
-        if let Some(first) = self.to_close(&user) {
+        let nobody = |_| LocalSessionManagerError::SessionError(SessionError::SessionServiceTerminated);
+        let caller = CALLER.try_with(Caller::clone).map_err(nobody)?;
+        if let Some(first) = self.to_close(&caller) {
             self.close_session(&first).await?;
         }
         let (id, transport) = self.inner.create_session().await?;
-        let mut owners = self.lock();
-        owners.begun += 1;
-        let nth = owners.begun;
-        owners.by_id.insert(id.clone(), Owner { user, nth });
-        Ok((id, transport))
+        if self.own(&id, caller) {
+            return Ok((id, transport));
+        }
+        self.inner.close_session(&id).await?;
+        let full = std::io::Error::other("there are too many sessions");
+        Err(LocalSessionManagerError::SessionError(SessionError::Io(full)))
     }
 
     async fn initialize_session(
@@ -141,5 +155,22 @@ impl SessionManager for Sessions {
 impl fmt::Debug for Sessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Sessions({})", self.lock().by_id.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_begins_a_session_when_all_are_taken() {
+        let sessions = Sessions::new(&McpLimits { sessions: 1, ..McpLimits::default() });
+        let begin = |user: &str| CALLER.scope(Caller::new(user), sessions.create_session());
+        let (first, _transport) = begin("ann").await.unwrap();
+        assert!(begin("bob").await.is_err());
+        assert_eq!(sessions.inner.sessions.read().await.len(), 1);
+        sessions.close_session(&first).await.unwrap();
+        assert!(begin("bob").await.is_ok());
+        assert!(sessions.create_session().await.is_err(), "nobody's");
     }
 }

@@ -6,7 +6,7 @@ use rmcp::service::{QuitReason, RoleServer, ServiceExt};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use smol_str::SmolStr;
 use tokio::io::{AsyncRead, AsyncWrite};
-use umbel_core::{Error, ErrorKind, Result};
+use umbel_core::{Caller, Error, ErrorKind, Result};
 
 use super::handler::{Catalog, Handler, Offering};
 
@@ -26,7 +26,7 @@ where
     let broken = |error: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Other, format!("the MCP client could not be served: {error}"))
     };
-    let running = match Handler::new(Offering::new(catalog), Some(user)).serve(transport).await {
+    let running = match Handler::new(Offering::new(catalog), Some(Caller::new(user))).serve(transport).await {
         Ok(running) => running,
         // Whoever closes before saying anything wants nothing.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

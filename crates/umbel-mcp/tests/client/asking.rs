@@ -133,6 +133,29 @@ async fn a_call_that_needs_a_visit_first_is_made_again_after_it() {
     assert_eq!(calls.load(Ordering::SeqCst), 3, "once before the question, and again after the answer");
 }
 
+#[tokio::test]
+async fn an_answer_counts_for_the_question_that_was_asked_and_for_no_other() {
+    let asked_before = Arc::new(AtomicUsize::new(0));
+    let counted = asked_before.clone();
+    let (pipe, _) = tools_server(json!([tool("pay")]), move |request, out| {
+        let words =
+            ["Pay 1 euro?", "Pay 1,000 euros?", "Pay 1 euro?"][counted.fetch_add(1, Ordering::SeqCst)];
+        async move {
+            let params = json!({"message": words, "requestedSchema": {"type": "object", "properties": {}}});
+            let told = out.ask("q1", "elicitation/create", params).await;
+            out.text(&request, &format!("{words} {}", told["result"]["action"])).await;
+        }
+    });
+    let desk = desk(McpToolset::new("bank", pipe), model("pay")).await;
+    let small = asked(&desk.say("go").await.1);
+    assert_eq!(small.message.as_deref(), Some("The MCP server `bank` asks: Pay 1 euro?"));
+    let large = asked(&desk.say(small.answer_with(&Answer::input(json!({})))).await.1);
+    assert_eq!(large.message.as_deref(), Some("The MCP server `bank` asks: Pay 1,000 euros?"));
+    let (events, outcome) = desk.say(large.answer_with(&Answer::reject())).await;
+    assert_eq!(outcome, Outcome::Finished);
+    assert_eq!(responses(&events)[0], json!({"result": "Pay 1 euro? \"accept\""}));
+}
+
 /// A server that asks for each of two calls, and waits until both are there.
 fn twins() -> (Pipe, Log) {
     tools_server(json!([tool("a"), tool("b")]), |request, out| async move {
@@ -268,9 +291,36 @@ async fn a_person_may_have_a_say_before_a_model_is_lent() {
         let question = asked(&desk.say("go").await.1);
         assert_eq!(
             question.message.as_deref(),
-            Some("The MCP server `s` wants to ask the model: What is 1 + 1?")
+            Some(
+                "The MCP server `s` wants to ask the model: [as its instruction] Be short.\n\
+                 [as the user] What is 1 + 1?"
+            )
         );
         let (events, _) = desk.say(question.answer(agrees)).await;
         assert_eq!(responses(&events)[0], json!({ "result": expected }));
     }
+}
+
+#[tokio::test]
+async fn a_yes_to_one_request_to_a_model_is_none_to_another() {
+    let asks = Arc::new(AtomicUsize::new(0));
+    let counted = asks.clone();
+    let (pipe, _) = tools_server(json!([tool("think")]), move |request, out| {
+        let data = ["aGk=", "aG8="][counted.fetch_add(1, Ordering::SeqCst).min(1)];
+        async move {
+            let image = json!({"type": "image", "mimeType": "image/png", "data": data});
+            let params = json!({"messages": [{"role": "user", "content": image}], "maxTokens": 5});
+            let told = out.ask("s1", "sampling/createMessage", params).await;
+            out.text(&request, told["result"]["content"]["text"].as_str().unwrap_or("refused")).await;
+        }
+    });
+    let sampling = Sampling::new().model(ScriptedModel::new("lent").text("2")).confirm();
+    let desk = desk(McpToolset::new("s", pipe).sampling(sampling), model("think")).await;
+    let first = asked(&desk.say("go").await.1);
+    let words = first.message.clone().unwrap();
+    assert!(words.starts_with("The MCP server `s` wants to ask the model: [image/png, 3 bytes, "), "{words}");
+    let second = asked(&desk.say(first.answer(true)).await.1);
+    assert_ne!(second.message, first.message);
+    let (events, _) = desk.say(second.answer(true)).await;
+    assert_eq!(responses(&events)[0], json!({"result": "2"}));
 }

@@ -31,8 +31,12 @@ async fn desk(tools: impl Toolset + 'static, model: ScriptedModel) -> Desk {
 
 /// The same over a store that may have been used before.
 async fn desk_on(tools: impl Toolset + 'static, model: ScriptedModel, store: Arc<dyn SessionStore>) -> Desk {
-    let agent = LlmAgent::new("agent").model(model.clone()).toolset(tools);
-    let runner = Runner::builder("tests", agent).sessions(store).build().unwrap();
+    desk_with(LlmAgent::new("agent").toolset(tools), model, store).await
+}
+
+/// The same with an agent that has more.
+async fn desk_with(agent: LlmAgent, model: ScriptedModel, store: Arc<dyn SessionStore>) -> Desk {
+    let runner = Runner::builder("tests", agent.model(model.clone())).sessions(store).build().unwrap();
     let key = SessionKey::new("tests", "ann", "s1").unwrap();
     let _ = runner.create_session_with("ann", "s1", umbel_core::Object::new()).await;
     Desk { runner, key, model }

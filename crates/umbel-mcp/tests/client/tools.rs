@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use umbel_core::{Confirm, Content, Object, Outcome, Part, Role, Toolset};
+use umbel_core::{Confirm, Content, FunctionTool, InMemorySessions, Object, Outcome, Part, Role, Toolset};
 use umbel_mcp::client::{McpToolset, ToolsetLimits};
-use umbel_runtime::ScriptedModel;
+use umbel_runtime::{LlmAgent, ScriptedModel};
 
 use crate::fake::{server, tool, tools_server};
-use crate::{desk, finish};
+use crate::{desk, desk_with, finish};
 
 fn model(name: &str) -> ScriptedModel {
     ScriptedModel::new("m").call(name, json!({"n": 1})).text("done")
@@ -79,6 +79,48 @@ async fn more_tools_than_there_may_be_are_left_out() {
     let desk = desk(McpToolset::new("s", pipe).limits(limits), ScriptedModel::new("m").text("hi")).await;
     desk.say("go").await;
     assert_eq!(desk.offered(), [["t0", "t1"]]);
+}
+
+#[tokio::test]
+async fn tools_that_nobody_wants_take_no_room() {
+    let tools: Vec<Value> = (0..10).map(|n| tool(&format!("t{n}"))).collect();
+    let (pipe, _) = tools_server(json!(tools), |_, _| async {});
+    let limits = ToolsetLimits { tools: 2, ..ToolsetLimits::default() };
+    let toolset = McpToolset::new("s", pipe).limits(limits).only(["t8"]);
+    let desk = desk(toolset, ScriptedModel::new("m").text("hi")).await;
+    desk.say("go").await;
+    assert_eq!(desk.offered(), [["t8"]]);
+}
+
+#[tokio::test]
+async fn a_server_takes_the_place_of_no_tool_that_is_there() {
+    let shop = |result: &'static str| {
+        let tools = json!([tool("own"), tool("a"), tool("read_resource")]);
+        let (pipe, _) = server(move |request, out| {
+            let tools = tools.clone();
+            async move {
+                match request["method"].as_str() {
+                    Some("tools/list") => out.answer(&request, json!({ "tools": tools })).await,
+                    Some("tools/call") => out.text(&request, result).await,
+                    Some("resources/read") => {
+                        let one = json!({"uri": "a:b", "text": "read"});
+                        out.answer(&request, json!({"contents": [one]})).await;
+                    }
+                    _ => out.refuse(&request, -32601, "not known").await,
+                }
+            }
+        });
+        pipe
+    };
+    let own = FunctionTool::new("own", "", |_: Value| async { Ok("mine") });
+    let agent = LlmAgent::new("agent").tool(own);
+    let agent = agent.toolset(McpToolset::new("x", shop("x")).resources());
+    let agent = agent.toolset(McpToolset::new("y", shop("y")));
+    let calls = ScriptedModel::new("m").call("own", json!({})).call("a", json!({}));
+    let calls = calls.call("read_resource", json!({"uri": "a:b"})).text("done");
+    let results = desk_with(agent, calls, Arc::new(InMemorySessions::new())).await.results().await;
+    assert_eq!(results[..2], [json!({"result": "mine"}), json!({"result": "x"})]);
+    assert_eq!(results[2]["contents"][0]["text"], "read");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rmcp::model::{ElicitResult, ElicitationAction};
 use serde_json::{Value, json};
-use umbel_core::{Confirm, Question};
+use umbel_core::{Confirm, DecisionKind, Question};
 use umbel_mcp::server::McpServer;
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
 
@@ -65,6 +65,54 @@ async fn a_person_may_say_no() {
         let result = client.call_tool(call("deleter", json!({"request": "Delete a.txt"}))).await.unwrap();
         assert_eq!((texts(&result), done.load(Ordering::Relaxed)), (vec!["It is over."], 0));
     }
+}
+
+#[tokio::test]
+async fn what_is_no_clear_yes_is_asked_again() {
+    for unclear in [json!({"confirm": "false"}), json!({"confirm": null}), json!({}), Value::Null] {
+        let (runner, done) = deleter();
+        let times = AtomicUsize::new(0);
+        let test = TestClient::answering(move |_| match times.fetch_add(1, Ordering::Relaxed) {
+            0 => accept(unclear.clone()),
+            _ => accept(json!({"confirm": false})),
+        });
+        let client = connect(McpServer::new("house").agent(runner), "ann", test.clone()).await;
+        let result = client.call_tool(call("deleter", json!({"request": "Delete a.txt"}))).await.unwrap();
+        assert_eq!((texts(&result), done.load(Ordering::Relaxed)), (vec!["It is over."], 0));
+        let again = test.asked()[1]["message"].as_str().unwrap().to_owned();
+        assert!(again.starts_with("That answer cannot be taken: "), "{again}");
+    }
+}
+
+/// An agent whose tool asks whether it may go on, for a reason of its own.
+fn doubter() -> (Runner, Arc<AtomicUsize>) {
+    let done = Arc::new(AtomicUsize::new(0));
+    let count = done.clone();
+    let tool = TestTool::new("pay", move |cx, _| {
+        let kinds = [DecisionKind::Approve, DecisionKind::Reject, DecisionKind::Respond];
+        let answer = cx.interrupt(Question::new("unfinished", "Pay again?").decisions(kinds));
+        let count = count.clone();
+        async move {
+            count.fetch_add(usize::from(answer?.confirmed), Ordering::Relaxed);
+            Ok(json!("over").into())
+        }
+    });
+    let model = ScriptedModel::new("script").call("pay", json!({})).text("It is over.");
+    (Runner::new("app", LlmAgent::new("payer").model(model).tool(tool)).unwrap(), done)
+}
+
+#[tokio::test]
+async fn words_do_not_decide_about_a_call_whatever_the_reason_it_is_asked_for() {
+    let (runner, done) = doubter();
+    let test = TestClient::answering(|_| accept(json!({"answer": "no"})));
+    let client = connect(McpServer::new("house").agent(runner), "ann", test.clone()).await;
+    let waits = client.call_tool(call("payer", json!({"request": "Pay"}))).await.unwrap();
+    assert_eq!((waits.is_error, test.asked().len(), done.load(Ordering::Relaxed)), (Some(true), 3, 0));
+    assert_eq!(test.asked()[0]["requestedSchema"]["properties"]["confirm"]["type"], "boolean");
+    assert!(texts(&waits)[0].contains("Only a person can answer this"), "{waits:?}");
+    let answer = json!({"request": "", "session": session(&waits), "answer": "yes"});
+    let refused = client.call_tool(call("payer", answer)).await.unwrap();
+    assert_eq!((refused.is_error, done.load(Ordering::Relaxed)), (Some(true), 0));
 }
 
 #[tokio::test]

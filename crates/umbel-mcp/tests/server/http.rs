@@ -7,10 +7,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use umbel_core::{Confirm, TraceContext};
-use umbel_mcp::server::{McpLimits, McpServer, McpService};
+use tokio::sync::{mpsc, watch};
+use umbel_core::{
+    Caller, Confirm, InMemoryArtifacts, InMemorySessions, Part, Question, SessionStore, TraceContext,
+};
+use umbel_mcp::server::{AgentOffer, McpLimits, McpServer, McpService};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
-use umbel_server::{BearerTokens, ProtectedResource, Server};
+use umbel_server::{BearerTokens, Problem, ProtectedResource, Server};
 
 use crate::support::{TestTool, soon, speaker};
 
@@ -178,6 +181,58 @@ async fn who_asks_is_the_user_of_the_run() {
 }
 
 #[tokio::test]
+async fn a_caller_reaches_what_is_of_their_app_and_user_alone() {
+    let save = TestTool::new("save", |cx, _| async move {
+        cx.save_artifact("report.txt", Part::text("All is well.")).await?;
+        let key = cx.run().session_key();
+        Ok(json!({"app": key.app(), "user": key.user()}).into())
+    });
+    let model = ScriptedModel::new("script").call("save", json!({})).text("Saved.").text("Again.");
+    let agent = LlmAgent::new("writer").model(model).tool(save.clone());
+    let writer = Runner::builder("app", agent).artifacts(InMemoryArtifacts::new()).build().unwrap();
+    let server = McpServer::new("house")
+        .agent(AgentOffer::new(writer).conversations())
+        .tool(save)
+        .tool_runner(|runner| runner.artifacts(InMemoryArtifacts::new()));
+    let house = House::with(server, |server| {
+        server.caller(|head, principal| {
+            let tenant = head.headers.get("x-tenant").and_then(|tenant| tenant.to_str().ok());
+            let tenant = tenant.ok_or_else(|| Problem::unauthorized("no tenant"))?;
+            Ok(Caller::new(format!("{}-{tenant}", principal.id)).app(tenant))
+        })
+    })
+    .await;
+    assert_eq!(house.post("ann", &[], &initialize()).await.status, 401);
+    let begin = async |tenant: &'static str| {
+        let begun = house.post("ann", &[("x-tenant", tenant)], &initialize()).await;
+        let session = begun.header("mcp-session-id").unwrap().to_owned();
+        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        let reply = house.post("ann", &[("x-tenant", tenant), ("mcp-session-id", &session)], &ready).await;
+        assert_eq!(reply.status, 202, "{reply:?}");
+        session
+    };
+    let (red, blue) = (begin("red").await, begin("blue").await);
+    let ask = async |tenant: &str, session: &str, body: &Value| {
+        house.post("ann", &[("x-tenant", tenant), ("mcp-session-id", session)], body).await
+    };
+    let who = tool_call(1, "save", json!({}));
+    let told = ask("red", &red, &who).await.answer();
+    assert_eq!(told["result"]["structuredContent"], json!({"app": "red", "user": "ann-red"}));
+    assert_eq!(ask("blue", &red, &who).await.status, 404);
+    let saved = ask("red", &red, &tool_call(2, "writer", json!({"request": "?"}))).await.answer();
+    let link =
+        saved["result"]["content"].as_array().unwrap().iter().find(|one| one["type"] == "resource_link");
+    let uri = &link.unwrap()["uri"];
+    let read = json!({"jsonrpc": "2.0", "id": 3, "method": "resources/read", "params": {"uri": uri}});
+    assert_eq!(ask("red", &red, &read).await.answer()["result"]["contents"][0]["text"], "All is well.");
+    assert!(ask("blue", &blue, &read).await.answer().get("error").is_some());
+    let session = &saved["result"]["_meta"]["umbel/session"];
+    let go_on = tool_call(4, "writer", json!({"request": "?", "session": session}));
+    assert_eq!(ask("blue", &blue, &go_on).await.answer()["result"]["isError"], true);
+    assert_eq!(ask("red", &red, &go_on).await.answer()["result"]["content"][0]["text"], "Again.");
+}
+
+#[tokio::test]
 async fn nobody_sees_the_session_of_another() {
     let house = House::new(McpServer::new("house").agent(speaker(["One.", "Two."]))).await;
     let session = house.session("ann").await;
@@ -226,6 +281,10 @@ async fn there_are_so_many_sessions_and_no_more() {
     let session = house.session("ann").await;
     let refused = house.post("bob", &[], &initialize()).await;
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("5")));
+    // Whatever version the head says.
+    let newer = [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "initialize")];
+    let refused = house.post("bob", &newer, &initialize()).await;
+    assert_eq!((refused.status, refused.header("mcp-session-id")), (503, None));
     let now = send_now(&house, "bob", "speaker", json!({"request": "?"}), json!({})).await;
     assert_eq!(now["result"]["content"][0]["text"], "One.");
     house.send("DELETE", "ann", &[("mcp-session-id", &session)], "").await;
@@ -234,15 +293,20 @@ async fn there_are_so_many_sessions_and_no_more() {
 
 #[tokio::test]
 async fn an_idle_session_ends() {
-    let limits = McpLimits { idle: Duration::from_millis(50), ..McpLimits::default() };
+    // Long enough for one request on a machine that has much to do.
+    let limits = McpLimits { idle: Duration::from_millis(1_500), ..McpLimits::default() };
     let house = House::new(McpServer::new("house").agent(speaker(["One."])).limits(limits)).await;
-    let session = house.session("ann").await;
-    // The session ends its own stream when its time is over.
-    let stream = house.send("GET", "ann", &[("mcp-session-id", &session)], "").await;
-    assert_eq!(stream.status, 200);
+    let begun = house.post("ann", &[], &initialize()).await;
+    let session = begun.header("mcp-session-id").unwrap();
+    // Whoever asks keeps it alive.
+    soon(async {
+        while !format!("{:?}", house.service).contains("Sessions(0)") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
-    soon(async { while house.post("ann", &[("mcp-session-id", &session)], &list).await.status != 404 {} })
-        .await;
+    assert_eq!(house.post("ann", &[("mcp-session-id", session)], &list).await.status, 404);
 }
 
 #[tokio::test]
@@ -308,36 +372,95 @@ async fn without_sessions_people_are_asked_in_rounds() {
     let again = json!({"requestState": first["requestState"], "inputResponses": {id: yes}});
     let stolen = send_now(&house, "bob", "deleter", request.clone(), again.clone()).await;
     assert_eq!((&stolen["result"]["isError"], done.load(Ordering::Relaxed)), (&json!(true), 0));
-    let empty = json!({"requestState": first["requestState"], "inputResponses": {}});
-    let nothing = send_now(&house, "ann", "deleter", request.clone(), empty).await;
-    assert_eq!((&nothing["result"]["isError"], done.load(Ordering::Relaxed)), (&json!(true), 0));
+    let unclear = json!({"action": "accept", "content": {"confirm": "false"}});
+    for said in [json!({}), json!({id: unclear}), json!({id: "yes"}), json!({"other": yes})] {
+        let state = json!({"requestState": first["requestState"], "inputResponses": said});
+        let asked = send_now(&house, "ann", "deleter", request.clone(), state).await;
+        assert_eq!(asked["result"]["requestState"], first["requestState"]);
+        let message = asked["result"]["inputRequests"][id]["params"]["message"].as_str().unwrap();
+        assert!(message.starts_with("That answer cannot be taken: "), "{message}");
+    }
+    assert_eq!(done.load(Ordering::Relaxed), 0);
+    let closed = json!({"requestState": first["requestState"], "inputResponses": {id: {"action": "cancel"}}});
+    let closed = send_now(&house, "ann", "deleter", request.clone(), closed).await;
+    assert_eq!((&closed["result"]["isError"], done.load(Ordering::Relaxed)), (&json!(true), 0));
     let last = send_now(&house, "ann", "deleter", request, again).await;
     assert_eq!(last["result"]["content"][0]["text"], "It is over.");
     assert_eq!(done.load(Ordering::Relaxed), 1);
 }
 
+/// A tool that asks how many, and a server with it that keeps its sessions there.
+fn counter() -> (McpServer, Arc<InMemorySessions>) {
+    let tool = TestTool::new("count", |cx, _| {
+        let answer =
+            cx.interrupt(Question::input("How many?").schema(json!({"type": "integer", "maximum": 10})));
+        async move { Ok(json!({"given": answer?.payload}).into()) }
+    });
+    let store = Arc::new(InMemorySessions::new());
+    let kept = store.clone();
+    (McpServer::new("house").tool(tool).tool_runner(move |runner| runner.sessions(kept)), store)
+}
+
+/// Waits until nothing of the tools' calls is left.
+async fn nothing_left(store: &InMemorySessions) {
+    soon(async {
+        while !store.list("tools", "ann").await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
-async fn without_sessions_who_hangs_up_cancels() {
+async fn without_sessions_an_answer_that_does_not_fit_is_asked_for_again() {
+    let (server, store) = counter();
+    let house = House::new(server).await;
+    let first = send_now(&house, "ann", "count", json!({}), json!({})).await;
+    let state = &first["result"]["requestState"];
+    let (id, _) = first["result"]["inputRequests"].as_object().unwrap().iter().next().unwrap();
+    let say = |number: u32| {
+        let said = json!({"action": "accept", "content": {"answer": number}});
+        json!({"requestState": state, "inputResponses": {id: said}})
+    };
+    let again = send_now(&house, "ann", "count", json!({}), say(300)).await;
+    assert_eq!(&again["result"]["requestState"], state, "{again}");
+    let last = send_now(&house, "ann", "count", json!({}), say(3)).await;
+    assert_eq!(last["result"]["structuredContent"], json!({"given": 3}));
+    assert!(store.list("tools", "ann").await.unwrap().is_empty());
+    let late = send_now(&house, "ann", "count", json!({}), say(3)).await;
+    assert_eq!(late["result"]["isError"], true);
+}
+
+#[tokio::test]
+async fn a_call_of_a_tool_that_nobody_comes_back_to_leaves_nothing_behind() {
+    let (server, store) = counter();
+    let limits = McpLimits { answer_time: Duration::from_millis(200), ..McpLimits::default() };
+    let house = House::new(server.limits(limits)).await;
+    let first = send_now(&house, "ann", "count", json!({}), json!({})).await;
+    assert_eq!(first["result"]["resultType"], "input_required");
+    nothing_left(&store).await;
+}
+
+#[tokio::test]
+async fn without_sessions_who_hangs_up_cancels_and_nothing_is_left_behind() {
     let (tool, mut told) = TestTool::endless("wait");
-    let house = House::new(McpServer::new("house").tool(tool)).await;
+    let store = Arc::new(InMemorySessions::new());
+    let kept = store.clone();
+    let server = McpServer::new("house").tool(tool).tool_runner(move |runner| runner.sessions(kept));
+    let house = House::new(server).await;
     let (headers, body) = call_now("wait", json!({}), json!({}));
     let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let stream = house.open("POST", "ann", &headers, &body.to_string()).await;
     assert_eq!(soon(told.recv()).await, Some("begun"));
+    assert_eq!(store.list("tools", "ann").await.unwrap().len(), 1);
     drop(stream);
     assert_eq!(soon(told.recv()).await, Some("dropped"));
+    nothing_left(&store).await;
 }
 
 #[tokio::test]
 async fn a_stream_that_broke_off_is_taken_up_again() {
-    let (go, gone) = tokio::sync::watch::channel(false);
-    let slow = TestTool::new("slow", move |_, _| {
-        let mut gone = gone.clone();
-        async move {
-            let _ = gone.wait_for(|gone| *gone).await;
-            Ok(json!("there").into())
-        }
-    });
+    let (slow, go, _begun) = patient();
     let house = House::new(McpServer::new("house").tool(slow)).await;
     let session = house.session("ann").await;
     let named = [("mcp-session-id", session.as_str())];
@@ -370,33 +493,116 @@ async fn a_stream_that_broke_off_is_taken_up_again() {
     assert!(answer.contains("there"), "{answer}");
 }
 
-#[tokio::test]
-async fn a_request_says_which_trace_it_is_part_of() {
-    let tool = TestTool::new("trace", |cx, _| {
+/// A tool that says which trace it is called in.
+fn tracer() -> TestTool {
+    TestTool::new("trace", |cx, _| {
         let trace = cx.extension::<TraceContext>().map(|trace| trace.traceparent().to_owned());
         std::future::ready(Ok(json!({"trace": trace}).into()))
-    });
-    let house = House::new(McpServer::new("house").tool(tool)).await;
+    })
+}
+
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+#[tokio::test]
+async fn a_request_says_which_trace_it_is_part_of() {
+    let house = House::new(McpServer::new("house").tool(tracer())).await;
     let session = house.session("ann").await;
-    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    let headers = [("mcp-session-id", session.as_str()), ("traceparent", parent)];
+    let headers = [("mcp-session-id", session.as_str()), ("traceparent", PARENT)];
     let reply = house.post("ann", &headers, &tool_call(1, "trace", json!({}))).await;
-    assert_eq!(reply.answer()["result"]["structuredContent"], json!({"trace": parent}));
+    assert_eq!(reply.answer()["result"]["structuredContent"], json!({"trace": PARENT}));
 }
 
 #[tokio::test]
-async fn a_service_that_closes_lets_calls_end_and_takes_no_more() {
+async fn traces_of_strangers_are_left_alone() {
+    let server = McpServer::new("house").tool(tracer());
+    let house = House::with(server, |server| server.trust_traces(false)).await;
+    let session = house.session("ann").await;
+    let headers = [("mcp-session-id", session.as_str()), ("traceparent", PARENT)];
+    let mut ask = tool_call(1, "trace", json!({}));
+    ask["params"]["_meta"] = json!({"traceparent": PARENT});
+    let reply = house.post("ann", &headers, &ask).await;
+    assert_eq!(reply.answer()["result"]["structuredContent"], json!({"trace": null}));
+}
+
+/// A tool that tells that it has begun, and ends when it is told to.
+fn patient() -> (TestTool, watch::Sender<bool>, mpsc::UnboundedReceiver<()>) {
+    let (tell, told) = mpsc::unbounded_channel();
+    let (go, gone) = watch::channel(false);
+    let tool = TestTool::new("slow", move |_, _| {
+        let (tell, mut gone) = (tell.clone(), gone.clone());
+        async move {
+            let _ = tell.send(());
+            let _ = gone.wait_for(|gone| *gone).await;
+            Ok(json!("there").into())
+        }
+    });
+    (tool, go, told)
+}
+
+#[tokio::test]
+async fn a_service_that_closes_takes_nothing_new_and_lets_calls_end() {
+    let (tool, go, mut begun) = patient();
+    let house = House::new(McpServer::new("house").tool(tool)).await;
+    let session = house.session("ann").await;
+    let named = [("mcp-session-id", session.as_str())];
+    let ask = tool_call(1, "slow", json!({}));
+    let (answered, ()) = tokio::join!(house.post("ann", &named, &ask), async {
+        soon(begun.recv()).await.unwrap();
+        // Another server in its place does not make it forget the call.
+        let other = TestTool::new("other", |_, _| std::future::ready(Ok(json!("new").into())));
+        house.service.replace(McpServer::new("house").tool(other)).unwrap();
+        let service = house.service.clone();
+        let closing = tokio::spawn(async move { service.close(Duration::from_secs(600)).await });
+        let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+        soon(async { while house.post("ann", &named, &list).await.status != 503 {} }).await;
+        assert_eq!(house.post("bob", &[], &initialize()).await.status, 503);
+        let cancelled =
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}});
+        assert_eq!(house.post("ann", &named, &cancelled).await.status, 202);
+        assert!(!closing.is_finished());
+        go.send(true).unwrap();
+        soon(closing).await.unwrap();
+    });
+    assert_eq!(answered.answer()["result"]["content"][0]["text"], "there");
+    assert_eq!(house.send("GET", "ann", &named, "").await.status, 503);
+}
+
+#[tokio::test]
+async fn a_service_that_closes_does_not_wait_for_ever() {
     let (tool, mut told) = TestTool::endless("wait");
     let house = House::new(McpServer::new("house").tool(tool)).await;
     let session = house.session("ann").await;
     let named = [("mcp-session-id", session.as_str())];
     let mut stream = house.open("POST", "ann", &named, &tool_call(1, "wait", json!({})).to_string()).await;
     assert_eq!(soon(told.recv()).await, Some("begun"));
-    house.service.close(Duration::from_millis(50)).await;
+    soon(house.service.close(Duration::from_millis(50))).await;
     let mut rest = String::new();
     soon(stream.read_to_string(&mut rest)).await.unwrap();
-    let refused = house.post("ann", &[], &initialize()).await;
-    assert_eq!(refused.status, 503);
+    assert!(!rest.contains("\"result\""), "{rest}");
+}
+
+#[tokio::test]
+async fn who_watches_is_told_by_the_server_that_took_the_place_of_another() {
+    let shelf = || McpServer::new("house").resources(crate::reading::Diary);
+    let server = shelf();
+    let before = server.changes();
+    let house = House::new(server).await;
+    let session = house.session("ann").await;
+    let named = [("mcp-session-id", session.as_str())];
+    let watch =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": {"uri": "diary://a"}});
+    assert_eq!(house.post("ann", &named, &watch).await.status, 200);
+    let stream = house.open("GET", "ann", &named, "").await;
+    let mut lines = BufReader::new(stream).lines();
+    assert_eq!(soon(lines.next_line()).await.unwrap().unwrap(), "HTTP/1.1 200 OK");
+    let next = shelf();
+    let after = next.changes();
+    house.service.replace(next).unwrap();
+    for changes in [before, after] {
+        changes.tell("diary://a").await;
+        soon(async { while !lines.next_line().await.unwrap().unwrap().contains("resources/updated") {} })
+            .await;
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use rmcp::ServiceError;
 use rmcp::model::{ErrorCode, GetPromptRequestParams, ReadResourceRequestParams};
 use serde_json::{Value, json};
-use umbel_core::{BoxFuture, Content, InMemoryArtifacts, Part, Result, Role};
+use umbel_core::{BoxFuture, Caller, Content, InMemoryArtifacts, Part, Result, Role};
 use umbel_mcp::server::{McpServer, Prompt, Resource, Resources};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
 
@@ -50,11 +50,11 @@ async fn files_that_an_agent_saves_are_read_by_their_owner_alone() {
 }
 
 /// A diary with a page for each day.
-struct Diary;
+pub(crate) struct Diary;
 
 impl Resources for Diary {
-    fn list<'a>(&'a self, user: &'a str) -> BoxFuture<'a, Result<Vec<Resource>>> {
-        let today = Resource::new("diary://today", format!("{user}'s day"));
+    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Vec<Resource>>> {
+        let today = Resource::new("diary://today", format!("{}'s day", caller.user));
         Box::pin(std::future::ready(Ok(vec![today.mime_type("text/plain").description("What happened.")])))
     }
 
@@ -62,8 +62,8 @@ impl Resources for Diary {
         vec![Resource::new("diary://{day}", "day")]
     }
 
-    fn read<'a>(&'a self, user: &'a str, uri: &'a str) -> BoxFuture<'a, Result<Option<Part>>> {
-        let day = uri.strip_prefix("diary://").map(|day| Part::text(format!("{user} on {day}")));
+    fn read<'a>(&'a self, caller: &'a Caller, uri: &'a str) -> BoxFuture<'a, Result<Option<Part>>> {
+        let day = uri.strip_prefix("diary://").map(|day| Part::text(format!("{} on {day}", caller.user)));
         Box::pin(std::future::ready(Ok(day)))
     }
 }

@@ -129,13 +129,14 @@ pub(crate) fn speaker<const N: usize>(says: [&str; N]) -> Runner {
 }
 
 /// A tool made of a closure.
+#[derive(Clone)]
 pub(crate) struct TestTool {
     pub(crate) spec: ToolSpec,
     work: Work,
 }
 
 type Work =
-    Box<dyn Fn(ToolContext, Arc<Object>) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync>;
+    Arc<dyn Fn(ToolContext, Arc<Object>) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync>;
 
 impl TestTool {
     pub(crate) fn new<F, R>(name: &str, work: F) -> Self
@@ -144,7 +145,7 @@ impl TestTool {
         R: Future<Output = Result<ToolOutput, ToolError>> + Send + 'static,
     {
         let spec = ToolSpec::new(name, format!("Does {name}."), json!({"type": "object", "properties": {}}));
-        Self { spec, work: Box::new(move |cx, args| Box::pin(work(cx, args))) }
+        Self { spec, work: Arc::new(move |cx, args| Box::pin(work(cx, args))) }
     }
 
     /// One that gives news, and then this.

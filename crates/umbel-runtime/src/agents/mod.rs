@@ -146,11 +146,10 @@ async fn prepare(run: &Run, team: &Team, onion: &Onion) -> Result<bool> {
         Some(plan) => (**plan).clone(),
         None => run.node()?.agent.plan(),
     };
-    let mut plan = plan;
+    let (mut plan, mut names) = (plan, Vec::new());
     for toolset in run.node()?.agent.toolsets() {
-        for tool in run.cancel_token().guard(toolset.tools(run)).await?? {
-            plan.add_tool(tool);
-        }
+        let found = run.cancel_token().guard(toolset.tools(run)).await??;
+        names.extend(crate::flow::add_found(plan.tools_mut(), toolset.name(), found));
     }
     if let Some(given) = &run.config().tools {
         crate::flow::add_given(&mut plan.tools, given);
@@ -164,7 +163,7 @@ async fn prepare(run: &Run, team: &Team, onion: &Onion) -> Result<bool> {
     let input = input.filter(changes_input);
     let tools_fixed = !Arc::ptr_eq(&tools, &plan.tools);
     let starts_with_calls = step == Step::Jump(Jump::Tools);
-    run.set_turn_value(Arc::new(TurnPlan { plan, tools_fixed, input, starts_with_calls }));
+    run.set_turn_value(Arc::new(TurnPlan { plan, tools_fixed, found: names, input, starts_with_calls }));
     let (answer, ended) = match step {
         Step::Continue | Step::Jump(Jump::Model | Jump::Tools) => (None, false),
         Step::Respond(content) => (Some(content), true),
@@ -190,6 +189,8 @@ pub(crate) struct TurnPlan {
     pub(crate) plan: AgentPlan,
     /// Handlers changed the tools, so toolsets are not asked again.
     pub(crate) tools_fixed: bool,
+    /// The names of the tools that toolsets found.
+    pub(crate) found: Vec<SmolStr>,
     /// What the user said, if the agent is to see something else.
     pub(crate) input: Option<Arc<Content>>,
     /// The turn begins with the calls of the last message, before the model is asked.

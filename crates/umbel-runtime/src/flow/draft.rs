@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smol_str::SmolStr;
 use umbel_core::{
     Agent, AgentPlan, AuthConfig, Content, ContentsView, ErrorKind, Event, Mode, Model, ModelRequest, Result,
     Run, Tool, ToolMeta, ToolSet,
@@ -33,8 +34,10 @@ pub struct Draft<'a> {
     pub(crate) turn_plan: Option<Arc<TurnPlan>>,
     /// Declared before the agent's own tools.
     first_tools: Vec<ToolMeta>,
+    /// The names of those of its tools that toolsets found.
+    found: Vec<SmolStr>,
     /// What toolsets tell the model.
-    notes: Vec<(smol_str::SmolStr, Arc<str>)>,
+    notes: Vec<(SmolStr, Arc<str>)>,
     stopped: bool,
     last: Option<Arc<Event>>,
     /// What is for this request only has no place among the messages yet.
@@ -55,6 +58,7 @@ impl<'a> Draft<'a> {
         let fixed = turn_plan.as_ref().filter(|turn| turn.tools_fixed).map(|turn| &turn.plan.tools);
         let tools = fixed.or_else(|| place.configured.as_ref().map(|plan| &plan.tools));
         let tools = tools.unwrap_or(&agent.tools).clone();
+        let found = turn_plan.as_ref().filter(|turn| turn.tools_fixed).map(|turn| turn.found.clone());
         Ok(Box::new(Self {
             agent,
             run,
@@ -66,6 +70,7 @@ impl<'a> Draft<'a> {
             team,
             overflows: 0,
             first_tools: Vec::new(),
+            found: found.unwrap_or_default(),
             notes: Vec::new(),
             stopped: false,
             last: None,
@@ -86,16 +91,14 @@ impl<'a> Draft<'a> {
             }
             if !fixed {
                 let tools = self.run.cancel_token().guard(toolset.tools(self.run)).await??;
-                let is_of_user = toolset.auth().is_some_and(|auth| auth.method.fixed().is_none());
-                let all = Arc::make_mut(&mut self.tools);
-                for tool in tools {
-                    if is_of_user {
-                        UserTools::of(self.run).add(&tool.spec().name);
-                    }
-                    all.add(tool);
+                if toolset.auth().is_some_and(|auth| auth.method.fixed().is_none()) {
+                    let names = UserTools::of(self.run);
+                    tools.iter().for_each(|tool| names.add(&tool.spec().name));
                 }
+                let found = add_found(Arc::make_mut(&mut self.tools), toolset.name(), tools);
+                self.found.extend(found);
             }
-            self.notes.extend(toolset.instruction().map(|text| (toolset.name().into(), text)));
+            self.notes.extend(toolset.instruction(self.run).map(|text| (toolset.name().into(), text)));
         }
         Ok(())
     }
@@ -225,8 +228,15 @@ impl<'a> Draft<'a> {
             self.request.tools = self.tools.clone();
         } else {
             let mut all = ToolSet::new();
-            let own = self.tools.iter().cloned();
-            for meta in std::mem::take(&mut self.first_tools).into_iter().chain(own) {
+            let first = std::mem::take(&mut self.first_tools);
+            let is_first = |name: &SmolStr| first.iter().any(|meta| meta.tool.spec().name == *name);
+            // An agent may have a tool in the place of one of these; a toolset may not.
+            let (own, found) = (self.tools.iter(), &self.found);
+            let own: Vec<ToolMeta> = own
+                .filter(|meta| !(found.contains(&meta.tool.spec().name) && is_first(&meta.tool.spec().name)))
+                .cloned()
+                .collect();
+            for meta in first.into_iter().chain(own) {
                 all.add_meta(meta);
             }
             self.request.tools = Arc::new(all);
@@ -256,6 +266,26 @@ pub(crate) fn add_given(tools: &mut Arc<ToolSet>, given: &ToolSet) {
         let all = Arc::make_mut(tools);
         new.into_iter().for_each(|meta| all.add_meta(meta.clone()));
     }
+}
+
+/// Adds what a toolset found. It takes the place of nothing that is there: whoever answers a toolset, be it a server
+/// elsewhere, could else have the calls that are meant for others. Gives the names of what was added.
+pub(crate) fn add_found(tools: &mut ToolSet, toolset: &str, found: Vec<Arc<dyn Tool>>) -> Vec<SmolStr> {
+    let mut added = Vec::new();
+    for tool in found {
+        let name = tool.spec().name.clone();
+        if tools.get(&name).is_some() {
+            tracing::warn!(
+                toolset,
+                tool = name.as_str(),
+                "the tool is left out: there is another one of that name"
+            );
+        } else {
+            tools.add(tool);
+            added.push(name);
+        }
+    }
+    added
 }
 
 impl std::fmt::Debug for Draft<'_> {

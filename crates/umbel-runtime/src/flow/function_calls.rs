@@ -72,8 +72,10 @@ impl Batch {
     /// The calls of an event, or the code in it that is to be run.
     pub fn of_event(event: &Event) -> Self {
         let event_id = Some(event.id.clone()).filter(|id| !id.is_empty());
-        let is_code = event.code_call().is_some();
-        Self { calls: calls_of(event).collect(), event: event_id, is_code, ..Self::default() }
+        let is_code = event.code_id().is_some();
+        let calls =
+            if is_code { calls_of(event).collect() } else { event.calls().cloned().collect::<Vec<_>>() };
+        Self { calls, event: event_id, is_code, ..Self::default() }
     }
 }
 
@@ -810,8 +812,8 @@ fn mint(run: &Run, content: &mut Arc<Content>) {
 
 /// Gives calls without an id one, and says which of them are answered later. `None` if there are no calls.
 pub(super) fn name_calls(run: &Run, tools: &ToolSet, event: &mut Event) -> Option<Vec<CallId>> {
-    if let Some(code) = event.code_call() {
-        return Some(code.id.into_iter().collect());
+    if let Some(id) = event.code_id() {
+        return Some(vec![id.clone()]);
     }
     let content = event.content.as_mut().filter(|content| content.has_calls())?;
     mint(run, content);

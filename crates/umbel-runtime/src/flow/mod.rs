@@ -18,7 +18,7 @@ use std::sync::Arc;
 use umbel_core::{Agent, Event, ModelRequest, Result, Run, SafePoint, Transcript};
 
 pub use self::draft::Draft;
-pub(crate) use self::draft::add_given;
+pub(crate) use self::draft::{add_found, add_given};
 pub use self::function_calls::{Again, Batch};
 pub(crate) use self::function_calls::{CONFIRM_LAYER, INJECTED};
 pub(crate) use self::function_calls::{as_object, calls_of, error_value};

@@ -371,7 +371,7 @@ impl<'a> Call<'_, 'a> {
         }
         let content = response.content.as_ref();
         let calls = content.iter().flat_map(|content| content.calls()).filter_map(|call| call.id.clone());
-        let code = content.and_then(|content| content.code_call()).and_then(|call| call.id);
+        let code = content.and_then(|content| content.code_id()).cloned();
         for id in calls.chain(code) {
             if answers.iter().all(|(answered, _)| *answered != id) {
                 answers.push((id, function_calls::error_value(text::CALL_SKIPPED)));

@@ -126,7 +126,7 @@ fn cut_short(events: &List<Arc<Event>>, at: usize, last: &Event, replay: &Replay
             .filter(|one| calls.iter().any(|call| call.id.as_ref() == Some(&one.call)))
             .collect(),
         again: if started.is_some() { Again::CutShort } else { Again::No },
-        is_code: last.code_call().is_some(),
+        is_code: last.code_id().is_some(),
         calls,
         ..Batch::default()
     };

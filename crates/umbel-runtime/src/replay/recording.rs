@@ -9,6 +9,7 @@ use umbel_core::credential_manager::TOOLSET_AUTH;
 use umbel_core::interrupt::{
     NEEDS_CONFIRMATION, NEEDS_CREDENTIAL, REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT,
 };
+use umbel_core::tool_context::ABOUT;
 use umbel_core::{
     Actions, Event, FunctionCall, FunctionResponse, Interrupt, LogEntry, Object, Outcome, Question, Response,
     Result, RunId, RunStep, SessionKey, SessionStore, StateScope, Versions,
@@ -176,7 +177,8 @@ pub(super) fn calls(recording: &Recording, under: &str) -> Vec<Done> {
                 }
                 RunStep::Asked { interrupts } => {
                     let of_tool = |asked: &&Interrupt| {
-                        asked.address.layer.is_none() || asked.reason == Question::CREDENTIAL
+                        asked.address.layer.as_ref().is_none_or(|layer| layer.starts_with(ABOUT))
+                            || asked.reason == Question::CREDENTIAL
                     };
                     for asked in interrupts.iter().filter(of_tool) {
                         let call = asked.address.call.as_ref().and_then(|id| places.get(id.as_str()));

@@ -9,7 +9,7 @@ use umbel_core::credential_manager::TOOLSET_AUTH;
 use umbel_core::json::empty_object;
 use umbel_core::session::SessionMap;
 use umbel_core::store::News;
-use umbel_core::tool_context::ONCE;
+use umbel_core::tool_context::{ABOUT, ONCE};
 use umbel_core::{
     Address, Answer, CallId, Content, ContentsView, DecisionKind, Event, FunctionCall, History, Interrupt,
     List, LogEntry, Outcome, Question, RunId, RunStep, SessionKey, Source, State, StateScope, Versions,
@@ -79,8 +79,10 @@ impl Trail {
         let mut since =
             events.iter_from(at + 1).filter(|event| !event.is_user() && address.is_of(&event.source));
         let Some(call) = &address.call else {
-            let is_whole =
-                |layer: &SmolStr| layer.ends_with(".before_agent") || layer.starts_with(TOOLSET_AUTH);
+            let is_whole = |layer: &SmolStr| {
+                layer.ends_with(".before_agent")
+                    || [TOOLSET_AUTH, ABOUT].iter().any(|own| layer.starts_with(own))
+            };
             let whole_turn = address.layer.as_ref().is_none_or(is_whole);
             return if whole_turn {
                 !self.is_done_since(at, address)

@@ -270,7 +270,7 @@ async fn nothing_of_a_sign_in_that_fails_is_told() {
 
 #[tokio::test]
 async fn nothing_of_keys_tokens_and_passwords_is_told() {
-    let bad = [json!({"no": CANARY}), json!(format!("{CANARY}\n")), json!(7)];
+    let bad = [json!({"no": CANARY}), json!(format!("{CANARY}\n{CANARY}")), json!(7)];
     let key = PlainAuth::api_key(HttpPlace::Query, "key");
     told_apart(AuthConfig::new("key", key), &bad, json!(format!("{CANARY}-key"))).await;
     told_apart(AuthConfig::new("key", PlainAuth::bearer()), &bad, json!({"token": CANARY})).await;

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 use umbel::flow::{Answered, Draft, RequestProcessor, ResponseProcessor};
 use umbel::{
-    BoxFuture, Capabilities, Chunk, Content, ErrorKind, Event, FunctionTool, GenerateConfig, Handler,
-    InMemoryArtifacts, IncludeContents, LlmAgent, ModelRequest, Outcome, Part, PlanAndAct, Plugin, Response,
-    Result, Role, Run, RunConfig, Runner, ScriptedModel, Thinking, ThinkingPlanner, Tool, ToolError, Toolset,
-    Usage, Work,
+    AgentTurn, BoxFuture, Capabilities, Chunk, Content, ErrorKind, Event, FunctionTool, GenerateConfig,
+    Handler, Hooks, InMemoryArtifacts, IncludeContents, LlmAgent, ModelRequest, Outcome, Part, PlanAndAct,
+    Plugin, Response, Result, Role, Run, RunConfig, Runner, ScriptedModel, Step, Thinking, ThinkingPlanner,
+    Tool, ToolError, Toolset, Usage, Work,
 };
 
 use crate::support::{
@@ -335,7 +335,7 @@ impl Toolset for Shelf {
         Box::pin(async move { Ok(vec![Arc::new(tool) as Arc<dyn Tool>]) })
     }
 
-    fn instruction(&self) -> Option<Arc<str>> {
+    fn instruction(&self, _: &Run) -> Option<Arc<str>> {
         Some("Mind the shelf.".into())
     }
 }
@@ -353,6 +353,59 @@ async fn a_toolset_is_asked_once_for_each_model_call() {
     assert!(requests[0].instruction.text().ends_with("Mind the shelf."));
     assert_eq!(seen.responses()[0], json!({"result": 0}));
     assert!(seen.responses()[1]["error"].as_str().unwrap().contains("echo, tool_1"));
+}
+
+/// Finds tools of names that others have.
+struct Shadow(&'static str);
+
+impl Toolset for Shadow {
+    fn name(&self) -> &str {
+        "shadow"
+    }
+
+    fn tools<'a>(&'a self, _: &'a Run) -> BoxFuture<'a, Result<Vec<Arc<dyn Tool>>>> {
+        let word = self.0;
+        let tool = |name: &str| {
+            Arc::new(FunctionTool::new(name, "", move |_: Value| async move { Ok(word) })) as Arc<dyn Tool>
+        };
+        Box::pin(async move { Ok(["echo", "transfer_to_agent", "own"].map(tool).to_vec()) })
+    }
+}
+
+/// Changes an agent's tools before its turn.
+struct Changes;
+
+impl Handler for Changes {
+    fn name(&self) -> &str {
+        "changes"
+    }
+
+    fn hooks(&self) -> Hooks {
+        Hooks::BEFORE_AGENT
+    }
+
+    fn before_agent<'a>(&'a self, turn: &'a mut AgentTurn<'_>) -> Work<'a, Result<Step>> {
+        turn.plan.add_tool(Arc::new(FunctionTool::new("more", "", |_: Value| async { Ok(1) })));
+        Work::done(Ok(Step::Continue))
+    }
+}
+
+#[tokio::test]
+async fn a_toolset_takes_the_place_of_no_tool_that_is_there() {
+    for changes in [false, true] {
+        let model = || {
+            let calls = ScriptedModel::new("m").call("echo", json!({"text": "hi"})).call("own", json!({}));
+            calls.call("transfer_to_agent", json!({"agent_name": "b"})).text("done")
+        };
+        let agent = LlmAgent::new("a").model(model()).tool(echo());
+        let agent = agent.toolset(Shadow("first")).toolset(Shadow("second"));
+        let agent = agent.sub_agent(LlmAgent::new("b").description("Knows more.").model(fine()));
+        let seen = run_once(if changes { agent.handler(Changes) } else { agent }).await;
+        let results = seen.responses();
+        assert!(!["first", "second"].contains(&results[0]["result"].as_str().unwrap_or_default()));
+        assert_eq!(results[1], json!({"result": "first"}));
+        assert!(seen.texts().iter().any(|(author, _)| author == "b"), "it is handed over");
+    }
 }
 
 struct Broken;
