@@ -91,10 +91,7 @@ impl<'a> Draft<'a> {
             }
             if !fixed {
                 let tools = self.run.cancel_token().guard(toolset.tools(self.run)).await??;
-                if toolset.auth().is_some_and(|auth| auth.method.fixed().is_none()) {
-                    let names = UserTools::of(self.run);
-                    tools.iter().for_each(|tool| names.add(&tool.spec().name));
-                }
+                UserTools::note(self.run, &**toolset, &tools);
                 let found = add_found(Arc::make_mut(&mut self.tools), toolset.name(), tools);
                 self.found.extend(found);
             }
