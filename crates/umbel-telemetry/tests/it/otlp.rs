@@ -1,5 +1,6 @@
 //! What goes over the wire to a collector, and what a collector can do to a run: nothing.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,13 @@ async fn run_told(exporting: &Exporting) -> Outcome {
 
 fn complaints(log: &Logged, place: &str) -> usize {
     log.text().lines().filter(|line| line.contains("cannot be delivered") && line.contains(place)).count()
+}
+
+/// Whether the same was sent twice.
+fn is_asked_again(stub: &Stub) -> bool {
+    let asked = stub.asked();
+    let bodies: HashSet<&[u8]> = asked.iter().map(|asked| asked.body.as_slice()).collect();
+    bodies.len() < asked.len()
 }
 
 #[tokio::test]
@@ -102,7 +110,7 @@ async fn a_collector_that_is_busy_is_asked_again() {
     let exporting = to(&stub.url()).without_metrics().build().unwrap();
     assert_eq!(run_told(&exporting).await, Outcome::Finished);
     assert!(!exporting.flush(PATIENCE));
-    assert!(stub.asked().len() > 1);
+    assert!(is_asked_again(&stub));
 }
 
 #[tokio::test]
@@ -167,10 +175,9 @@ async fn a_collector_that_fails_is_complained_about_once() {
             assert_eq!(run_told(&exporting).await, Outcome::Finished);
             assert!(!exporting.flush(PATIENCE), "{why}");
         }
-        let traces = stub.asked().iter().filter(|asked| asked.path == "/v1/traces").count();
-        assert!(traces >= 2);
+        assert!(stub.asked().len() >= 2);
         if why.starts_with("status") {
-            assert_eq!(traces, 2, "what is not worth another try is not tried again: {why}");
+            assert!(!is_asked_again(&stub), "what is not worth another try is not tried again: {why}");
         }
         let lines = log.text();
         let place = stub.address.to_string();
