@@ -242,7 +242,13 @@ impl Turn {
                 return Ok(());
             }
             let text = text_of(&message.content);
-            let said = serde_json::from_str(&text).unwrap_or(Value::String(text));
+            let read = serde_json::from_str(&text).ok();
+            // What looks like JSON may be the secret itself, unless it decides.
+            let decides = |read: &Value| {
+                ["approved", "confirmed"].iter().any(|key| read.get(key).is_some_and(Value::is_boolean))
+            };
+            let read = read.filter(|read| asked.credential().is_none() || decides(read));
+            let said = read.unwrap_or(Value::String(text));
             let answer = answer_from(&said, asked)
                 .map_err(|error| ResumeError::InvalidAnswer(message.tool_call_id.clone(), error))?;
             self.answer_ids.push((message.id.clone(), 1));
@@ -267,7 +273,15 @@ impl Turn {
         says: bool,
         knows_interrupts: bool,
     ) -> Result<(), ResumeError> {
-        let left = waiting.questions.iter().filter(|asked| !self.is_answered(&asked.id));
+        // One answer does for all questions for the same credential.
+        let is_given = |wanted: &str| {
+            let mut same = waiting.questions.iter().filter(|asked| asked.credential() == Some(wanted));
+            same.any(|asked| self.is_answered(&asked.id))
+        };
+        let left = waiting
+            .questions
+            .iter()
+            .filter(|asked| !self.is_answered(&asked.id) && !asked.credential().is_some_and(is_given));
         let left: Vec<&Interrupt> = left.collect();
         if left.is_empty() {
             return Ok(());

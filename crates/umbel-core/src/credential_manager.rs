@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,21 +14,28 @@ use crate::credential::{Credential, CredentialStore, InMemoryCredentials};
 use crate::credential_watch::CredentialWatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::CallId;
-use crate::interrupt::{Address, Answer, Asker, DecisionKind, Interrupt, Question};
+use crate::interrupt::{Address, Answer, Asker, DecisionKind, Interrupt, NEEDS_CREDENTIAL, Question, Raised};
 use crate::run::Run;
+use crate::to_the_end::ToTheEnd;
 use crate::tool_context::ToolContext;
 
 /// How the layer begins that asks for a credential before a toolset is used. The name is google-adk's.
 pub const TOOLSET_AUTH: &str = "_adk_toolset_auth_";
 /// How the layer begins that asks for the credential of a call.
 const CALL_AUTH: &str = "_credential/";
+/// How often and after which time it is looked whether another process has a new credential, before a person is asked.
+const LOOKS: u32 = 3;
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Credentials in a store: looked up, renewed before they expire, given up. Of several who want the same one at the same
-/// time, one does the work and the others get what came of it.
+/// Who is at work on a credential, by app, user and name. It is one list for all runners of the process: those that follow
+/// each other have the same credentials.
+static FLIGHTS: LazyLock<Mutex<HashMap<[SmolStr; 3], Weak<Flight>>>> = LazyLock::new(Mutex::default);
+
+/// Credentials in a store: looked up, renewed before they expire, given up. Of several in a process who want the same one at
+/// the same time, one does the work and the others get what came of it.
+#[derive(Clone)]
 pub struct CredentialManager {
     store: Arc<dyn CredentialStore>,
-    /// Who is at work on a credential, by app, user and name.
-    flights: Mutex<HashMap<[SmolStr; 3], Weak<Flight>>>,
 }
 
 /// An app, and a user of it.
@@ -39,6 +47,9 @@ fn whose(run: &Run) -> Whose<'_> {
 
 /// Whoever has it works on one credential.
 type Flight = tokio::sync::Mutex<()>;
+
+/// The right to work on one credential, until the last of those who have it is done.
+type Turn = Arc<tokio::sync::OwnedMutexGuard<()>>;
 
 /// What is kept of a question until it is answered.
 #[derive(Clone, Serialize, Deserialize)]
@@ -120,7 +131,7 @@ impl News {
 impl CredentialManager {
     /// Manages the credentials of a store.
     pub fn new(store: Arc<dyn CredentialStore>) -> Self {
-        Self { store, flights: Mutex::default() }
+        Self { store }
     }
 
     /// The store.
@@ -128,20 +139,19 @@ impl CredentialManager {
         &self.store
     }
 
-    /// A user's credential, if it can be had without asking a person.
-    pub async fn find(&self, whose: Whose<'_>, auth: &AuthConfig, now: f64) -> Result<Option<Grant>> {
+    /// A user's credential, if it can be used as it is kept. Nothing is renewed, and nobody is asked.
+    pub async fn look(&self, whose: Whose<'_>, auth: &AuthConfig, now: f64) -> Result<Option<Grant>> {
         if let Some(fixed) = auth.method.fixed() {
             return Ok(Some(Grant::new(&*auth.method, fixed)));
         }
-        let flight = self.flight(whose, &auth.credential);
-        let _turn = flight.lock().await;
-        self.ready(whose, auth, now).await
+        let kept = self.load(whose, &auth.credential).await?;
+        let usable = kept.filter(|kept| auth.method.standing(Some(kept), now) == Standing::Ready);
+        Ok(usable.map(|kept| Grant::new(&*auth.method, kept)))
     }
 
     /// Gives a credential up: the service is told, and it is forgotten here, even if the service did not want to know.
     pub async fn revoke(&self, whose: Whose<'_>, auth: &AuthConfig, now: f64) -> Result<()> {
-        let flight = self.flight(whose, &auth.credential);
-        let _turn = flight.lock().await;
+        let _turn = turn(whose, &auth.credential).await;
         let Some(kept) = self.load(whose, &auth.credential).await? else { return Ok(()) };
         let told = auth.method.revoke(&kept, now).await;
         self.delete(whose, &auth.credential).await?;
@@ -177,6 +187,16 @@ impl CredentialManager {
         self.save(whose, &given.place(), Credential::new(value)).await
     }
 
+    /// Forgets what a person gave: it is not used.
+    pub async fn forget_given(&self, whose: Whose<'_>, given: &GivenAuth) -> Result<()> {
+        self.delete(whose, &given.place()).await
+    }
+
+    /// Forgets what was kept for the answer to a question that needs none any more.
+    pub async fn forget_pending(&self, whose: Whose<'_>, question: &CallId) -> Result<()> {
+        self.delete(whose, &pending_place(question)).await
+    }
+
     /// A secret of Umbel's own about a user, made if there is none.
     pub async fn own(
         &self,
@@ -184,8 +204,7 @@ impl CredentialManager {
         name: &SmolStr,
         make: impl FnOnce() -> Result<Credential>,
     ) -> Result<Credential> {
-        let flight = self.flight(whose, name);
-        let _turn = flight.lock().await;
+        let _turn = turn(whose, name).await;
         if let Some(known) = self.load(whose, name).await? {
             return Ok(known);
         }
@@ -195,84 +214,100 @@ impl CredentialManager {
     }
 
     /// The credential as it is kept, renewed if it must be. What another process renewed meanwhile is as good.
-    async fn ready(&self, whose: Whose<'_>, auth: &AuthConfig, now: f64) -> Result<Option<Grant>> {
-        let kept = self.load(whose, &auth.credential).await?;
-        match auth.method.standing(kept.as_ref(), now) {
-            Standing::Ready => Ok(kept.map(|kept| Grant::new(&*auth.method, kept))),
+    async fn ready(&self, of: &Of<'_>) -> Result<Option<Grant>> {
+        let kept = self.load(of.whose, &of.auth.credential).await?;
+        match of.auth.method.standing(kept.as_ref(), of.now) {
+            Standing::Ready => Ok(kept.map(|kept| of.grant(kept))),
             Standing::Ask => Ok(None),
-            Standing::Renew => self.renew(whose, auth, kept, now).await,
+            Standing::Renew => self.renew(of, kept).await,
         }
     }
 
-    async fn renew(
-        &self,
-        whose: Whose<'_>,
-        auth: &AuthConfig,
-        kept: Option<Credential>,
-        now: f64,
-    ) -> Result<Option<Grant>> {
-        let renewed = auth.method.renew(kept.as_ref(), now).await;
+    async fn renew(&self, of: &Of<'_>, kept: Option<Credential>) -> Result<Option<Grant>> {
+        let (manager, own, before) = (self.clone(), of.to_owned(), kept.clone());
+        // A service that gave a new refresh token may not know the old one any more.
+        let renewed = ToTheEnd::new(async move {
+            let of = own.lent();
+            let renewed = of.auth.method.renew(before.as_ref(), of.now).await;
+            if let Ok(Some(new)) = &renewed {
+                manager.save(of.whose, &of.auth.credential, new.clone()).await?;
+            }
+            renewed
+        });
+        let renewed = renewed.await;
         if let Ok(Some(new)) = renewed {
-            self.save(whose, &auth.credential, new.clone()).await?;
-            return Ok(Some(Grant::new(&*auth.method, new)));
+            return Ok(Some(of.grant(new)));
         }
-        let other = self.load(whose, &auth.credential).await?.filter(|other| Some(other) != kept.as_ref());
-        match other.filter(|other| auth.method.standing(Some(other), now) == Standing::Ready) {
-            Some(other) => Ok(Some(Grant::new(&*auth.method, other))),
-            None => renewed.map(|_| None),
+        // Another process may have been first, and not have saved yet what it got.
+        let looks = if matches!(renewed, Ok(None)) && kept.is_some() { LOOKS } else { 1 };
+        for look in 0..looks {
+            if look > 0 {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            let other = self.load(of.whose, &of.auth.credential).await?;
+            let other = other.filter(|other| Some(other) != kept.as_ref());
+            if let Some(other) =
+                other.filter(|other| of.auth.method.standing(Some(other), of.now) == Standing::Ready)
+            {
+                return Ok(Some(of.grant(other)));
+            }
         }
+        renewed.map(|_| None)
     }
 
     /// Sees to it that a credential is not used again that its service refused. Gives another one if that is to be had.
-    async fn refused(
-        &self,
-        whose: Whose<'_>,
-        auth: &AuthConfig,
-        refused: &Grant,
-        now: f64,
-    ) -> Result<Option<Grant>> {
-        let kept = self.load(whose, &auth.credential).await?;
-        if kept.as_ref() != Some(refused.credential()) {
-            return self.ready(whose, auth, now).await;
+    async fn refused(&self, of: &Of<'_>, refused: &Grant) -> Result<Option<Grant>> {
+        let name = &of.auth.credential;
+        let is_refused = |kept: &Option<Credential>| kept.as_ref() == Some(refused.credential());
+        let kept = self.load(of.whose, name).await?;
+        if !is_refused(&kept) {
+            return self.ready(of).await;
         }
-        let renewed = self.renew(whose, auth, kept, now).await?;
-        if renewed.is_none() {
-            self.delete(whose, &auth.credential).await?;
+        let renewed = self.renew(of, kept).await?;
+        // What came there meanwhile was not refused.
+        if renewed.is_none() && is_refused(&self.load(of.whose, name).await?) {
+            self.delete(of.whose, name).await?;
         }
         Ok(renewed)
     }
 
     /// The credential that a person's answer leads to. `None` if the answer was used before.
-    async fn exchange(
-        &self,
-        whose: Whose<'_>,
-        auth: &AuthConfig,
-        given: &GivenAuth,
-        now: f64,
-    ) -> Result<Option<Grant>> {
-        let Some(answer) = self.load(whose, &given.place()).await? else { return Ok(None) };
-        let pending = self.pending(whose, &given.question).await?.map(|kept| kept.pending);
-        let answer = AuthAnswer { given: answer.expose().clone(), pending: pending.unwrap_or_default() };
-        let exchanged = auth.method.exchange(answer, now).await;
-        if let Ok(credential) = &exchanged {
-            self.save(whose, &auth.credential, credential.clone()).await?;
-        }
-        self.delete(whose, &given.place()).await?;
-        self.delete(whose, &pending_place(&given.question)).await?;
-        exchanged.map(|credential| Some(Grant::new(&*auth.method, credential)))
+    async fn exchange(&self, of: &Of<'_>, given: &GivenAuth) -> Result<Option<Grant>> {
+        let (manager, own, given) = (self.clone(), of.to_owned(), given.clone());
+        // A code can be redeemed once.
+        let exchanged = ToTheEnd::new(async move { manager.redeem(&own.lent(), &given).await });
+        Ok(exchanged.await?.map(|credential| of.grant(credential)))
     }
 
-    /// The lock by which one works on a credential at a time.
-    fn flight(&self, whose: Whose<'_>, name: &SmolStr) -> Arc<Flight> {
-        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = [whose.0.into(), whose.1.into(), name.clone()];
-        if let Some(flight) = flights.get(&place).and_then(Weak::upgrade) {
-            return flight;
+    async fn redeem(&self, of: &Of<'_>, given: &GivenAuth) -> Result<Option<Credential>> {
+        let (place, name) = (given.place(), &of.auth.credential);
+        let Some(answer) = self.load(of.whose, &place).await? else { return Ok(None) };
+        let exchanged = match redeemed(&answer) {
+            // A process ended before it was done with it.
+            Some(exchanged) => {
+                let kept = self.load(of.whose, name).await?;
+                let is_newer = |kept: &Credential| {
+                    *kept != exchanged && of.auth.method.standing(Some(kept), of.now) == Standing::Ready
+                };
+                Ok(kept.filter(is_newer).unwrap_or(exchanged))
+            }
+            None => {
+                let pending = self.pending(of.whose, &given.question).await?.map(|kept| kept.pending);
+                let answer =
+                    AuthAnswer { given: answer.expose().clone(), pending: pending.unwrap_or_default() };
+                let exchanged = of.auth.method.exchange(answer, of.now).await;
+                if let Ok(credential) = &exchanged {
+                    self.save(of.whose, &place, in_place_of_answer(credential)).await?;
+                }
+                exchanged
+            }
+        };
+        if let Ok(credential) = &exchanged {
+            self.save(of.whose, name, credential.clone()).await?;
         }
-        flights.retain(|_, flight| flight.strong_count() > 0);
-        let flight = Arc::new(Flight::default());
-        flights.insert(place, Arc::downgrade(&flight));
-        flight
+        self.delete(of.whose, &place).await?;
+        self.forget_pending(of.whose, &given.question).await?;
+        exchanged.map(Some)
     }
 
     async fn load(&self, whose: Whose<'_>, name: &str) -> Result<Option<Credential>> {
@@ -299,6 +334,66 @@ impl fmt::Debug for CredentialManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CredentialManager({:?})", self.store)
     }
+}
+
+/// Waits until nobody else in the process works on a credential.
+async fn turn(whose: Whose<'_>, name: &SmolStr) -> Turn {
+    let flight = flight([whose.0.into(), whose.1.into(), name.clone()]);
+    Arc::new(flight.lock_owned().await)
+}
+
+fn flight(place: [SmolStr; 3]) -> Arc<Flight> {
+    let mut flights = FLIGHTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(flight) = flights.get(&place).and_then(Weak::upgrade) {
+        return flight;
+    }
+    flights.retain(|_, flight| flight.strong_count() > 0);
+    let flight = Arc::new(Flight::default());
+    flights.insert(place, Arc::downgrade(&flight));
+    flight
+}
+
+/// The credential that is worked on, for whom and when.
+struct Of<'a> {
+    whose: Whose<'a>,
+    auth: &'a AuthConfig,
+    now: f64,
+    turn: &'a Turn,
+}
+
+/// The same for work that outlives who began it. It has its turn until it is done.
+struct OwnOf {
+    whose: (String, String),
+    auth: AuthConfig,
+    now: f64,
+    turn: Turn,
+}
+
+impl Of<'_> {
+    fn grant(&self, credential: Credential) -> Grant {
+        Grant::new(&*self.auth.method, credential)
+    }
+
+    fn to_owned(&self) -> OwnOf {
+        let whose = (self.whose.0.to_owned(), self.whose.1.to_owned());
+        OwnOf { whose, auth: self.auth.clone(), now: self.now, turn: self.turn.clone() }
+    }
+}
+
+impl OwnOf {
+    fn lent(&self) -> Of<'_> {
+        Of { whose: (&self.whose.0, &self.whose.1), auth: &self.auth, now: self.now, turn: &self.turn }
+    }
+}
+
+/// What stands in the place of an answer once its credential is there: answers are objects, and this is none.
+fn in_place_of_answer(credential: &Credential) -> Credential {
+    Credential::new(Value::Array(vec![credential.expose().clone()]))
+}
+
+/// The credential that stands in the place of an answer.
+fn redeemed(kept: &Credential) -> Option<Credential> {
+    kept.expose().as_array()?.first().cloned().map(Credential::new)
 }
 
 fn pending_place(question: &CallId) -> SmolStr {
@@ -351,6 +446,11 @@ fn toolset_place(run: &Run, auth: &AuthConfig) -> Address {
     Address { layer, ..Address::new(run.source(), None) }
 }
 
+/// The call waits for the answer to the question of another one.
+fn waits_with_another() -> Error {
+    Error::new(ErrorKind::Interrupted, NEEDS_CREDENTIAL).with_source(Raised::Held)
+}
+
 fn denied(message: String) -> Error {
     Error::new(ErrorKind::Tool, message)
 }
@@ -369,13 +469,13 @@ async fn obtain(run: &Run, place: Address, auth: &AuthConfig, refused: Option<&G
         };
     }
     let (manager, whose) = (&run.services().credentials, whose(run));
-    let flight = manager.flight(whose, name);
-    let _turn = flight.lock().await;
+    let turn = turn(whose, name).await;
     let now = run.services().clock.now();
+    let of = Of { whose, auth, now, turn: &turn };
     let answered = last_answer(run, &place, name);
     let news = News::of(run);
     if let Some(given) = answered.as_ref().filter(|_| refused.is_none()).and_then(GivenAuth::of) {
-        match manager.exchange(whose, auth, &given, now).await {
+        match manager.exchange(&of, &given).await {
             Ok(Some(grant)) => return Ok(grant),
             Ok(None) => {}
             Err(error) => {
@@ -389,8 +489,8 @@ async fn obtain(run: &Run, place: Address, auth: &AuthConfig, refused: Option<&G
         }
     }
     let found = match refused {
-        Some(refused) => manager.refused(whose, auth, refused, now).await?,
-        None => manager.ready(whose, auth, now).await?,
+        Some(refused) => manager.refused(&of, refused).await?,
+        None => manager.ready(&of).await?,
     };
     if let Some(grant) = found {
         return Ok(grant);
@@ -400,11 +500,11 @@ async fn obtain(run: &Run, place: Address, auth: &AuthConfig, refused: Option<&G
     }
     match news.get(&place, name) {
         Some(Told::Denied(why)) => return Err(denied(why)),
-        Some(Told::Asking(_)) if place.call.is_some() => return Err(Error::held()),
+        Some(Told::Asking(_)) if place.call.is_some() => return Err(waits_with_another()),
         _ => {}
     }
     if place.call.is_some() && run.open_questions().iter().any(|asked| is_about(asked, &place, name)) {
-        return Err(Error::held());
+        return Err(waits_with_another());
     }
     // Agents that work side by side ask the same: then one sign-in does for all of them.
     let request = match news.asked(name) {
@@ -444,3 +544,7 @@ fn last_answer(run: &Run, place: &Address, name: &str) -> Option<Answer> {
     let (_, answer) = answers.into_iter().rfind(|(asked, _)| is_about(asked, place, name))?;
     Some(answer)
 }
+
+#[cfg(test)]
+#[path = "credential_manager_tests.rs"]
+mod tests;

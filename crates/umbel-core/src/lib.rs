@@ -62,6 +62,7 @@ pub mod run;
 pub mod session;
 pub mod state;
 pub mod store;
+mod to_the_end;
 pub mod tool;
 pub mod tool_context;
 pub mod trace_context;

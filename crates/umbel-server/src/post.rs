@@ -11,6 +11,8 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use siphasher::sip::SipHasher13;
 use smol_str::SmolStr;
 use umbel_agui::{InputLimits, RunAgentInput, proto};
@@ -33,6 +35,9 @@ const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// How many bytes of each end of a request tell it from others.
 const DIGESTED: usize = 2048;
+
+/// How many of its last messages tell a request from others that answers something.
+const LAST_MESSAGES: usize = 16;
 
 /// Begins a run, or attaches to it if it is there.
 pub(crate) async fn run(State(offered): State<Offered>, request: Request) -> Response {
@@ -81,7 +86,7 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     let response = offered.stream(&live, view, encoding);
     match after {
         None => {
-            let (key, digest) = (&live.key, live.digest);
+            let (key, digest) = (&live.key, logged_digest(&input, live.digest));
             let trace = TraceContext::current();
             let asked = Asked { key, input: &input, digest, principal: &principal, state: &state, trace };
             let planned = plan(endpoint, &asked).await;
@@ -152,7 +157,7 @@ async fn wait_turn(
     let live = ticket.live.clone();
     let planned = match RunAgentInput::parse_within(body, &InputLimits::default()) {
         Ok(input) => {
-            let (key, digest) = (&live.key, live.digest);
+            let (key, digest) = (&live.key, logged_digest(&input, live.digest));
             let asked = Asked { key, input: &input, digest, principal, state, trace };
             plan(&offered.endpoint, &asked).await
         }
@@ -308,7 +313,8 @@ pub(crate) async fn read(limits: &ServerLimits, body: axum::body::Body) -> Resul
 }
 
 /// Tells requests apart: by their length and both of their ends, where threads, runs and new messages stand. All of a long
-/// conversation would cost as much as reading it. It is kept in the log, so it is the same in every process.
+/// conversation would cost as much as reading it. It is kept in the log unless people answer something, so it is the same in
+/// every process.
 fn digest(body: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(&(body.len() as u64).to_le_bytes());
@@ -318,4 +324,77 @@ fn digest(body: &[u8]) -> u64 {
         hasher.write(body.get(body.len() - end..).unwrap_or_default());
     }
     hasher.finish()
+}
+
+/// What the log keeps to tell a request from others. A secret could be guessed by the digest of what it stands in: of answers
+/// to questions and results of calls, only the names count.
+fn logged_digest(input: &RunAgentInput<'_>, digest: u64) -> u64 {
+    let answers = |message: &RawValue| message.get().contains("\"toolCallId\"");
+    if input.resume.is_empty() && !input.messages.iter().any(|message| answers(message)) {
+        return digest;
+    }
+    let mut hasher = SipHasher13::new();
+    let mut add = |text: &str| {
+        hasher.write(&(text.len() as u64).to_le_bytes());
+        hasher.write(text.as_bytes());
+    };
+    add(&input.run_id);
+    add(&input.messages.len().to_string());
+    for message in input.messages.iter().rev().take(LAST_MESSAGES) {
+        if answers(message) {
+            add(&serde_json::from_str::<Named>(message.get()).unwrap_or_default().id);
+        } else {
+            add(message.get());
+        }
+    }
+    for entry in &input.resume {
+        add(&entry.interrupt_id);
+        add(entry.status.name());
+    }
+    hasher.finish()
+}
+
+/// The name of a message.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    id: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn logged(input: &Value) -> u64 {
+        let body = input.to_string().into_bytes();
+        let input = RunAgentInput::parse_within(&body, &InputLimits::default()).unwrap();
+        logged_digest(&input, digest(&body))
+    }
+
+    fn input(said: &str, more: Value, resume: Value) -> Value {
+        let user = json!({"id": "m1", "role": "user", "content": said});
+        let messages: Vec<Value> = [user].into_iter().chain(more.as_array().cloned().unwrap()).collect();
+        json!({"threadId": "t", "runId": "r", "messages": messages, "tools": [], "context": [], "resume": resume})
+    }
+
+    #[test]
+    fn what_the_log_keeps_of_a_request_does_not_depend_on_what_people_answer() {
+        let resume = |secret: &str, question: &str, status: &str| {
+            let entry = json!({"interruptId": question, "status": status, "payload": {"apiKey": secret}});
+            logged(&input("go", json!([]), json!([entry])))
+        };
+        assert_eq!(resume("hunter2", "q1", "resolved"), resume("a longer one", "q1", "resolved"));
+        assert_ne!(resume("hunter2", "q1", "resolved"), resume("hunter2", "q2", "resolved"));
+        assert_ne!(resume("hunter2", "q1", "resolved"), resume("hunter2", "q1", "cancelled"));
+        let tool = |said: &str, secret: &str, id: &str| {
+            let result = json!({"id": id, "role": "tool", "toolCallId": "q1", "content": secret});
+            logged(&input(said, json!([result]), json!([])))
+        };
+        assert_eq!(tool("go", "hunter2", "m2"), tool("go", "a longer one", "m2"));
+        assert_ne!(tool("go", "hunter2", "m2"), tool("go", "hunter2", "m3"));
+        assert_ne!(tool("go", "hunter2", "m2"), tool("stop", "hunter2", "m2"));
+        assert_ne!(logged(&input("go", json!([]), json!([]))), logged(&input("no", json!([]), json!([]))));
+    }
 }

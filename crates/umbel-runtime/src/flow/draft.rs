@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use umbel_core::{
-    Agent, AgentPlan, AuthConfig, Content, ContentsView, ErrorKind, Event, Mode, Model, ModelRequest, Result,
-    Run, Tool, ToolMeta, ToolSet,
+    Agent, AgentPlan, AuthConfig, Content, ContentsView, Event, Mode, Model, ModelRequest, Result, Run, Tool,
+    ToolMeta, ToolSet,
 };
 
 use crate::agents::{IncludeContents, LlmAgent, TurnPlan};
+use crate::layers::is_control;
 use crate::layers::user_tools::UserTools;
 use crate::team::Team;
 use crate::text;
@@ -105,16 +106,17 @@ impl<'a> Draft<'a> {
         if !asks {
             let (services, key) = (self.run.services(), self.run.session_key());
             let whose = (key.app(), key.user());
-            return Ok(services.credentials.find(whose, auth, services.clock.now()).await?.is_some());
+            return Ok(services.credentials.look(whose, auth, services.clock.now()).await?.is_some());
         }
         match self.run.credential(auth).await {
             Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::Tool => {
+            Err(error) if is_control(self.run, &error) => Err(error),
+            // Be it that a service cannot be reached: the agent has more than these tools.
+            Err(error) => {
                 tracing::warn!(toolset, "{error}");
                 self.notes.push((toolset.into(), text::toolset_locked(toolset, error.message()).into()));
                 Ok(false)
             }
-            Err(error) => Err(error),
         }
     }
 

@@ -555,7 +555,7 @@ impl Caller<'_> {
         if error.kind() == ErrorKind::Interrupted {
             // A layer or the tool asks a person; the call is made again with the answer.
             let asked = self.asked(cx, call, &error)?;
-            let waits = questions::waits_for(&asked);
+            let waits = questions::waits_for(&asked, &error);
             *asks = Some(asked);
             return Ok(Box::new(error_value(waits)));
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use umbel_core::{
-    Confirmation, Content, Event, FunctionCall, Interrupt, Object, Part, Parts, Question, Result, Role, Run,
-    RunStep, ToolContext,
+    Confirmation, Content, Error, Event, FunctionCall, Interrupt, Object, Part, Parts, Question, Result,
+    Role, Run, RunStep, ToolContext,
 };
 
 use super::function_calls::Executed;
@@ -93,9 +93,10 @@ pub(super) fn note(cx: &ToolContext, asks: &[Interrupt]) -> Result<()> {
     Ok(())
 }
 
-/// What stands in the place of the result of a call that asks these.
-pub(super) fn waits_for(asks: &[Interrupt]) -> &'static str {
+/// What stands in the place of the result of a call that asks these, or waits with another one.
+pub(super) fn waits_for(asks: &[Interrupt], error: &Error) -> &'static str {
     match asks {
+        [] if error.message() == text::NEEDS_CREDENTIAL => text::NEEDS_CREDENTIAL,
         [] => text::NEEDS_CONFIRMATION,
         asks if asks.iter().all(is_for_credential) => text::NEEDS_CREDENTIAL,
         _ => text::NEEDS_CONFIRMATION,

@@ -61,7 +61,7 @@ use std::pin::pin;
 use umbel_core::{Error, Result, Run};
 
 /// Whether a failure is the run's own end, or a question to a person: nothing that a layer may deal with.
-fn is_control(run: &Run, error: &Error) -> bool {
+pub(crate) fn is_control(run: &Run, error: &Error) -> bool {
     // A run out of time fails like a call out of time; its token tells them apart.
     error.is_control() || run.cancel_token().is_cancelled()
 }

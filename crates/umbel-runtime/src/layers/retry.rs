@@ -8,7 +8,8 @@ use serde_json::json;
 use smol_str::SmolStr;
 use tracing::Instrument;
 use umbel_core::{
-    Error, ErrorKind, Guarded, Handler, Hooks, NextTool, ToolCall, ToolOutput, ToolResult, ToolValue, Work,
+    Error, ErrorKind, Guarded, Handler, Hooks, NextTool, Run, ToolCall, ToolOutput, ToolResult, ToolValue,
+    Work,
 };
 
 use super::is_control;
@@ -142,7 +143,7 @@ impl Handler for ToolRetry {
             loop {
                 let made = match retry {
                     0 => next.call(call.clone()).await,
-                    again => again_in_span(again, next.call(call.clone())).await,
+                    again => again_in_span(run, again, next.call(call.clone())).await,
                 };
                 let error = match made {
                     Ok(output) => return Ok(output),
@@ -162,8 +163,13 @@ impl Handler for ToolRetry {
 }
 
 /// A new try, in a span of its own.
-async fn again_in_span(retry: u32, made: Guarded<'_, ToolResult>) -> ToolResult {
-    let work = made.inspect_err(|error| spans::record_error(error.error().kind().code()));
+async fn again_in_span(run: &Run, retry: u32, made: Guarded<'_, ToolResult>) -> ToolResult {
+    let work = made.inspect_err(|error| {
+        // Who asks a person has not failed.
+        if !is_control(run, error.error()) {
+            spans::record_error(error.error().kind().code());
+        }
+    });
     work.instrument(spans::retry(retry.saturating_add(1))).await
 }
 

@@ -8,10 +8,11 @@ use smol_str::SmolStr;
 use umbel_core::credential_manager::Whose;
 use umbel_core::{
     Answer, CallId, Content, Credential, Error, ErrorKind, Event, FunctionResponse, GivenAuth, Interrupt,
-    List, Object, Part, Payload, Result, RunParts,
+    List, Object, Part, Payload, Result, RunParts, SessionKey,
 };
 
 use super::answers::{self, refused};
+use super::drive::look;
 use super::journal::Recorder;
 use crate::contents::visible::REQUEST_CREDENTIAL;
 use crate::layers::canonical::write_value;
@@ -25,13 +26,20 @@ pub(super) async fn take_out(
     recorder: &Recorder,
     parts: &RunParts,
     input: Arc<Content>,
-) -> Result<Arc<Content>> {
+) -> Result<(Arc<Content>, Option<Taken>)> {
     let shared = &recorder.shared;
     let (open, events) = recorder.session(|hot| (hot.open().to_vec(), hot.events.clone()));
-    // Who works for a call is answered by who made it, and gets no secrets. In the place of tools others may stand, who
-    // need none.
-    if parts.depth > 0 || shared.team.extras.stand_in.is_some() || !gives_any(&open, &events, &input)? {
-        return Ok(input);
+    // Who works for a call is answered by who made it, and gets no secrets. What was said once may be said again to who
+    // stands in the place of tools.
+    let is_secret = |response: &FunctionResponse| {
+        let id = response.id.as_ref();
+        let is_given =
+            response.name == REQUEST_CREDENTIAL || id.is_some_and(|id| is_for_credential(&open, &events, id));
+        is_given && !is_as_logged(response)
+    };
+    let is_again = || shared.team.extras.stand_in.is_some() && !input.responses().any(is_secret);
+    if parts.depth > 0 || !gives_any(&open, &events, &input)? || is_again() {
+        return Ok((input, None));
     }
     let whose = (parts.key.app(), parts.key.user());
     let mut taking = Taking { parts, whose, open, events, given: Vec::new() };
@@ -42,10 +50,63 @@ pub(super) async fn take_out(
     taking.answer_others(&mut seen);
     let now = shared.services.clock.now();
     answers::check(&shared.team, &taking.open, &taking.events, &seen, now)?;
+    let mut taken = Taken { given: Vec::new(), closed: taking.closed(&seen) };
     for (given, value) in taking.given {
         shared.services.credentials.keep_given(taking.whose, &given, value).await?;
+        taken.given.push(given);
     }
-    Ok(Arc::new(seen))
+    Ok((Arc::new(seen), Some(taken)))
+}
+
+/// What of a message is in the store of credentials.
+pub(super) struct Taken {
+    /// What people gave.
+    given: Vec<GivenAuth>,
+    /// The questions that it closes without being the answer that is used: nothing need be kept for them.
+    closed: Vec<CallId>,
+}
+
+impl Taken {
+    /// Leaves no secrets behind that nobody will use. `is_logged` is whether the message is in the log.
+    pub(super) async fn settle(self, recorder: &Recorder, key: &SessionKey, is_logged: bool) {
+        if let Err(error) = self.try_to_settle(recorder, key, is_logged).await {
+            tracing::warn!("what was kept of a question for a credential could not be deleted: {error}");
+        }
+    }
+
+    async fn try_to_settle(self, recorder: &Recorder, key: &SessionKey, is_logged: bool) -> Result<()> {
+        let (manager, whose) = (&recorder.shared.services.credentials, (key.app(), key.user()));
+        if is_logged {
+            for question in &self.closed {
+                manager.forget_pending(whose, question).await?;
+            }
+            return Ok(());
+        }
+        if self.given.is_empty() {
+            return Ok(());
+        }
+        // The same answer may have come twice, and the other one is used.
+        look(recorder, key).await?;
+        let events = recorder.session(|hot| hot.events.clone());
+        let users = events.iter().rev().filter(|event| event.is_user());
+        let logged: Vec<GivenAuth> = users.flat_map(|event| event.responses()).filter_map(given_in).collect();
+        for given in self.given.iter().filter(|given| !logged.contains(given)) {
+            manager.forget_given(whose, given).await?;
+        }
+        Ok(())
+    }
+}
+
+fn given_in(response: &FunctionResponse) -> Option<GivenAuth> {
+    GivenAuth::of(&serde_json::from_value(Value::Object(response.response.clone()?)).ok()?)
+}
+
+/// Whether a response is an answer as the log has it.
+fn is_as_logged(response: &FunctionResponse) -> bool {
+    let said = Value::Object(response.response.clone().unwrap_or_default());
+    let Ok(answer) = serde_json::from_value::<Answer>(said.clone()) else { return false };
+    let payload = GivenAuth::of(&answer).map(|given| json!(given));
+    answer.payload == payload && json!(answer) == said && response.unknown.is_empty()
 }
 
 /// Whether the message answers a question for a credential, be it one that is not open.
@@ -154,6 +215,15 @@ impl Taking<'_> {
         }
     }
 
+    /// The questions for credentials that a message closes, but for those whose answer is to be used.
+    fn closed(&self, seen: &Content) -> Vec<CallId> {
+        let is_used = |id: &CallId| self.given.iter().any(|(given, _)| given.question == *id);
+        let is_open =
+            |id: &CallId| self.open.iter().any(|asked| asked.id == *id && asked.credential().is_some());
+        let answered = seen.responses().filter_map(|response| response.id.as_ref());
+        answered.filter(|id| is_open(id) && !is_used(id)).cloned().collect()
+    }
+
     /// One answer does for all open questions for the same credential.
     fn answer_others(&self, seen: &mut Content) {
         let mut answered: Vec<(CallId, Answer)> = Vec::new();
@@ -211,11 +281,17 @@ enum Said {
     Given(Value, Option<String>),
 }
 
-/// Reads an answer: an [`Answer`], its JSON text under `response`, or just what was asked for.
+/// Reads an answer: an [`Answer`], its JSON text under `response`, or just what was asked for. Other text that is JSON may
+/// be the secret itself.
 fn said(response: &Object) -> Said {
+    let is_answer = |read: &Value| {
+        read.get("confirmed").is_some_and(Value::is_boolean)
+            || read.as_object().is_some_and(|read| read.len() == 1 && read.contains_key("result"))
+    };
     let value = match response.get("response") {
         Some(Value::String(text)) if response.len() == 1 => {
-            serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone()))
+            let read = serde_json::from_str(text).ok().filter(is_answer);
+            read.unwrap_or_else(|| Value::String(text.clone()))
         }
         _ => Value::Object(response.clone()),
     };

@@ -147,17 +147,37 @@ async fn start_later(task: Task) -> Result<Run> {
     let recorder = task.recorder.clone();
     let shared = &recorder.shared;
     let hooks = &shared.team.hooks;
-    let (mut parts, begins) = prepare(task)?;
+    let (parts, begins) = prepare(task)?;
     let Message { content: mut input, metadata, expected } = message(begins)?;
     let mut is_there = true;
     if !hooks.on_input.is_empty() || depends_on_log(shared, &input) {
         // Handlers may look at the session, too.
-        is_there = look(&recorder, &parts).await?;
+        is_there = look(&recorder, &parts.key).await?;
     }
     if input.has_responses() {
         // Boxed: few messages answer anything.
-        input = Box::pin(credential_answers::take_out(&recorder, &parts, input)).await?;
+        let (seen, taken) = Box::pin(credential_answers::take_out(&recorder, &parts, input)).await?;
+        if let Some(taken) = taken {
+            let key = parts.key.clone();
+            let begun = Box::pin(heard(recorder.clone(), parts, seen, metadata, (expected, is_there))).await;
+            Box::pin(taken.settle(&recorder, &key, begun.is_ok())).await;
+            return begun;
+        }
+        input = seen;
     }
+    heard(recorder, parts, input, metadata, (expected, is_there)).await
+}
+
+/// The start of a run whose message has no secrets in it.
+async fn heard(
+    recorder: Arc<Recorder>,
+    mut parts: RunParts,
+    mut input: Arc<Content>,
+    metadata: Object,
+    (expected, is_there): (Option<Versions>, bool),
+) -> Result<Run> {
+    let shared = &recorder.shared;
+    let hooks = &shared.team.hooks;
     if !hooks.on_input.is_empty() {
         let early = Run::new(parts.clone(), shared.team.tree.root())?;
         let seen = pin!(onion::on_input(&hooks.on_input, &early, input));
@@ -169,7 +189,7 @@ async fn start_later(task: Task) -> Result<Run> {
         (input, artifacts) = store_blobs(&parts, input).await?;
     }
     parts.input = Some(input);
-    take_session(recorder, parts, (metadata, artifacts), expected, is_there).await
+    take_session(recorder.clone(), parts, (metadata, artifacts), expected, is_there).await
 }
 
 /// Takes the session and begins the run. If another run has the session, waits as long as it may.
@@ -211,7 +231,7 @@ async fn take_session(
             Err(error) => patience.wait(&recorder, &parts, error).await?,
         }
         if depends_on_log {
-            is_there = look(&recorder, &parts).await?;
+            is_there = look(&recorder, &parts.key).await?;
         }
     }
 }
@@ -222,8 +242,8 @@ fn depends_on_log(shared: &Shared, input: &Content) -> bool {
 }
 
 /// Takes in what is new in the session. Whether it is there.
-async fn look(recorder: &Recorder, parts: &RunParts) -> Result<bool> {
-    let news = recorder.shared.services.sessions.news(&parts.key, recorder.versions()).await?;
+pub(super) async fn look(recorder: &Recorder, key: &SessionKey) -> Result<bool> {
+    let news = recorder.shared.services.sessions.news(key, recorder.versions()).await?;
     let is_there = news.is_some();
     match news {
         Some(news) => recorder.take_in(news),

@@ -1,7 +1,7 @@
 //! Credentials that front ends are asked for: given by `resume` or by a tool message, and told to nobody.
 
 use serde_json::{Value, json};
-use umbel::{AuthConfig, FunctionTool, HttpPlace, LlmAgent, PlainAuth};
+use umbel::{AuthConfig, FunctionTool, HttpPlace, LlmAgent, Parallel, PlainAuth, ScriptedModel};
 
 use crate::desk::{
     ByName, answers, ask, call, desk, end, of_kind, offered, results, say, serve, text, tool, user, with,
@@ -10,8 +10,8 @@ use crate::support::{Host, input};
 
 const CANARY: &str = "c4n4ry";
 
-/// An agent whose tool needs a key, and says how long the key is.
-fn locked() -> LlmAgent {
+/// A tool that needs a key, and says how long the key is.
+fn order() -> FunctionTool {
     let auth = AuthConfig::new(
         "shop",
         PlainAuth::api_key(HttpPlace::Header, "X-Key").question("The key of the shop?"),
@@ -24,11 +24,20 @@ fn locked() -> LlmAgent {
             Ok(json!({"length": grant.http().map(|http| http.expose().len())}))
         })
     });
-    let model = answers(|request| match results(request).first() {
+    order.auth(auth)
+}
+
+/// A model that orders, and says what came of it.
+fn orders() -> ScriptedModel {
+    answers(|request| match results(request).first() {
         None => call([("order", json!({}))]),
         Some((_, value)) => say(&value.to_string()),
-    });
-    LlmAgent::new("shop").model(model).tool(order.auth(auth))
+    })
+}
+
+/// An agent whose tool needs a key.
+fn locked() -> LlmAgent {
+    LlmAgent::new("shop").model(orders()).tool(order())
 }
 
 fn resume(run: &str, question: &str, answer: Value) -> Value {
@@ -73,9 +82,11 @@ async fn a_front_end_gives_a_credential_and_reads_it_nowhere() {
     );
     let question = asked["id"].as_str().unwrap();
     let mut streams = String::new();
-    for bad in
-        [json!({"key": CANARY}), json!({"approved": true, "args": CANARY}), json!(format!("{CANARY}\r\n"))]
-    {
+    for bad in [
+        json!({"key": CANARY}),
+        json!({"approved": true, "args": CANARY}),
+        json!(format!("{CANARY}\r\n{CANARY}")),
+    ] {
         let frames = host.run(&resume("bad", question, bad)).await;
         assert_eq!(end(&frames)["code"], "INVALID_ANSWER", "{}", end(&frames));
         streams.extend(frames.iter().map(|frame| frame.text.as_str()));
@@ -150,4 +161,35 @@ async fn nobody_answers_for_another_user() {
     assert_eq!(end(&frames)["code"], "UNKNOWN_INTERRUPT");
     let frames = post("ann", resume("r2", &question, json!({"apiKey": "mine"}))).await;
     assert!(text(&frames).contains("\"length\":4"), "{}", text(&frames));
+}
+
+#[tokio::test]
+async fn a_text_that_looks_like_json_is_a_key_like_any_other() {
+    for (key, length) in [("123456", 6), ("true", 4), (r#"{"type":"service_account"}"#, 26)] {
+        let host = desk(locked()).await;
+        let old = |run: &str, messages: &[Value]| {
+            let mut input = ask("t", run, messages);
+            input.as_object_mut().unwrap().remove("protocolVersion");
+            input
+        };
+        let frames = host.run(&old("r", &[user("m1", "order it")])).await;
+        let calls = of_kind(&frames, "TOOL_CALL_START");
+        let asks = calls.iter().find(|call| call["toolCallName"] == "adk_request_credential").unwrap();
+        let given = tool("m2", asks["toolCallId"].as_str().unwrap(), key.to_owned());
+        let frames = host.run(&old("r2", &[user("m1", "order it"), given])).await;
+        assert!(text(&frames).contains(&format!("\"length\":{length}")), "{}", text(&frames));
+    }
+}
+
+#[tokio::test]
+async fn one_answer_does_for_all_questions_for_the_same_credential() {
+    let agent = |name: &str| LlmAgent::new(name).model(orders()).tool(order());
+    let host = desk(Parallel::new("both").agent(agent("left")).agent(agent("right"))).await;
+    let frames = host.run(&input("t", "r", "order it")).await;
+    let asked = end(&frames)["outcome"]["interrupts"].clone();
+    assert_eq!(asked.as_array().unwrap().len(), 2);
+    let question = asked[1]["id"].as_str().unwrap();
+    let frames = host.run(&resume("r2", question, json!({"apiKey": "mine"}))).await;
+    assert_eq!(end(&frames)["outcome"]["type"], "success", "{}", end(&frames));
+    assert_eq!(text(&frames).matches("\"length\":4").count(), 2, "{}", text(&frames));
 }
