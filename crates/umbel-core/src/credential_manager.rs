@@ -11,6 +11,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use crate::auth::{AuthAnswer, AuthConfig, AuthRequest, Expects, Grant, Standing};
 use crate::credential::{Credential, CredentialStore, InMemoryCredentials};
+use crate::credential_watch::CredentialWatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::CallId;
 use crate::interrupt::{Address, Answer, Asker, DecisionKind, Interrupt, NEEDS_CREDENTIAL, Question, Raised};
@@ -404,13 +405,17 @@ impl ToolContext {
     /// called again, from its top, once there is an answer. With [`ToolSpec::auth`](crate::ToolSpec::auth) that has happened
     /// before the tool is called.
     pub async fn credential(&self, auth: &AuthConfig) -> Result<Grant> {
-        obtain(self.run(), self.place_of(auth), auth, None).await
+        let grant = obtain(self.run(), self.place_of(auth), auth, None).await?;
+        CredentialWatch::note_call(self, auth);
+        Ok(grant)
     }
 
     /// Another credential in the place of one that its service refused: renewed, or else asked for anew as by
     /// [`credential`](Self::credential).
     pub async fn credential_refused(&self, auth: &AuthConfig, refused: &Grant) -> Result<Grant> {
-        obtain(self.run(), self.place_of(auth), auth, Some(refused)).await
+        let grant = obtain(self.run(), self.place_of(auth), auth, Some(refused)).await?;
+        CredentialWatch::note_call(self, auth);
+        Ok(grant)
     }
 
     fn place_of(&self, auth: &AuthConfig) -> Address {
@@ -422,13 +427,17 @@ impl Run {
     /// The user's credential, for a toolset that is asked for its tools. If there is none, a person is asked: the error ends
     /// the run as *interrupted*, and the agent goes on once there is an answer.
     pub async fn credential(&self, auth: &AuthConfig) -> Result<Grant> {
-        obtain(self, toolset_place(self, auth), auth, None).await
+        let grant = obtain(self, toolset_place(self, auth), auth, None).await?;
+        CredentialWatch::note_run(self, auth);
+        Ok(grant)
     }
 
     /// Another credential in the place of one that its service refused: renewed, or else asked for anew as by
     /// [`credential`](Self::credential).
     pub async fn credential_refused(&self, auth: &AuthConfig, refused: &Grant) -> Result<Grant> {
-        obtain(self, toolset_place(self, auth), auth, Some(refused)).await
+        let grant = obtain(self, toolset_place(self, auth), auth, Some(refused)).await?;
+        CredentialWatch::note_run(self, auth);
+        Ok(grant)
     }
 }
 

@@ -89,6 +89,8 @@ pub struct RequestTrace {
     pub span: Option<TraceContext>,
     /// Whether the request may say itself which trace it is part of.
     pub is_trusted: bool,
+    /// Whether what it says as `tracestate` is taken then: it is sent on to others.
+    pub takes_state: bool,
 }
 
 /// Whether it is a `traceparent`: `00-<32 hex digits>-<16 hex digits>-<2 hex digits>`, or one of a later version, which may

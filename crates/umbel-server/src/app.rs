@@ -39,6 +39,8 @@ pub(crate) struct App {
     pub(crate) traces: Option<Traces>,
     /// Whether requests are part of the trace that they name.
     pub(crate) trusts_traces: bool,
+    /// Whether what `tracestate` says is taken with it.
+    pub(crate) takes_tracestate: bool,
     /// What models cost.
     pub(crate) prices: Prices,
     /// When idle sessions are deleted, if somebody said so.

@@ -1,5 +1,6 @@
 //! What every request passes first: is it meant for this server, does it come from where it may, and who sent it.
 
+use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::app::App;
 use crate::auth::Principal;
 use crate::metrics::Counted;
 use crate::problem::Problem;
-use crate::trace::request::{self, traced};
+use crate::trace::request::{Head, traced};
 
 /// Where the studio is, below the base path.
 pub(crate) const STUDIO: &str = "/studio";
@@ -83,9 +84,13 @@ pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
     let allowed = origin.filter(|origin| origin.to_str().is_ok_and(|origin| app.gate.allows(origin)));
     // Whoever only looks whether the server is alive does so all the time.
     let is_traced = !app.gate.is_open(request.method(), request.uri().path());
-    let span = if is_traced { request::span(&request, app.trusts_traces) } else { None };
+    let head = if is_traced { Head::of(&request, app.takes_tracestate) } else { None };
+    let entered = AssertUnwindSafe(enter(&app, request)).catch_unwind().await;
+    let entered = entered.unwrap_or_else(|panic| Err(panicked(&*panic)));
+    // Who was not let in has no say in which trace this is part of.
+    let span = head.and_then(|head| head.span(app.trusts_traces && entered.is_ok()));
     let work = async {
-        match enter(&app, request).await {
+        match entered {
             Ok(Some(request)) => next.run(request).await,
             // A browser asks whether a page may ask.
             Ok(None) => preflight(),
@@ -95,10 +100,9 @@ pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
             }
         }
     };
-    let work = AssertUnwindSafe(work).catch_unwind().map(|answered| match answered {
-        Ok(response) => response,
-        Err(panic) => Problem::from(Error::from_panic("a request", panic.as_ref())).into_response(),
-    });
+    let work = AssertUnwindSafe(work)
+        .catch_unwind()
+        .map(|answered| answered.unwrap_or_else(|panic| panicked(&*panic).into_response()));
     let mut response = match span {
         Some(span) => Box::pin(traced(span, work)).await,
         None => work.await,
@@ -111,6 +115,10 @@ pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     response
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Problem {
+    Problem::from(Error::from_panic("a request", panic))
 }
 
 /// The answer to a request that is not let through. Who has no good token is told where to come by one, if that is known.

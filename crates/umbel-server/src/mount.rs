@@ -38,7 +38,11 @@ where
             Err(problem) => return problem.into_response(),
         };
         head.extensions.insert(caller);
-        let trace = RequestTrace { span: TraceContext::current(), is_trusted: app.trusts_traces };
+        let trace = RequestTrace {
+            span: TraceContext::current(),
+            is_trusted: app.trusts_traces,
+            takes_state: app.takes_tracestate,
+        };
         head.extensions.insert(trace);
         let body = match read(app.runs.limits(), body).await {
             Ok(body) => body,

@@ -63,7 +63,7 @@ pub struct Server {
     studio: bool,
     inspect: Option<bool>,
     traces: Option<Traces>,
-    distrusts_traces: bool,
+    trusts_traces: Option<bool>,
     prices: Prices,
 }
 
@@ -195,10 +195,12 @@ impl Server {
         self
     }
 
-    /// Whether requests are part of the trace that they name in `traceparent`. They are unless told otherwise; who serves
-    /// strangers may not want to have theirs in its own traces. It holds for mounted services as well.
+    /// Whether requests are part of the trace that they name in `traceparent`. Those of strangers are not: unless told otherwise it
+    /// is believed of who has authenticated, and without auth as long as the server is known by the names of this machine alone. What
+    /// `tracestate` says is sent on to models and services, so it is taken only if told so here. A request that is turned away is never
+    /// part of another trace. It holds for mounted services as well.
     pub fn trust_traces(mut self, trusted: bool) -> Self {
-        self.distrusts_traces = !trusted;
+        self.trusts_traces = Some(trusted);
         self
     }
 
@@ -239,7 +241,7 @@ impl Server {
             studio,
             inspect,
             traces,
-            distrusts_traces,
+            trusts_traces,
             prices,
             limits: _,
         } = self;
@@ -256,6 +258,7 @@ impl Server {
         if offers.is_empty() && mounts.is_empty() {
             return refuse("a server without agents has nothing to offer: add one with `agent`".to_owned());
         }
+        let is_local = auth.is_none() && hosts.is_empty();
         if auth.is_none() || !hosts.is_empty() {
             hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
         }
@@ -286,7 +289,8 @@ impl Server {
         let app = Arc::new(App {
             runs,
             traces,
-            trusts_traces: !distrusts_traces,
+            trusts_traces: trusts_traces.unwrap_or(is_local || auth.is_some()),
+            takes_tracestate: trusts_traces == Some(true),
             prices,
             inspect: inspect.unwrap_or(auth.is_none()),
             gate: Gate { hosts, origins, open, studio_at: studio.then(|| base.clone()) },

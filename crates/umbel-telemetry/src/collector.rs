@@ -45,10 +45,9 @@ impl Collector {
         let request = request.try_into().map_err(|error: reqwest::Error| words(&error))?;
         let mut answer = self.client.execute(request).map_err(|error| words(&error))?;
         let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
-        if !status.is_success() {
-            return Err(format!("it answers with the status {status}"));
-        }
-        if headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html")) {
+        if status.is_success()
+            && headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"))
+        {
             return Err("it answers with a web page: that is no address of a collector".to_owned());
         }
         let mut body = Vec::new();
@@ -75,7 +74,11 @@ impl HttpClient for Collector {
         let place = place(request.uri());
         let sent = self.send(request);
         match &sent {
-            Ok(_) => self.is_failing.store(false, Ordering::Relaxed),
+            Ok(answer) if answer.status().is_success() => self.is_failing.store(false, Ordering::Relaxed),
+            // Whether it is worth another try, and when, follows from the status and its headers.
+            Ok(answer) => {
+                self.complain(&place, &format!("it answers with the status {}", answer.status()));
+            }
             Err(why) => self.complain(&place, why),
         }
         sent.map_err(HttpError::from)

@@ -153,6 +153,12 @@ impl Guard {
         }
     }
 
+    /// Whether a host is among those that are allowed by name.
+    pub(crate) fn names(&self, url: &Url) -> bool {
+        let host = url.host_str().map(plain).unwrap_or_default();
+        self.hosts.iter().any(|allowed| allowed.fits(&host, url.port_or_known_default()))
+    }
+
     /// Whether a host may be on this machine or in its network.
     pub(crate) fn is_private(&self, url: &Url) -> bool {
         let host = url.host_str().map(plain).unwrap_or_default();

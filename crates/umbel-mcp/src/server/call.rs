@@ -288,16 +288,17 @@ impl Call<'_> {
         let head = self.context.extensions.get::<Head>();
         let told = head.and_then(|head| head.extensions.get::<RequestTrace>());
         let is_trusted = told.is_none_or(|told| told.is_trusted);
+        let takes_state = told.is_none_or(|told| told.takes_state);
         let meta = &self.context.meta.0;
         if let Some(parent) = meta.get_traceparent().filter(|_| is_trusted) {
-            return TraceContext::parse(parent, meta.get_tracestate());
+            return TraceContext::parse(parent, meta.get_tracestate().filter(|_| takes_state));
         }
         if let Some(span) = told.and_then(|told| told.span.clone()) {
             return Some(span);
         }
         let headers = &head.filter(|_| is_trusted)?.headers;
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        TraceContext::parse(header(TRACEPARENT)?, header(TRACESTATE))
+        TraceContext::parse(header(TRACEPARENT)?, header(TRACESTATE).filter(|_| takes_state))
     }
 
     /// Has people asked by the client, if it can.

@@ -25,6 +25,7 @@ pub use self::parallel::Parallel;
 pub use self::sequential::Sequential;
 
 use crate::flow::emit_questions;
+use crate::layers::user_tools::UserTools;
 use crate::onion::{self, Onion};
 use crate::runner::caught;
 use crate::spans;
@@ -149,6 +150,7 @@ async fn prepare(run: &Run, team: &Team, onion: &Onion) -> Result<bool> {
     let (mut plan, mut names) = (plan, Vec::new());
     for toolset in run.node()?.agent.toolsets() {
         let found = run.cancel_token().guard(toolset.tools(run)).await??;
+        UserTools::note(run, &**toolset, &found);
         names.extend(crate::flow::add_found(plan.tools_mut(), toolset.name(), found));
     }
     if let Some(given) = &run.config().tools {

@@ -10,6 +10,7 @@ use umbel_core::{
 
 use crate::agents::{IncludeContents, LlmAgent, TurnPlan};
 use crate::layers::is_control;
+use crate::layers::user_tools::UserTools;
 use crate::team::Team;
 use crate::text;
 
@@ -91,6 +92,7 @@ impl<'a> Draft<'a> {
             }
             if !fixed {
                 let tools = self.run.cancel_token().guard(toolset.tools(self.run)).await??;
+                UserTools::note(self.run, &**toolset, &tools);
                 let found = add_found(Arc::make_mut(&mut self.tools), toolset.name(), tools);
                 self.found.extend(found);
             }

@@ -9,14 +9,15 @@ use serde_json::Value;
 use smol_str::SmolStr;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use umbel_core::{
-    Actions, Handler, Hooks, NextTool, Object, Result, ToolCall, ToolContext, ToolError, ToolOutput,
-    ToolResult, ToolSpec, ToolValue, Work,
+    Actions, CredentialWatch, Handler, Hooks, NextTool, Object, Result, ToolCall, ToolContext, ToolError,
+    ToolOutput, ToolResult, ToolSpec, ToolValue, Work,
 };
 
 use super::cache_store::{CacheKey, CacheStore, CachedAnswer, MemoryCache, digest};
 use super::canonical::{write_object, write_text, write_value};
 use super::held::{Held, Holdings};
 use super::nested::{holding, is_held};
+use super::user_tools::UserTools;
 use super::{CallScope, at_end, is_control, wait};
 
 const HIT: &str = "cache_hit";
@@ -178,7 +179,8 @@ impl Caching {
         self
     }
 
-    /// Who shares answers. A tool that needs a credential never answers beyond its user.
+    /// Who shares answers. Those of a tool that needs a credential, or of a toolset that does, are shared by no two users. Of another
+    /// tool, the answer to a call that obtained a user's credential is not kept, unless for that user alone.
     pub fn scope(mut self, scope: CallScope) -> Self {
         self.scope = scope;
         self
@@ -233,20 +235,32 @@ impl Caching {
         (listed && !asks && !spec.long_running).then_some(spec)
     }
 
+    /// Whether users may share answers.
+    fn is_shared(&self) -> bool {
+        !matches!(self.scope, CallScope::User | CallScope::Session | CallScope::Run)
+    }
+
     fn key(&self, call: &ToolCall<'_>, spec: &ToolSpec) -> CacheKey {
-        let beyond_user = matches!(self.scope, CallScope::All | CallScope::App | CallScope::Tool);
-        let scope = match &self.scope {
-            _ if beyond_user && spec.auth.is_some() => &CallScope::User,
-            // The tool is in the key anyway.
-            CallScope::Tool => &CallScope::All,
-            scope => scope,
-        };
         let mut text = String::with_capacity(256);
         self.write_head(&mut text, call.name(), spec);
-        scope.parts(call, |part| {
-            write_text(&mut text, part);
-            text.push(',');
-        });
+        let mut write = |scope: &CallScope| {
+            scope.parts(call, |part| {
+                write_text(&mut text, part);
+                text.push(',');
+            });
+        };
+        let is_custom = matches!(self.scope, CallScope::Custom(_));
+        match &self.scope {
+            scope if self.is_shared() && is_of_user(call) => {
+                write(&CallScope::User);
+                if is_custom {
+                    write(scope);
+                }
+            }
+            // The tool is in the key anyway.
+            CallScope::Tool => write(&CallScope::All),
+            scope => write(scope),
+        }
         let counts =
             |name: &str| !name.starts_with("__") && !self.ignored.iter().any(|ignored| ignored == name);
         write_object(&mut text, &call.args, counts);
@@ -287,6 +301,7 @@ impl Caching {
     }
 
     async fn miss(&self, call: ToolCall<'_>, next: NextTool<'_>, key: CacheKey) -> ToolResult {
+        let is_open = self.is_shared() && !is_of_user(&call);
         // A call that was made to answer the same call cannot wait for it.
         let turn = if is_held(call.cx, &self.flights, &key.digest()) {
             None
@@ -299,7 +314,9 @@ impl Caching {
         };
         self.counts.misses.fetch_add(1, Ordering::Relaxed);
         let cx = holding(call.cx, &self.flights, key.digest());
+        let (cx, watch) = CredentialWatch::begin(&cx);
         let end = End {
+            watch: is_open.then_some(watch),
             turn,
             key,
             before: actions(call.cx),
@@ -328,6 +345,12 @@ impl Caching {
     }
 }
 
+/// Whether the answer is the user's alone, as far as that is known before the call.
+fn is_of_user(call: &ToolCall<'_>) -> bool {
+    let needs_credential = call.tool.is_some_and(|tool| tool.spec().auth.is_some());
+    needs_credential || UserTools::of(call.run()).has(call.name())
+}
+
 /// How a call goes on that the store has no answer for.
 enum Joined {
     /// Another one got the answer.
@@ -354,6 +377,8 @@ struct Turn {
 /// All that is needed when a call comes to its end.
 struct End {
     turn: Option<Turn>,
+    /// Tells whether the answer is one user's, if others would get it.
+    watch: Option<Arc<CredentialWatch>>,
     key: CacheKey,
     cx: ToolContext,
     before: Actions,
@@ -375,7 +400,8 @@ impl End {
             }
         };
         let mut status = CacheStatus::Miss;
-        if value.is_error || actions(&self.cx) != self.before {
+        let is_personal = self.watch.as_ref().is_some_and(|watch| watch.is_used());
+        if is_personal || value.is_error || actions(&self.cx) != self.before {
             self.tell(Flight::Failed);
         } else {
             let (request, parts) = (self.key.text().to_owned(), value.parts.clone());
@@ -462,9 +488,13 @@ impl fmt::Debug for Caching {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use umbel_core::{AuthConfig, FunctionTool, PlainAuth, Tool};
+    use umbel_core::{
+        AuthConfig, BoxFuture, Credential, CredentialStore, FunctionTool, Grant, InMemoryCredentials,
+        PlainAuth, Run, Tool, Toolset,
+    };
 
     use super::*;
+    use crate::{LlmAgent, Runner, ScriptedModel};
 
     fn text(caching: &Caching, spec: &ToolSpec, args: &Value) -> String {
         let cx = ToolContext::detached(&spec.name).unwrap();
@@ -496,12 +526,86 @@ mod tests {
             (CallScope::App, "\"user\",\"app\",\"user\""),
             (CallScope::Tool, "\"user\",\"app\",\"user\""),
             (CallScope::Session, "\"session\","),
+            (CallScope::custom(|_| "ours".into()), "\"user\",\"app\",\"user\",\"custom\",\"ours\""),
         ] {
             let text = text(&Caching::new().scope(scope), &spec, &json!({}));
             assert!(text.contains(expected), "{text}");
         }
         let open = ToolSpec::new("t", "", json!({}));
         assert!(text(&Caching::new().scope(CallScope::Tool), &open, &json!({})).contains("\"all\""));
+    }
+
+    fn mail() -> AuthConfig {
+        AuthConfig::new("mail", PlainAuth::bearer())
+    }
+
+    fn whoami() -> ToolSpec {
+        ToolSpec { read_only: true, ..ToolSpec::new("whoami", "", json!({"type": "object"})) }
+    }
+
+    fn answer(grant: &Grant) -> ToolOutput {
+        json!(grant.http().unwrap().expose()).into()
+    }
+
+    /// A toolset that lists its tools, and has them answer, with a credential.
+    struct Chest(AuthConfig);
+
+    impl Toolset for Chest {
+        fn name(&self) -> &str {
+            "chest"
+        }
+
+        fn tools<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Vec<Arc<dyn Tool>>>> {
+            Box::pin(async move {
+                let grant = run.credential(&self.0).await?;
+                let tool = FunctionTool::raw(whoami(), move |_, _| {
+                    let answer = answer(&grant);
+                    Box::pin(std::future::ready(Ok(answer)))
+                });
+                Ok(vec![Arc::new(tool) as Arc<dyn Tool>])
+            })
+        }
+
+        fn auth(&self) -> Option<&AuthConfig> {
+            Some(&self.0)
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_user_was_told_by_their_credential_is_told_to_no_other() {
+        let agent = || {
+            let model = ScriptedModel::new("m");
+            let model = (0..4).fold(model, |model, _| model.call("whoami", json!({})).text("done"));
+            LlmAgent::new("a").model(model).handler(Caching::new().scope(CallScope::All))
+        };
+        let inside = FunctionTool::raw(whoami(), |cx, _| {
+            Box::pin(async move { Ok(answer(&cx.credential(&mail()).await?)) })
+        });
+        let fixed = AuthConfig::new("mail", PlainAuth::bearer().fixed("ours"));
+        let program = FunctionTool::raw(whoami(), move |cx, _| {
+            let fixed = fixed.clone();
+            Box::pin(async move { Ok(answer(&cx.credential(&fixed).await?)) })
+        });
+        for (agent, hits, own) in [
+            (agent().toolset(Chest(mail())), [false, false, true, true], true),
+            (agent().tool(inside), [false; 4], true),
+            (agent().tool(program), [false, true, true, true], false),
+        ] {
+            let store = InMemoryCredentials::new();
+            for user in ["ann", "bob"] {
+                store.save("app", user, "mail", Credential::new(user)).await.unwrap();
+            }
+            let runner = Runner::builder("app", agent).credentials(store).build().unwrap();
+            for (user, hit) in ["ann", "bob", "ann", "bob"].into_iter().zip(hits) {
+                let key = runner.create_session(user).await.unwrap().key;
+                let events = runner.run(&key, "go").collect_events().await.unwrap();
+                let told = events.iter().flat_map(|event| event.responses()).next().unwrap();
+                let whose = if own { user } else { "ours" };
+                assert_eq!(told.response.as_ref().unwrap()["result"], format!("Bearer {whose}"));
+                let metadata = json!(events).to_string();
+                assert_eq!(metadata.contains(r#""cache_hit":true"#), hit, "{user}: {metadata}");
+            }
+        }
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub mod retry;
 pub mod scope;
 pub mod timeout;
 pub mod tower;
+pub(crate) mod user_tools;
 
 pub use cache_store::{CacheKey, CacheStore, CachedAnswer, MemoryCache};
 pub use caching::{CacheStats, CacheStatus, Caching};

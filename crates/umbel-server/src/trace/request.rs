@@ -2,7 +2,7 @@
 
 use axum::extract::{MatchedPath, Request};
 use axum::response::Response;
-use http::HeaderMap;
+use http::{HeaderMap, Method};
 use tracing::level_filters::LevelFilter;
 use tracing::{Instrument, Span, field};
 use umbel_core::TraceContext;
@@ -20,35 +20,52 @@ pub(crate) async fn traced(span: Span, work: impl Future<Output = Response>) -> 
     response
 }
 
-/// The span of a request; `None` if nobody wants to know. Whether it is part of the trace that the request names is a matter
-/// of trust.
-pub(crate) fn span(request: &Request, trusts: bool) -> Option<Span> {
-    if LevelFilter::current() < LevelFilter::INFO {
-        return None;
+/// What the span of a request is made of, read before anybody knows who sent it.
+pub(crate) struct Head {
+    method: Method,
+    route: Option<MatchedPath>,
+    context: Option<TraceContext>,
+}
+
+impl Head {
+    /// Reads a request; `None` if nobody wants to know. What `tracestate` says is left out unless it is taken too.
+    pub(crate) fn of(request: &Request, takes_state: bool) -> Option<Self> {
+        if LevelFilter::current() < LevelFilter::INFO {
+            return None;
+        }
+        Some(Self {
+            method: request.method().clone(),
+            route: request.extensions().get::<MatchedPath>().cloned(),
+            context: context(request.headers(), takes_state),
+        })
     }
-    // The path itself has names in it, and whoever makes up paths would make up names of spans.
-    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let begin = || {
-        tracing::info_span!(
-            span::HTTP,
-            { attribute::HTTP_METHOD } = request.method().as_str(),
-            { attribute::HTTP_ROUTE } = route,
-            { attribute::HTTP_STATUS } = field::Empty,
-            { attribute::ERROR } = field::Empty,
-        )
-    };
-    let span = match context(request.headers()).filter(|_| trusts) {
-        Some(context) => context.within(begin),
-        None => begin(),
-    };
-    Some(span).filter(|span| !span.is_disabled())
+
+    /// The span; `None` if nobody wants to know. Whether it is part of the trace that the request names is a matter of trust.
+    pub(crate) fn span(self, is_trusted: bool) -> Option<Span> {
+        let begin = || {
+            tracing::info_span!(
+                span::HTTP,
+                { attribute::HTTP_METHOD } = self.method.as_str(),
+                // The path itself has names in it, and whoever makes up paths would make up names of spans.
+                { attribute::HTTP_ROUTE } = self.route.as_ref().map(MatchedPath::as_str),
+                { attribute::HTTP_STATUS } = field::Empty,
+                { attribute::ERROR } = field::Empty,
+            )
+        };
+        let span = match self.context.as_ref().filter(|_| is_trusted) {
+            Some(context) => context.within(begin),
+            None => begin(),
+        };
+        Some(span).filter(|span| !span.is_disabled())
+    }
 }
 
 /// The trace that a request is part of, as it says. One that says several is part of none.
-fn context(headers: &HeaderMap) -> Option<TraceContext> {
+fn context(headers: &HeaderMap, takes_state: bool) -> Option<TraceContext> {
     let mut parents = headers.get_all(TRACEPARENT).iter();
     let (parent, None) = (parents.next()?, parents.next()) else { return None };
     let states: Vec<&str> =
         headers.get_all(TRACESTATE).iter().filter_map(|state| state.to_str().ok()).collect();
-    TraceContext::parse(parent.to_str().ok()?, Some(&states.join(",")))
+    let states = takes_state.then(|| states.join(","));
+    TraceContext::parse(parent.to_str().ok()?, states.as_deref())
 }

@@ -9,7 +9,7 @@ use umbel_runtime::layers::Logging;
 use umbel_runtime::{LlmAgent, ScriptedModel};
 use umbel_telemetry::ContentCapture;
 
-use crate::support::{Listening, begin, echo, listen, listen_with, read, run, text};
+use crate::support::{Listening, begin, echo, listen, listen_with, read, run, text, use_credentials};
 
 /// What must not be found: in what the user says, the instruction, arguments, results, thoughts and the answer.
 const CANARIES: [&str; 5] =
@@ -176,4 +176,13 @@ async fn arguments_are_told_where_the_call_is_whatever_else_is_traced_around_it(
     run(LlmAgent::new("a").model(model).tool(echo()).handler(Logging::new())).await;
     let tool = listening.one("execute_tool echo");
     assert_eq!(json_of(&tool, attribute::CALL_ARGUMENTS), json!({"n": 1}));
+}
+
+#[tokio::test]
+async fn no_credential_is_told_of_even_with_content() {
+    let listening = listen_with(|telemetry| telemetry.content(ContentCapture::new()));
+    use_credentials().await;
+    assert!(!listening.of_name("execute_tool keyed").is_empty(), "{:?}", listening.tree());
+    let all = format!("{:?}{:?}{}", listening.spans(), listening.metrics(), listening.log());
+    assert!(!all.contains("s3cret"), "{all}");
 }

@@ -6,7 +6,7 @@ use tokio::net::{TcpListener, TcpStream};
 use umbel_core::conventions::attribute;
 use umbel_core::{FunctionTool, RunConfig, TraceContext};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
-use umbel_server::{AgentEndpoint, Server};
+use umbel_server::{AgentEndpoint, BearerTokens, Server};
 use umbel_tools::{Guard, HttpGet};
 
 use opentelemetry::trace::SpanKind;
@@ -128,7 +128,7 @@ async fn served(server: Server, headers: &str) -> String {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.contains("RUN_FINISHED"), "{answer}");
+    assert!(answer.contains("RUN_FINISHED") || answer.starts_with("HTTP/1.1 401"), "{answer}");
     let _ = stop.send(());
     serving.await.unwrap().unwrap();
     answer
@@ -162,6 +162,38 @@ async fn a_server_need_not_trust_the_traces_of_others() {
     let request = listening.one("POST /agent");
     assert_ne!(request.span_context.trace_id().to_string(), TRACE);
     assert_eq!(listening.one("invocation").parent_span_id, request.span_context.span_id());
+}
+
+#[tokio::test]
+async fn the_trace_of_a_stranger_is_not_taken() {
+    let parent = format!("traceparent: {PARENT}\r\n");
+    let known = format!("{parent}authorization: Bearer 5f1c4bdb1d0a4b8f9d6a\r\n");
+    let auth = || server().auth(BearerTokens::from_text("5f1c4bdb1d0a4b8f9d6a ann").unwrap());
+    for (server, headers, is_taken) in [
+        (auth(), &parent, false),
+        (auth().trust_traces(true), &parent, false),
+        (auth(), &known, true),
+        (auth().trust_traces(false), &known, false),
+        (server().allow_host("agents.example"), &parent, false),
+        (server().allow_host("agents.example").trust_traces(true), &parent, true),
+        (server(), &parent, true),
+    ] {
+        let listening = listen();
+        served(server, headers).await;
+        let request = listening.one("POST /agent");
+        assert_eq!(request.span_context.trace_id().to_string() == TRACE, is_taken, "{headers}");
+    }
+}
+
+#[tokio::test]
+async fn the_state_of_a_trace_is_taken_only_if_the_server_is_told_to() {
+    for (server, state) in [(server(), ""), (server().trust_traces(true), "vendor=1")] {
+        let listening = listen();
+        served(server, &format!("traceparent: {PARENT}\r\ntracestate: vendor=1\r\n")).await;
+        let request = listening.one("POST /agent");
+        assert_eq!(request.span_context.trace_id().to_string(), TRACE);
+        assert_eq!(request.span_context.trace_state().header(), state);
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! What goes over the wire to a collector, and what a collector can do to a run: nothing.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,10 @@ use tracing_subscriber::layer::SubscriberExt;
 use umbel_core::conventions::metric;
 use umbel_core::{ErrorKind, Outcome};
 use umbel_runtime::{LlmAgent, ScriptedModel};
-use umbel_telemetry::{Exporting, Telemetry};
+use umbel_telemetry::{ContentCapture, Exporting, Telemetry};
 
 use crate::stub::{Answer, Stub};
-use crate::support::{Logged, PATIENCE, echo, run};
+use crate::support::{Logged, PATIENCE, echo, run, use_credentials};
 
 /// The log of the process: what exporters say comes from threads of their own.
 fn process_log() -> Logged {
@@ -34,7 +35,7 @@ fn process_log() -> Logged {
 }
 
 fn to(address: &str) -> Telemetry {
-    Telemetry::new("desk").otlp(address).timeout(Duration::from_millis(500))
+    Telemetry::new("desk").otlp(address).timeout(PATIENCE)
 }
 
 /// A run that is told of.
@@ -48,6 +49,13 @@ async fn run_told(exporting: &Exporting) -> Outcome {
 
 fn complaints(log: &Logged, place: &str) -> usize {
     log.text().lines().filter(|line| line.contains("cannot be delivered") && line.contains(place)).count()
+}
+
+/// Whether the same was sent twice.
+fn is_asked_again(stub: &Stub) -> bool {
+    let asked = stub.asked();
+    let bodies: HashSet<&[u8]> = asked.iter().map(|asked| asked.body.as_slice()).collect();
+    bodies.len() < asked.len()
 }
 
 #[tokio::test]
@@ -97,6 +105,32 @@ async fn a_collector_gets_spans_and_metrics_as_protobuf() {
 }
 
 #[tokio::test]
+async fn a_collector_that_is_busy_is_asked_again() {
+    let stub = Stub::start(Answer::Say(503, "text/plain", String::new()));
+    let exporting = to(&stub.url()).without_metrics().build().unwrap();
+    assert_eq!(run_told(&exporting).await, Outcome::Finished);
+    assert!(!exporting.flush(PATIENCE));
+    assert!(is_asked_again(&stub));
+}
+
+#[tokio::test]
+async fn no_credential_goes_to_a_collector() {
+    let stub = Stub::start(Answer::Say(200, "application/x-protobuf", String::new()));
+    let exporting = to(&stub.url()).content(ContentCapture::new()).build().unwrap();
+    {
+        let subscriber = tracing_subscriber::registry().with(exporting.layer());
+        let _guard = tracing::subscriber::set_default(subscriber);
+        use_credentials().await;
+    }
+    assert!(exporting.shutdown(PATIENCE));
+    let asked = stub.asked();
+    assert!(asked.iter().any(|asked| String::from_utf8_lossy(&asked.body).contains("execute_tool keyed")));
+    for asked in asked {
+        assert!(!String::from_utf8_lossy(&asked.body).contains("s3cret"), "{}", asked.path);
+    }
+}
+
+#[tokio::test]
 async fn traces_and_metrics_can_each_be_left_out() {
     for (leave_out, left) in [
         (Telemetry::without_traces as fn(Telemetry) -> Telemetry, "/v1/metrics"),
@@ -142,6 +176,9 @@ async fn a_collector_that_fails_is_complained_about_once() {
             assert!(!exporting.flush(PATIENCE), "{why}");
         }
         assert!(stub.asked().len() >= 2);
+        if why.starts_with("status") {
+            assert!(!is_asked_again(&stub), "what is not worth another try is not tried again: {why}");
+        }
         let lines = log.text();
         let place = stub.address.to_string();
         assert_eq!(complaints(&log, &place), 1, "{lines}");

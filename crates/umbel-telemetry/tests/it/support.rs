@@ -9,10 +9,13 @@ use opentelemetry::{SpanId, Value};
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, InMemoryMetricExporterBuilder};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, InMemorySpanExporterBuilder, SpanData};
+use serde_json::json;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::layer::SubscriberExt;
-use umbel_core::{Agent, Error, FunctionTool, Outcome, RunConfig, SessionKey};
-use umbel_runtime::{RunStream, Runner};
+use umbel_core::{
+    Agent, Answer, AuthConfig, Error, FunctionTool, Outcome, PlainAuth, RunConfig, SessionKey, ToolSpec,
+};
+use umbel_runtime::{LlmAgent, RunStream, Runner, ScriptedModel};
 use umbel_telemetry::{Exporting, Telemetry};
 
 /// How long anything may take.
@@ -176,4 +179,34 @@ pub(crate) async fn run_streamed(agent: impl Agent + 'static) -> Ended {
 /// A tool that gives back what it is told.
 pub(crate) fn echo() -> FunctionTool {
     FunctionTool::new("echo", "Says it again.", |args: serde_json::Value| async move { Ok(args) })
+}
+
+/// A run whose tools use two credentials, `s3cret-…`: one of the program, and one that a person gives.
+pub(crate) async fn use_credentials() {
+    let keyed = |name: &'static str, auth: AuthConfig, key: &'static str| {
+        let own = auth.clone();
+        let spec = ToolSpec::new(name, "", json!({"type": "object"}));
+        FunctionTool::raw(spec, move |cx, _| {
+            let own = own.clone();
+            Box::pin(async move {
+                let grant = cx.credential(&own).await?;
+                assert_eq!(grant.http().unwrap().expose(), format!("Bearer {key}"));
+                Ok(json!("used").into())
+            })
+        })
+        .auth(auth)
+    };
+    let fixed = AuthConfig::new("fixed", PlainAuth::bearer().fixed("s3cret-fixed"));
+    let asked_for = AuthConfig::new("given", PlainAuth::bearer());
+    let model = ScriptedModel::new("m").call("fixed", json!({})).call("keyed", json!({})).text("Done.");
+    let agent = LlmAgent::new("a").model(model).tool(keyed("fixed", fixed, "s3cret-fixed")).tool(keyed(
+        "keyed",
+        asked_for,
+        "s3cret-given",
+    ));
+    let (runner, key) = begin(agent).await;
+    let ended = read(runner.run(&key, "hi")).await;
+    let Outcome::Interrupted { interrupts } = ended.outcome else { panic!("{:?}", ended.outcome) };
+    let given = interrupts[0].answer_with(&Answer::input("s3cret-given"));
+    assert_eq!(read(runner.run(&key, given)).await.outcome, Outcome::Finished);
 }

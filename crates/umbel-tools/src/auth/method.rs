@@ -17,7 +17,7 @@ use umbel_jwt::SigningKey;
 
 use super::client::OAuthClient;
 use super::open_id::{Issuer, Published};
-use super::token::{self, Refusal, Tokens};
+use super::token::{self, Refusal, Source, Tokens};
 use super::{Endpoints, refuse};
 use crate::http::Http;
 
@@ -110,7 +110,32 @@ impl OAuthMethod {
 
     async fn ask_for_tokens(&self, form: Vec<(&str, String)>, now: f64) -> Result<Tokens, Refusal> {
         let token = self.endpoints(now).await?.token;
-        token::ask(&self.http, &token, self.client.as_ref(), form, now).await
+        let tokens = token::ask(&self.http, &token, self.client.as_ref(), form, now).await?;
+        Ok(Tokens { source: Some(self.source()), ..tokens })
+    }
+
+    /// Where its tokens come from.
+    fn source(&self) -> Source {
+        let server = match &self.places {
+            Places::Known(endpoints) => endpoints.token.to_string(),
+            Places::Published(issuer) => issuer.name.clone(),
+        };
+        let client = match (&self.kind, &self.client) {
+            (Kind::Account { email, person: Some(person), .. }, _) => format!("{email} for {person}"),
+            (Kind::Account { email, .. }, _) => email.clone(),
+            (_, client) => client.as_ref().map(|client| client.id.clone()).unwrap_or_default(),
+        };
+        let mut scopes = self.scopes.clone();
+        scopes.sort();
+        let services = self.parameters.iter().filter(|(name, _)| name == "audience" || name == "resource");
+        let mut services: Vec<String> = services.map(|(_, value)| value.clone()).collect();
+        services.sort();
+        Source { server, client, scopes, services }
+    }
+
+    /// What is kept, if it is this method's: what another server gave, or for something else, is as good as nothing.
+    fn kept(&self, kept: &Credential) -> Option<Tokens> {
+        Tokens::read(kept, &self.source())
     }
 
     /// The address where a person signs in.
@@ -226,19 +251,28 @@ impl OAuthMethod {
         };
         // A server that does not rotate them says nothing about it.
         tokens.refresh_token = tokens.refresh_token.or(Some(refresh_token));
-        match &self.places {
-            Places::Published(issuer) if tokens.id_token.is_some() => {
-                let published = issuer.published(&self.http, now).await?;
-                let person = self.person(issuer, &published, &tokens, None, now).await?;
-                if kept.person.is_some_and(|before| before != person) {
-                    let message = "the new id token is about somebody else: sign in again";
-                    return Err(Error::new(ErrorKind::Other, message));
-                }
-                tokens.person = Some(person);
+        // The refresh token that was used is gone: whatever comes now must not lose the new one.
+        match self.checked(&tokens, now).await {
+            Some(person) if kept.person.as_ref().is_some_and(|before| *before != person) => {
+                tracing::warn!("a renewed id token is about somebody else: a person has to sign in again");
+                return Ok(None);
             }
-            _ => (tokens.id_token, tokens.person) = (kept.id_token, kept.person),
+            Some(person) => tokens.person = Some(person),
+            None => (tokens.id_token, tokens.person) = (kept.id_token, kept.person),
         }
         Ok(Some(tokens))
+    }
+
+    /// Whom a renewed id token is about; `None` if there is none, or it cannot be checked. Then the one before stays.
+    async fn checked(&self, tokens: &Tokens, now: f64) -> Option<String> {
+        let Places::Published(issuer) = &self.places else { return None };
+        tokens.id_token.as_ref()?;
+        let person = async {
+            let published = issuer.published(&self.http, now).await?;
+            self.person(issuer, &published, tokens, None, now).await
+        };
+        let failed = |error: Error| tracing::warn!("a renewed id token is not used: {}", error.message());
+        person.await.map_err(failed).ok()
     }
 
     /// The token for what a service account signs.
@@ -267,7 +301,7 @@ impl OAuthMethod {
         now: f64,
     ) -> Result<Tokens, Refusal> {
         let token = match token_type {
-            ID_TOKEN => Tokens::read(kept).and_then(|tokens| tokens.id_token),
+            ID_TOKEN => id_token(kept),
             _ => subject.http(kept).and_then(|http| Some(http.expose().strip_prefix("Bearer ")?.to_owned())),
         };
         let Some(token) = token else {
@@ -290,25 +324,42 @@ impl OAuthMethod {
         kept: Option<Tokens>,
         now: f64,
     ) -> Result<Option<Tokens>> {
-        let before = kept.and_then(|kept| kept.subject).map(Credential::new);
+        let before = kept.as_ref().and_then(|kept| kept.subject.clone()).map(Credential::new);
         let current = match subject.fixed() {
             Some(fixed) => Some(fixed),
             None => match subject.standing(before.as_ref(), now) {
-                Standing::Ready => before,
+                Standing::Ready => before.clone(),
                 Standing::Renew => subject.renew(before.as_ref(), now).await?,
                 Standing::Ask => None,
             },
         };
         let Some(current) = current else { return Ok(None) };
-        match self.exchanged(subject, token_type, &current, now).await {
-            Ok(tokens) => Ok(Some(tokens)),
-            Err(refusal) if refusal.is_stale && subject.fixed().is_none() => Ok(None),
-            Err(refusal) => Err(refusal.error),
+        match (self.exchanged(subject, token_type, &current, now).await, kept) {
+            (Ok(tokens), _) => Ok(Some(tokens)),
+            (Err(refusal), _) if refusal.is_stale && subject.fixed().is_none() => Ok(None),
+            // What it is exchanged for is new and must not be lost. The rest stays as it was, to be exchanged next time.
+            (Err(refusal), Some(kept)) if subject.fixed().is_none() && before.as_ref() != Some(&current) => {
+                tracing::warn!("a renewed token is not exchanged yet: {}", refusal.error.message());
+                Ok(Some(Tokens { subject: Some(current.expose().clone()), ..kept }))
+            }
+            (Err(refusal), _) => Err(refusal.error),
         }
     }
 
     async fn renewed(&self, kept: Option<&Credential>, now: f64) -> Result<Option<Tokens>> {
-        let kept = kept.and_then(Tokens::read);
+        let kept = kept.and_then(|kept| self.kept(kept));
+        let ending = kept.clone().filter(|kept| kept.is_ending(now));
+        match (self.had_anew(kept, now).await, ending) {
+            // What is good for another moment is better than nothing.
+            (Err(error), Some(ending)) => {
+                tracing::warn!("a token is about to expire and not renewed yet: {}", error.message());
+                Ok(Some(ending))
+            }
+            (renewed, _) => renewed,
+        }
+    }
+
+    async fn had_anew(&self, kept: Option<Tokens>, now: f64) -> Result<Option<Tokens>> {
         match &self.kind {
             Kind::Code { .. } => match kept {
                 Some(kept) => self.refresh(kept, now).await,
@@ -343,10 +394,20 @@ impl OAuthMethod {
     }
 
     async fn give_up(&self, kept: &Credential, now: f64) -> Result<()> {
-        let Some(tokens) = Tokens::read(kept) else { return Ok(()) };
-        if let (Kind::Exchange { subject, .. }, Some(before)) = (&self.kind, &tokens.subject) {
-            subject.revoke(&Credential::new(before.clone()), now).await?;
-        }
+        let Some(tokens) = self.kept(kept) else {
+            let message = "the token is another server's, or was given for something else: nobody is told";
+            return Err(Error::new(ErrorKind::Other, message));
+        };
+        let told = match (&self.kind, &tokens.subject) {
+            (Kind::Exchange { subject, .. }, Some(before)) => {
+                subject.revoke(&Credential::new(before.clone()), now).await
+            }
+            _ => Ok(()),
+        };
+        self.give_up_own(tokens, now).await.and(told)
+    }
+
+    async fn give_up_own(&self, tokens: Tokens, now: f64) -> Result<()> {
         let (Some(url), Some(client)) = (self.endpoints(now).await?.revoke, &self.client) else {
             return Ok(());
         };
@@ -358,6 +419,11 @@ impl OAuthMethod {
         let form = vec![("token", token), ("token_type_hint", kind.to_owned())];
         token::revoke(&self.http, &url, client, form).await
     }
+}
+
+/// The id token of a sign-in, as whatever method keeps it.
+fn id_token(kept: &Credential) -> Option<String> {
+    kept.expose().get("idToken")?.as_str().map(str::to_owned)
 }
 
 impl AuthMethod for OAuthMethod {
@@ -387,7 +453,7 @@ impl AuthMethod for OAuthMethod {
     }
 
     fn standing(&self, kept: Option<&Credential>, now: f64) -> Standing {
-        let kept = kept.and_then(Tokens::read);
+        let kept = kept.and_then(|kept| self.kept(kept));
         if kept.as_ref().is_some_and(|kept| kept.is_good(now)) {
             return Standing::Ready;
         }
@@ -409,7 +475,7 @@ impl AuthMethod for OAuthMethod {
     }
 
     fn http(&self, credential: &Credential) -> Option<HttpAuth> {
-        Tokens::read(credential).map(|tokens| HttpAuth::bearer(&tokens.access_token))
+        self.kept(credential).map(|tokens| HttpAuth::bearer(&tokens.access_token))
     }
 
     fn renew<'a>(&'a self, kept: Option<&'a Credential>, now: f64) -> Work<'a, Result<Option<Credential>>> {

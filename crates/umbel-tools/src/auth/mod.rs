@@ -74,7 +74,8 @@ const OWN: [&str; 17] = [
 /// ```
 ///
 /// Addresses must be public ones of HTTPS, unless [`allow_private`](Self::allow_private) says otherwise. Tokens are renewed a
-/// minute before they expire. No secret is in any message.
+/// minute before they expire, short-lived ones when a tenth of their time is left, and are used only with the server, client, scopes
+/// and services that they were given for. No secret is in any message.
 pub struct OAuth {
     grant: Grant,
     client: Option<OAuthClient>,
@@ -215,7 +216,7 @@ impl OAuth {
         self
     }
 
-    /// Where tokens are given up (RFC 7009). An issuer of OpenID Connect publishes it.
+    /// Where tokens are given up (RFC 7009). An issuer of OpenID Connect publishes it: what is said here comes before that.
     pub fn revocation_url(mut self, url: impl Into<String>) -> Self {
         self.revocation_url = Some(url.into());
         self
@@ -274,7 +275,8 @@ impl OAuth {
                 (Kind::code(redirect)?, known(Some(authorize), &token)?)
             }
             Grant::OpenId { issuer, redirect } => {
-                (Kind::code(redirect)?, Places::Published(Box::new(Issuer::new(issuer, &guard)?)))
+                let issuer = Issuer::new(issuer, revoke.clone(), &guard)?;
+                (Kind::code(redirect)?, Places::Published(Box::new(issuer)))
             }
             Grant::Client { token } => (Kind::Client, known(None, &token)?),
             Grant::Exchange { token, subject, kind } => {

@@ -22,6 +22,8 @@ pub(super) struct Issuer {
     pub(super) name: String,
     /// Where its discovery document is.
     pub(super) url: Url,
+    /// Where tokens are given up, if the program says so.
+    revoke: Option<Url>,
     /// What it said, and when.
     known: Mutex<Option<(Published, f64)>>,
 }
@@ -43,10 +45,10 @@ struct Document {
 }
 
 impl Issuer {
-    pub(super) fn new(name: String, guard: &Guard) -> Result<Self> {
+    pub(super) fn new(name: String, revoke: Option<Url>, guard: &Guard) -> Result<Self> {
         let url = format!("{}/.well-known/openid-configuration", name.trim_end_matches('/'));
         let url = address("issuer", &url, guard)?;
-        Ok(Self { name, url, known: Mutex::default() })
+        Ok(Self { name, url, revoke, known: Mutex::default() })
     }
 
     /// Where it is asked for what.
@@ -75,12 +77,15 @@ impl Issuer {
         }
         let wrong = |error: Error| failed(error.message());
         let place = |what: &str, url: &str| address(what, url, http.guard()).map_err(wrong);
-        let revoke = document.revocation_endpoint;
+        let revoke = match &self.revoke {
+            Some(url) => Some(url.clone()),
+            None => document.revocation_endpoint.map(|url| place("revocation_endpoint", &url)).transpose()?,
+        };
         Ok(Published {
             endpoints: Endpoints {
                 authorize: Some(place("authorization_endpoint", &document.authorization_endpoint)?),
                 token: place("token_endpoint", &document.token_endpoint)?,
-                revoke: revoke.map(|url| place("revocation_endpoint", &url)).transpose()?,
+                revoke,
             },
             keys: place("jwks_uri", &document.jwks_uri)?,
         })

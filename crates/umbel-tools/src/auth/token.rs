@@ -9,10 +9,56 @@ use umbel_core::{Credential, Error, ErrorKind, Result};
 use super::client::OAuthClient;
 use crate::http::{Http, Request};
 
-/// A token that is good for less than this is renewed, in seconds: a call takes its time.
+/// A token that is good for less than this is renewed, in seconds: a call takes its time. One that is short-lived is renewed when a
+/// tenth of its time is left.
 const MARGIN: f64 = 60.0;
 /// What is said to be good for longer is good until it is refused, in seconds: ten years.
 const LONGEST: f64 = 315_360_000.0;
+
+/// The codes of errors that are repeated: those of RFC 6749, 6750, 7009, 7591, 8628 and 8693, and of OpenID Connect. What else a
+/// server says in their place may be what it was sent.
+const CODES: [&str; 27] = [
+    "access_denied",
+    "account_selection_required",
+    "authorization_pending",
+    "consent_required",
+    "expired_token",
+    "insufficient_scope",
+    "interaction_required",
+    "invalid_client",
+    "invalid_client_metadata",
+    "invalid_grant",
+    "invalid_redirect_uri",
+    "invalid_request",
+    "invalid_request_object",
+    "invalid_request_uri",
+    "invalid_scope",
+    "invalid_software_statement",
+    "invalid_target",
+    "invalid_token",
+    "login_required",
+    "server_error",
+    "slow_down",
+    "temporarily_unavailable",
+    "unapproved_software_statement",
+    "unauthorized_client",
+    "unsupported_grant_type",
+    "unsupported_response_type",
+    "unsupported_token_type",
+];
+
+/// Who gave tokens, to whom, and what for. They are used for nothing else.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Source {
+    /// The issuer, or else the token URL.
+    pub(super) server: String,
+    /// The client, or the service account and in whose place it acts.
+    pub(super) client: String,
+    pub(super) scopes: Vec<String>,
+    /// The services that they are for: `audience` and `resource`.
+    pub(super) services: Vec<String>,
+}
 
 /// Tokens as they are kept, in google-adk's names.
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -29,17 +75,23 @@ pub(super) struct Tokens {
     /// Seconds since 1970. Without it, they are good until they are refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<f64>,
+    /// For how many seconds they were good when they came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) expires_in: Option<f64>,
+    /// Where they come from. A text that somebody put there does not say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) source: Option<Source>,
     /// What is kept of those that these were exchanged for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) subject: Option<Value>,
 }
 
 impl Tokens {
-    /// What is kept. A text is a token that somebody put there.
-    pub(super) fn read(kept: &Credential) -> Option<Self> {
+    /// What is kept, if it comes from there. A text is a token that somebody put there.
+    pub(super) fn read(kept: &Credential, source: &Source) -> Option<Self> {
         match kept.expose() {
             Value::String(token) => Some(Self { access_token: token.clone(), ..Self::default() }),
-            kept => Self::deserialize(kept).ok(),
+            kept => Self::deserialize(kept).ok().filter(|kept| kept.source.as_ref() == Some(source)),
         }
     }
 
@@ -49,7 +101,13 @@ impl Tokens {
 
     /// Whether they are good for another moment.
     pub(super) fn is_good(&self, now: f64) -> bool {
-        self.expires_at.is_none_or(|end| end > now + MARGIN)
+        let margin = self.expires_in.map_or(MARGIN, |seconds| MARGIN.min(seconds / 10.0));
+        self.expires_at.is_none_or(|end| end > now + margin)
+    }
+
+    /// Whether they are about to expire, and have not yet.
+    pub(super) fn is_ending(&self, now: f64) -> bool {
+        !self.is_good(now) && self.expires_at.is_some_and(|end| end > now)
     }
 }
 
@@ -92,11 +150,9 @@ pub(super) async fn ask(
     let answered: Answered = serde_json::from_slice(&body)
         .map_err(|_| failed(&format!("its answer is not in the form of OAuth (status {status})")))?;
     if let Some(code) = answered.error {
-        // No more than the code: what else it says may repeat what it was sent.
-        let is_code = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-        let code = Some(code).filter(|code| code.len() <= 60 && code.chars().all(is_code));
-        let refusal = failed(&format!("it says `{}`", code.as_deref().unwrap_or("error")));
-        return Err(Refusal { is_stale: code.as_deref() == Some("invalid_grant"), ..refusal });
+        let known = CODES.into_iter().find(|known| *known == code);
+        let refusal = failed(&format!("it says `{}`", known.unwrap_or("error")));
+        return Err(Refusal { is_stale: known == Some("invalid_grant"), ..refusal });
     }
     if !(200..300).contains(&status) {
         return Err(failed(&format!("it answers with the status {status}. Try again later")));
@@ -108,7 +164,7 @@ pub(super) async fn ask(
     if !answered.token_type.is_none_or(|kind| kind.eq_ignore_ascii_case("bearer")) {
         return Err(failed("its token is not one of the type `Bearer`, and no other is understood"));
     }
-    let expires_at = match answered.expires_in {
+    let expires_in = match answered.expires_in {
         None | Some(Value::Null) => None,
         Some(seconds) => {
             let seconds = seconds.as_f64().or_else(|| seconds.as_str()?.parse().ok());
@@ -116,12 +172,14 @@ pub(super) async fn ask(
             let Some(seconds) = seconds else {
                 return Err(failed("it says that its token expires at a time that cannot be (`expires_in`)"));
             };
-            (seconds <= LONGEST).then_some(now + seconds)
+            // None at all is what servers say that do not know.
+            (seconds > 0.0 && seconds <= LONGEST).then_some(seconds)
         }
     };
     let refresh_token = answered.refresh_token.filter(|token| !token.is_empty());
     let id_token = answered.id_token;
-    Ok(Tokens { access_token, refresh_token, id_token, expires_at, ..Tokens::default() })
+    let expires_at = expires_in.map(|seconds| now + seconds);
+    Ok(Tokens { access_token, refresh_token, id_token, expires_at, expires_in, ..Tokens::default() })
 }
 
 /// Tells a revocation endpoint that a token is not used any more.

@@ -317,19 +317,14 @@ impl<'a> Document<'a> {
         let Some((server, pointer)) = server else {
             return Err(wrong("#", "it names no `servers`: say where the service is with the `server`"));
         };
-        let Some(url) = server.get("url").and_then(Value::as_str) else {
-            return Err(wrong(&pointer, "the server has no `url`"));
-        };
-        let template = url;
-        let mut url = template.to_owned();
-        for name in names_in(template) {
-            let default = format!("/variables/{}/default", escape(name));
-            let Some(default) = server.pointer(&default).and_then(Value::as_str) else {
-                return Err(wrong(&pointer, &format!("the variable `{{{name}}}` has no `default`")));
-            };
-            url = url.replace(&format!("{{{name}}}"), default);
-        }
-        Ok((url, Some(pointer)))
+        Ok((filled_in(server, &pointer)?, Some(pointer)))
+    }
+
+    /// The server of the document with its place, if it names one.
+    pub(super) fn own_server(&self) -> Result<Option<(String, String)>> {
+        let pointer = "#/servers/0";
+        let server = self.root.pointer("/servers/0");
+        server.map(|server| Ok((filled_in(server, pointer)?, pointer.to_owned()))).transpose()
     }
 
     /// What a reference leads to, if it is one.
@@ -344,6 +339,23 @@ impl<'a> Document<'a> {
         }
         Err(wrong(&pointer, "the references go in a circle"))
     }
+}
+
+/// The address of a server, with its variables filled in.
+fn filled_in(server: &Value, pointer: &str) -> Result<String> {
+    let Some(url) = server.get("url").and_then(Value::as_str) else {
+        return Err(wrong(pointer, "the server has no `url`"));
+    };
+    let template = url;
+    let mut url = template.to_owned();
+    for name in names_in(template) {
+        let default = format!("/variables/{}/default", escape(name));
+        let Some(default) = server.pointer(&default).and_then(Value::as_str) else {
+            return Err(wrong(pointer, &format!("the variable `{{{name}}}` has no `default`")));
+        };
+        url = url.replace(&format!("{{{name}}}"), default);
+    }
+    Ok(url)
 }
 
 impl Place {

@@ -141,7 +141,8 @@ impl OpenApi {
         self
     }
 
-    /// A host that may be asked besides those of the servers, such as one that redirects lead to.
+    /// A host that may be asked besides those of the servers, such as one that redirects lead to. An operation that the document has
+    /// on such a host is sent with credentials there; on any other host than the service's own it is not.
     pub fn allow_host(mut self, host: impl Into<String>) -> Self {
         self.hosts.push(host.into());
         self
@@ -259,12 +260,18 @@ impl OpenApi {
             }
         }
         self.check_choice(&document)?;
-        self.check_credentials()?;
-        let schemes = self.schemes(&document, &wanted)?;
+        let home = self.home(&document, &wanted)?;
+        let schemes = self.schemes(&document, &wanted, home.as_ref())?;
+        self.check_credentials(&schemes)?;
         let is_ours = |place, name: &str| self.says(place, name) || schemes.says(place, name);
         let (mut found, mut skipped) = (Vec::new(), Vec::new());
         for operation in wanted {
-            match document.arguments(&operation, is_ours)? {
+            let kept_back = self.kept_back(&document, &operation, &schemes, home.as_ref())?;
+            let arguments = match kept_back {
+                Some(why) => Err(why),
+                None => document.arguments(&operation, is_ours)?,
+            };
+            match arguments {
                 Ok(arguments) => found.push((operation, arguments)),
                 Err(why) if self.operations.contains(&operation.id) => return Err(operation.wrong(&why)),
                 Err(why) => skipped.push((operation.name.clone(), why)),
@@ -287,20 +294,55 @@ impl OpenApi {
     }
 
     /// The credentials for the document's security schemes.
-    fn schemes(&self, document: &Document<'_>, operations: &[Found<'_>]) -> Result<Schemes> {
-        let (Some(first), false) = (operations.first(), self.given.is_empty()) else {
-            return Ok(Schemes::default());
-        };
-        let base = self.base(document, first)?;
+    fn schemes(
+        &self,
+        document: &Document<'_>,
+        operations: &[Found<'_>],
+        home: Option<&Url>,
+    ) -> Result<Schemes> {
+        let Some(base) = home.filter(|_| !self.given.is_empty()) else { return Ok(Schemes::default()) };
         let port = base.port().map(|port| format!(":{port}")).unwrap_or_default();
         let host = format!("{}{port}", base.host_str().unwrap_or_default());
         let around = Around { host, private: &self.private, lookup: self.lookup.as_ref() };
         Schemes::read(document, &self.given, operations, &around)
     }
 
+    /// Where the service is, if there are credentials: it is the one they are for. What the document says of itself counts, or else
+    /// of its first operation.
+    fn home(&self, document: &Document<'_>, operations: &[Found<'_>]) -> Result<Option<Url>> {
+        let has_credentials = !(self.credentials.is_empty() && self.given.is_empty());
+        let Some(first) = operations.first().filter(|_| has_credentials) else { return Ok(None) };
+        match (&self.server, document.own_server()?) {
+            (None, Some((url, pointer))) => address(&url, Some(&pointer)).map(Some),
+            _ => self.base(document, first).map(Some),
+        }
+    }
+
+    /// Why an operation cannot be a tool: a document must not lead credentials to whatever host it names.
+    fn kept_back(
+        &self,
+        document: &Document<'_>,
+        operation: &Found<'_>,
+        schemes: &Schemes,
+        home: Option<&Url>,
+    ) -> Result<Option<String>> {
+        let Some(home) = home else { return Ok(None) };
+        if self.credentials.is_empty() && schemes.of(document, operation).is_empty() {
+            return Ok(None);
+        }
+        let base = self.base(document, operation)?;
+        if home.origin() == base.origin() || Guard::new(&self.hosts).names(&base) {
+            return Ok(None);
+        }
+        let host = base.host_str().unwrap_or_default();
+        Ok(Some(format!(
+            "it is at `{host}`, not where the service is, and would get its credentials: `allow_host` says that it may"
+        )))
+    }
+
     /// What the program has must be such that it can be sent.
-    fn check_credentials(&self) -> Result<()> {
-        for auth in &self.credentials {
+    fn check_credentials(&self, schemes: &Schemes) -> Result<()> {
+        for auth in self.credentials.iter().chain(schemes.all()) {
             auth.check()?;
             let Some(fixed) = auth.method.fixed() else { continue };
             match auth.method.http(&fixed) {
@@ -369,25 +411,7 @@ impl OpenApi {
             Some(server) => (server.clone(), None),
             None => document.server(operation)?,
         };
-        let wrong = |why: &str| {
-            let place = pointer.as_ref().map(|pointer| format!(" at {pointer}")).unwrap_or_default();
-            // A name and a password may stand before the host, and must not be shown.
-            let shown = match (url.split_once("://"), url.rsplit_once('@')) {
-                (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
-                _ => url.clone(),
-            };
-            let message = format!("the server `{shown}`{place} {why}");
-            Error::new(ErrorKind::Build, message)
-        };
-        let parsed = Url::parse(&url)
-            .map_err(|_| wrong("is no whole address: name one that begins with https:// as the `server`"))?;
-        if !parsed.username().is_empty() || parsed.password().is_some() {
-            return Err(wrong("has a user's name or password in it: leave them out, and send a header"));
-        }
-        if !matches!(parsed.scheme(), "http" | "https") || !parsed.has_host() {
-            return Err(wrong("is no http or https address"));
-        }
-        Ok(parsed)
+        address(&url, pointer.as_deref())
     }
 
     /// Where the operations may ask.
@@ -465,4 +489,27 @@ impl fmt::Debug for OpenApiTools {
             .field("tools", &names)
             .finish_non_exhaustive()
     }
+}
+
+/// The address of a server, and where it stands in the document.
+fn address(url: &str, pointer: Option<&str>) -> Result<Url> {
+    let wrong = |why: &str| {
+        let place = pointer.map(|pointer| format!(" at {pointer}")).unwrap_or_default();
+        // A name and a password may stand before the host, and must not be shown.
+        let shown = match (url.split_once("://"), url.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+            _ => url.to_owned(),
+        };
+        let message = format!("the server `{shown}`{place} {why}");
+        Error::new(ErrorKind::Build, message)
+    };
+    let parsed = Url::parse(url)
+        .map_err(|_| wrong("is no whole address: name one that begins with https:// as the `server`"))?;
+    if !parsed.username().is_empty() || parsed.password().is_some() {
+        return Err(wrong("has a user's name or password in it: leave them out, and send a header"));
+    }
+    if !matches!(parsed.scheme(), "http" | "https") || !parsed.has_host() {
+        return Err(wrong("is no http or https address"));
+    }
+    Ok(parsed)
 }

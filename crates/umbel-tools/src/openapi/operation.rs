@@ -6,8 +6,8 @@ use reqwest::header::{COOKIE, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::Value;
 use umbel_core::{
-    AuthConfig, BoxFuture, Confirm, Grant, HttpPlace, Object, Result, Tool, ToolContext, ToolError,
-    ToolOutput, ToolSpec, ToolValue,
+    AuthConfig, BoxFuture, Confirm, Grant, HttpPlace, Interrupt, Object, Result, Standing, Tool, ToolContext,
+    ToolError, ToolOutput, ToolSpec, ToolValue,
 };
 
 use super::document::{Arguments, Found, Parameter, Place};
@@ -55,21 +55,40 @@ impl Operation {
         Self { spec, method, base, path: path.to_owned(), parameters, body, auth, access }
     }
 
-    /// Sends the request for a call. What the service refuses is renewed and sent once more.
+    /// Sends the request for a call. What the service refuses is renewed and sent once more, or else asked for anew.
     async fn send(&self, cx: &ToolContext, args: &Object) -> Result<ToolValue, ToolError> {
         let mut grants = Vec::with_capacity(self.auth.len());
         for auth in &self.auth {
             grants.push(cx.credential(auth).await?);
         }
-        let answered = self.access.http.send(self.request(args, &grants)?).await?;
-        let is_refused = answered.value.get("status").and_then(Value::as_u64) == Some(401);
-        if !is_refused || self.spec.auth.is_none() {
+        let mut answered = self.access.http.send(self.request(args, &grants)?).await?;
+        if !is_refused(&answered) {
             return Ok(answered);
         }
-        for (auth, grant) in self.auth.iter().zip(&mut grants) {
-            if auth.method.fixed().is_none() {
-                *grant = cx.credential_refused(auth, grant).await?;
+        // Which one is meant, nobody says. What needs no person comes first, so that nobody is asked for a good one.
+        let (mut others, mut is_renewed) = (Vec::new(), false);
+        for (at, (auth, grant)) in self.auth.iter().zip(&mut grants).enumerate() {
+            if auth.method.fixed().is_some() {
+                continue;
             }
+            // Those that could be renewed once they had expired.
+            match auth.method.standing(Some(grant.credential()), f64::INFINITY) {
+                Standing::Renew => {
+                    *grant = cx.credential_refused(auth, grant).await?;
+                    is_renewed = true;
+                }
+                Standing::Ready | Standing::Ask => others.push(at),
+            }
+        }
+        if is_renewed {
+            answered = self.access.http.send(self.request(args, &grants)?).await?;
+        }
+        if !is_refused(&answered) {
+            return Ok(answered);
+        }
+        let Some(at) = least_asked(cx, &self.auth, &others) else { return Ok(answered) };
+        if let (Some(auth), Some(grant)) = (self.auth.get(at), grants.get_mut(at)) {
+            *grant = cx.credential_refused(auth, grant).await?;
         }
         self.access.http.send(self.request(args, &grants)?).await
     }
@@ -107,8 +126,8 @@ impl Operation {
             request.body = Some(serde_json::to_vec(body)?);
         }
         request.secrets = self.access.secrets.clone();
-        for grant in grants {
-            carry(grant, &mut request, &mut cookies)?;
+        for (auth, grant) in self.auth.iter().zip(grants) {
+            carry(auth, grant, &mut request, &mut cookies)?;
         }
         if !cookies.is_empty() {
             let wrong = |_| ToolError::invalid_arguments("a cookie has characters that cookies cannot have");
@@ -173,9 +192,34 @@ impl Tool for Operation {
     }
 }
 
+fn is_refused(answered: &ToolValue) -> bool {
+    answered.value.get("status").and_then(Value::as_u64) == Some(401)
+}
+
+/// The credential that people were asked for the least often for this call: they are asked for one at a time.
+fn least_asked(cx: &ToolContext, auth: &[AuthConfig], suspects: &[usize]) -> Option<usize> {
+    let answers = cx.run().values().answers(cx.run().source());
+    let times = |name: &str| {
+        let is_about = |asked: &Interrupt| {
+            asked.credential() == Some(name) && asked.address.call.as_ref() == cx.call_id()
+        };
+        answers.iter().filter(|(asked, _)| is_about(asked)).count()
+    };
+    let suspects = suspects.iter().copied().filter_map(|at| Some((at, auth.get(at)?)));
+    suspects.min_by_key(|(_, auth)| times(&auth.credential)).map(|(at, _)| at)
+}
+
 /// Puts a credential where it belongs, and sees to it that it does not come back.
-fn carry(grant: &Grant, request: &mut Request, cookies: &mut Vec<String>) -> Result<(), ToolError> {
-    let Some(carried) = grant.http() else { return Ok(()) };
+fn carry(
+    auth: &AuthConfig,
+    grant: &Grant,
+    request: &mut Request,
+    cookies: &mut Vec<String>,
+) -> Result<(), ToolError> {
+    let Some(carried) = grant.http() else {
+        let message = format!("the credential `{}` cannot be sent with a request", auth.credential);
+        return Err(ToolError::new(message));
+    };
     let value = carried.expose();
     match carried.place {
         HttpPlace::Header => {

@@ -72,11 +72,19 @@ impl Schemes {
         Ok(Self(schemes))
     }
 
-    /// What an operation is sent with: of all that the document would have, the first that the program gives.
+    /// What an operation is sent with: of all that the document would have, the first that the program gives. To send nothing, where
+    /// that will do, is the last choice.
     pub(super) fn of(&self, document: &Document<'_>, operation: &Found<'_>) -> Vec<AuthConfig> {
-        let known = |needed: &BTreeMap<&str, Vec<&str>>| needed.keys().all(|name| self.0.contains_key(*name));
+        let known = |needed: &BTreeMap<&str, Vec<&str>>| {
+            !needed.is_empty() && needed.keys().all(|name| self.0.contains_key(*name))
+        };
         let chosen = document.requirements(operation).into_iter().find(known).unwrap_or_default();
         chosen.keys().filter_map(|name| self.0.get(*name).cloned()).collect()
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &AuthConfig> {
+        self.0.values()
     }
 
     /// Whether a parameter is that of a key, and not the model's to say.

@@ -366,8 +366,135 @@ async fn a_new_id_token_must_be_about_the_same_person() {
     let renewed = method.renew(Some(&credential), now()).await.unwrap().unwrap();
     let mut other = renewed.expose().clone();
     other["person"] = json!("bob");
-    let said = words(method.renew(Some(&Credential::new(other)), now()).await);
-    assert!(said.contains("about somebody else"), "{said}");
+    let another = method.renew(Some(&Credential::new(other)), now()).await.unwrap();
+    assert!(another.is_none(), "it is about somebody else: a person is asked");
+}
+
+#[tokio::test]
+async fn a_rotated_refresh_token_is_kept_even_if_the_new_id_token_cannot_be_checked() {
+    let server = OAuthServer::start().await;
+    let method = open_id(&server);
+    let credential = signed_in(&server, &method).await.unwrap();
+    let own = credential.expose()["idToken"].clone();
+    // Its key is gone, or it is no token at all.
+    for id_token in [json!("no.token"), json!(format!("{}x", own.as_str().unwrap()))] {
+        let credential = signed_in(&server, &method).await.unwrap();
+        server.fault(Fault::Says(json!({"id_token": id_token})));
+        let renewed = method.renew(Some(&credential), now()).await.unwrap().unwrap();
+        server.fault(Fault::None);
+        assert_ne!(renewed.expose()["refreshToken"], credential.expose()["refreshToken"]);
+        assert_eq!(renewed.expose()["person"], "ann-CANARY");
+        assert_eq!(renewed.expose()["idToken"], credential.expose()["idToken"], "the one before stays");
+        assert!(method.renew(Some(&renewed), now()).await.unwrap().is_some(), "the new one counts");
+    }
+}
+
+#[tokio::test]
+async fn a_rotated_refresh_token_is_kept_even_if_the_token_is_not_exchanged() {
+    let server = OAuthServer::start().await;
+    let person = code(&server, client()).build().unwrap();
+    // It is exchanged elsewhere.
+    let exchange = OAuthServer::start().await;
+    let method = OAuth::token_exchange(client(), exchange.url("/token"), person)
+        .allow_private(server.host())
+        .allow_private(exchange.host())
+        .build()
+        .unwrap();
+    exchange.fault(Fault::Accepts);
+    let credential = signed_in(&server, &method).await.unwrap();
+    let late = now() + 4000.0;
+    exchange.fault(Fault::Broken);
+    let kept = method.renew(Some(&credential), late).await.unwrap().unwrap();
+    assert_eq!(server.grants("refresh_token").len(), 1);
+    assert_ne!(kept.expose()["subject"]["refreshToken"], credential.expose()["subject"]["refreshToken"]);
+    assert_eq!(method.standing(Some(&kept), late), Standing::Renew, "it is still to be exchanged");
+    assert!(words(method.renew(Some(&kept), late).await).contains("gives no token"), "nothing new to keep");
+    exchange.fault(Fault::Accepts);
+    let renewed = method.renew(Some(&kept), late).await.unwrap().unwrap();
+    assert_eq!(method.standing(Some(&renewed), late), Standing::Ready);
+    assert_eq!(server.grants("refresh_token").len(), 1, "that one still counts");
+}
+
+#[tokio::test]
+async fn tokens_are_used_with_the_server_client_scopes_and_service_they_were_given_for_only() {
+    let (server, other) = (OAuthServer::start().await, OAuthServer::start().await);
+    let credential = signed_in(&server, &code(&server, client()).build().unwrap()).await.unwrap();
+    let other_client = OAuthClient::new(PUBLIC_CLIENT);
+    for method in [
+        code(&other, client()),
+        code(&server, other_client),
+        code(&server, client()).scope("admin"),
+        code(&server, client()).resource("https://other.example/"),
+        OAuth::open_id(client(), server.url(""), REDIRECT).allow_private(server.host()),
+    ] {
+        let method = method.build().unwrap();
+        assert_eq!(method.standing(Some(&credential), now()), Standing::Ask, "{method:?}");
+        assert!(method.http(&credential).is_none());
+        assert!(method.renew(Some(&credential), now()).await.unwrap().is_none());
+        assert!(words(method.revoke(&credential, now()).await).contains("another server's"));
+    }
+    assert!(other.asked("/token").is_empty() && other.asked("/revoke").is_empty());
+    assert_eq!((server.grants("refresh_token").len(), server.asked("/revoke").len()), (0, 0));
+    let again = code(&server, client()).build().unwrap();
+    assert_eq!(again.standing(Some(&credential), now()), Standing::Ready, "the same, built anew");
+    let machine = |server: &OAuthServer| {
+        OAuth::client_credentials(client(), server.url("/token"))
+            .allow_private(server.host())
+            .build()
+            .unwrap()
+    };
+    let kept = machine(&server).renew(None, now()).await.unwrap().unwrap();
+    assert_eq!(machine(&other).standing(Some(&kept), now()), Standing::Renew, "a program needs nobody");
+}
+
+#[tokio::test]
+async fn short_lived_tokens_are_used_and_one_that_still_counts_if_it_cannot_be_renewed() {
+    let server = OAuthServer::start().await;
+    server.lifetime(Some(30));
+    let method = code(&server, client()).build().unwrap();
+    let credential = signed_in(&server, &method).await.unwrap();
+    let begun = credential.expose()["expiresAt"].as_f64().unwrap() - 30.0;
+    assert_eq!(method.standing(Some(&credential), begun + 20.0), Standing::Ready);
+    assert_eq!(
+        method.standing(Some(&credential), begun + 28.0),
+        Standing::Renew,
+        "a tenth of its time is left"
+    );
+    server.fault(Fault::Broken);
+    let ending = method.renew(Some(&credential), begun + 28.0).await.unwrap().unwrap();
+    assert_eq!(ending, credential, "it counts for another moment");
+    words(method.renew(Some(&credential), begun + 40.0).await);
+    server.fault(Fault::None);
+    server.lifetime(Some(0));
+    let credential = signed_in(&server, &method).await.unwrap();
+    assert_eq!(method.standing(Some(&credential), now() + 1e6), Standing::Ready, "until it is refused");
+}
+
+#[tokio::test]
+async fn the_revocation_url_of_the_program_comes_before_that_of_the_issuer() {
+    let server = OAuthServer::start().await;
+    let method = OAuth::open_id(client(), server.url(""), REDIRECT)
+        .revocation_url(server.url("/give-up"))
+        .allow_private(server.host())
+        .build()
+        .unwrap();
+    let credential = signed_in(&server, &method).await.unwrap();
+    words(method.revoke(&credential, now()).await);
+    assert_eq!((server.asked("/give-up").len(), server.asked("/revoke").len()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_token_is_revoked_even_if_the_one_it_was_exchanged_for_is_not() {
+    let server = OAuthServer::start().await;
+    let person = code(&server, client()).revocation_url(server.url("/nowhere")).build().unwrap();
+    let method = OAuth::token_exchange(client(), server.url("/token"), person)
+        .revocation_url(server.url("/revoke"))
+        .allow_private(server.host())
+        .build()
+        .unwrap();
+    let credential = signed_in(&server, &method).await.unwrap();
+    assert!(words(method.revoke(&credential, now()).await).contains("status 404"));
+    assert_eq!((server.asked("/nowhere").len(), server.asked("/revoke").len()), (1, 1));
 }
 
 #[tokio::test]
@@ -395,7 +522,6 @@ async fn a_discovery_document_must_be_whole_and_of_that_issuer() {
 async fn a_token_endpoint_that_misbehaves_is_an_error_that_says_how() {
     let server = OAuthServer::start().await;
     for (fault, said) in [
-        (Fault::Hang, "no answer within 0.5 s"),
         (Fault::Html, "not in the form of OAuth (status 200)"),
         (Fault::Broken, "not in the form of OAuth (status 500)"),
         (Fault::HalfJson, "not in the form of OAuth"),
@@ -411,15 +537,20 @@ async fn a_token_endpoint_that_misbehaves_is_an_error_that_says_how() {
         (Fault::Says(json!({"expires_in": {"in": 1}})), "`expires_in`"),
         (Fault::Refuses("invalid_grant"), "it says `invalid_grant`"),
         (Fault::Refuses("temporarily unavailable: code-CANARY"), "it says `error`"),
+        (Fault::Refuses("code-CANARY"), "it says `error`"),
         (Fault::ExpiresCodes, "`invalid_grant`"),
     ] {
         server.fault(fault.clone());
-        let limits = HttpLimits { time: Duration::from_millis(500), ..HttpLimits::default() };
-        let method = code(&server, client()).limits(limits).build().unwrap();
+        let method = code(&server, client()).build().unwrap();
         let said_really = words(signed_in(&server, &method).await);
         assert!(said_really.contains(said), "{fault:?}: {said_really}");
         assert!(said_really.starts_with("`127.0.0.1` gives no token: "), "{said_really}");
     }
+    server.fault(Fault::Hang);
+    let limits = HttpLimits { time: Duration::from_millis(500), ..HttpLimits::default() };
+    let method = code(&server, client()).limits(limits).build().unwrap();
+    let said = words(signed_in(&server, &method).await);
+    assert!(said.contains("no answer within 0.5 s"), "{said}");
     assert!(server.asked("/stolen").is_empty());
 }
 
@@ -433,6 +564,7 @@ async fn odd_answers_that_mean_well_are_understood() {
         (json!({"expires_in": "3600"}), 3000.0),
         (json!({"expires_in": 1e300}), 1e12),
         (json!({"expires_in": null}), 1e12),
+        (json!({"expires_in": 0}), 1e12),
         (json!({"more": {"than": "needed"}}), 3000.0),
     ] {
         server.fault(Fault::Says(fields.clone()));

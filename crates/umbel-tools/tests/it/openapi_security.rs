@@ -29,6 +29,7 @@ fn document(server: &str) -> Value {
             "/both": operation("both", json!([{"header": [], "query": []}])),
             "/either": operation("either", json!([{"unknown": []}, {"bearer": []}, {"header": []}])),
             "/open": operation("open", json!([])),
+            "/optional": operation("optional", json!([{}, {"header": []}])),
         },
         "components": {"securitySchemes": {
             "header": {"type": "apiKey", "in": "header", "name": "X-Key"},
@@ -76,6 +77,7 @@ async fn a_secret_of_the_program_goes_where_its_scheme_says_and_does_not_come_ba
         ("basic", &["authorization: Basic YW5uOnMzY3JldC1iYXNpYw==\r\n"]),
         ("both", &["x-key: s3cret-header\r\n", "?key=s3cret-query "]),
         ("either", &["authorization: Bearer s3cret-bearer\r\n"]),
+        ("optional", &["x-key: s3cret-header\r\n"]),
     ] {
         let (said, log) = call_and_log(tool(all(), name), json!({"theme": "dark"})).await;
         assert_eq!(said["status"], 200, "{said}");
@@ -149,4 +151,69 @@ fn schemes_that_cannot_be_used_so_say_why() {
     let open = OpenApi::new(document("http://api.example")).ask_for("header");
     assert!(error(open).contains("would get a key over http"));
     assert!(error(base().header("X-A", "s3cret\r\n")).contains("the header `X-A` has characters"));
+    for secret in ["s3cret\r\n", ""] {
+        let refused = error(base().secret("header", secret));
+        assert!(refused.contains("api.example/header has characters that cannot be sent"), "{refused}");
+    }
+}
+
+/// A document whose last operation is on another host.
+fn led_away(server: &Server, away: &Server) -> OpenApi {
+    let mut document = document(&format!("http://{}", server.host()));
+    let servers = json!([{"url": format!("http://{}", away.host())}]);
+    document["paths"]["/away"] = json!({"get": {"operationId": "away", "servers": servers}});
+    let open = json!({"get": {"operationId": "open_away", "servers": servers, "security": []}});
+    document["paths"]["/open_away"] = open;
+    OpenApi::new(document).allow_private(server.host()).allow_private(away.host())
+}
+
+#[tokio::test]
+async fn a_document_cannot_lead_a_credential_to_another_host() {
+    let (server, away) = (echo().await, echo().await);
+    for service in [
+        led_away(&server, &away).secret("header", "s3cret-header"),
+        led_away(&server, &away).bearer(&umbel_tools::Secret::new("s3cret-bearer")),
+    ] {
+        let built = service.build().unwrap();
+        let skipped: Vec<_> = built.skipped().iter().filter(|(name, _)| name == "away").collect();
+        assert!(skipped[0].1.contains("`allow_host` says that it may"), "{skipped:?}");
+    }
+    let named = led_away(&server, &away).secret("header", "s3cret-header").operation("away");
+    assert!(named.build().unwrap_err().message().contains("not where the service is"));
+    let open = led_away(&server, &away).secret("header", "s3cret-header");
+    call_and_log(tool(open, "open_away"), json!({})).await;
+    assert!(!away.last().contains("s3cret"), "what needs no key may be anywhere");
+    let allowed = led_away(&server, &away).secret("header", "s3cret-header").allow_host(away.host());
+    call_and_log(tool(allowed, "away"), json!({})).await;
+    assert!(away.last().contains("x-key: s3cret-header\r\n"));
+}
+
+#[tokio::test]
+async fn people_are_asked_for_one_refused_credential_at_a_time() {
+    let server = Server::start(|request| {
+        let is_right = request.contains("x-key: right\r\n") && request.contains("?key=right ");
+        answer(if is_right { 200 } else { 401 }, "application/json", "{}")
+    })
+    .await;
+    let tool = tool(service(&server).ask_for("header").ask_for("query"), "both");
+    let model = ScriptedModel::new("m").call("both", json!({})).text("done");
+    let runner = Runner::new("app", LlmAgent::new("agent").model(model).tool(tool)).unwrap();
+    let key = runner.create_session("ann").await.unwrap().key;
+    let (header, query) = (format!("{}/header", server.host()), format!("{}/query", server.host()));
+    let mut message = umbel_core::Content::user("go");
+    // The first is right and the second is not: after both were asked for, each is asked for by itself.
+    for (name, given) in [(&header, "right"), (&query, "wrong"), (&header, "right"), (&query, "right")] {
+        let mut stream = runner.run(&key, message);
+        while let Some(item) = stream.next().await {
+            item.unwrap();
+        }
+        let Some(Outcome::Interrupted { interrupts: asked }) = stream.outcome() else {
+            panic!("{:?}", stream.outcome())
+        };
+        assert_eq!((asked.len(), asked[0].credential()), (1, Some(name.as_str())));
+        message = asked[0].answer_with(&Answer::input(given));
+    }
+    let events = runner.run(&key, message).collect_events().await.unwrap();
+    let result = events.iter().flat_map(|event| event.responses()).next().unwrap().response.clone().unwrap();
+    assert_eq!(result["status"], 200);
 }
