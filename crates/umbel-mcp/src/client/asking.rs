@@ -94,7 +94,7 @@ impl<'a> Asking<'a> {
                 Failure::Ended(_) if self.is_safe_twice && !reconnected => reconnected = true,
                 Failure::Stranger(said) if grant.is_some() && !renewed => {
                     renewed = true;
-                    self.inner.note(&said);
+                    self.inner.note(&said, grant.as_ref());
                     grant = self.grant(grant.as_ref()).await?;
                     slot.authorise(grant.as_ref())?;
                 }

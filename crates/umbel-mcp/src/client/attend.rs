@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use umbel_core::{Object, Result, ToolContext};
 
+use super::calls::Caller;
 use super::elicitation::{self, Answerer, People};
 use super::handler::Grants;
 use super::sampling::Sampling;
@@ -38,6 +39,12 @@ impl<'a> Attendant<'a> {
             news: None,
             sampled: AtomicU32::new(0),
         }
+    }
+
+    /// For whom the request is, if people can be asked about it.
+    pub(crate) fn caller(&self) -> Option<Caller> {
+        let key = self.cx?.run().session_key();
+        Some([key.app().into(), key.user().into()])
     }
 
     /// Shows how far the server came.

@@ -1,6 +1,7 @@
 //! The requests of a connection that wait for their answers, and who hears what a server says about them meanwhile.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rmcp::ErrorData;
 use rmcp::RoleClient;
@@ -8,10 +9,21 @@ use rmcp::model::{
     ClientRequest, ClientResult, InputRequest, ProgressNotificationParam, ProgressToken, RequestId,
 };
 use rmcp::service::{InboundStreamOrigin, Peer, PeerRequestOptions, RequestHandle, ServiceError};
-use tokio::sync::{RwLock, mpsc, oneshot};
+use smol_str::SmolStr;
+use tokio::sync::{RwLock, Semaphore, mpsc, oneshot};
 
 /// How much news of one request may wait to be heard.
 const NEWS: usize = 64;
+/// How many wishes of a server may wait over one connection.
+const WISHES: usize = 8;
+/// How much of what a server says about how far it came is shown.
+const SHOWN: usize = 1 << 10;
+
+/// How long it may take to tell a server that nobody waits for an answer.
+const TOLD: Duration = Duration::from_secs(5);
+
+/// For whom a call is made: app and user.
+pub(crate) type Caller = [SmolStr; 2];
 
 /// What a server says about a request while it works on it.
 pub(crate) enum News {
@@ -22,18 +34,36 @@ pub(crate) enum News {
 }
 
 /// The requests of a connection that wait for their answers.
-#[derive(Default)]
 pub(crate) struct Calls {
-    open: Mutex<Vec<Open>>,
+    known: Mutex<Known>,
+    /// One for each wish that may wait.
+    wishes: Semaphore,
     /// Held for reading while a request is sent and not yet listed. Whoever waits to write knows that all are listed: a
     /// server may speak of a request before it is known here under which id it was sent.
     sending: RwLock<()>,
 }
 
+#[derive(Default)]
+struct Known {
+    open: Vec<Open>,
+    /// Calls that nobody waits for any more, and that the server has not answered: it may still work on them, and ask.
+    unsettled: Vec<(RequestId, Caller)>,
+    /// The server has wanted something.
+    wished: bool,
+}
+
 struct Open {
     id: RequestId,
     token: ProgressToken,
+    /// For whom it is, if people can be asked about it.
+    caller: Option<Caller>,
     news: mpsc::Sender<News>,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self { known: Mutex::default(), wishes: Semaphore::new(WISHES), sending: RwLock::default() }
+    }
 }
 
 impl Calls {
@@ -43,49 +73,69 @@ impl Calls {
         peer: &Peer<RoleClient>,
         request: ClientRequest,
         options: PeerRequestOptions,
+        caller: Option<Caller>,
     ) -> Result<Sent<'a>, ServiceError> {
         let _sending = self.sending.read().await;
         let handle = peer.send_request_with_option(request, options).await?;
         let (news, coming) = mpsc::channel(NEWS);
-        let open = Open { id: handle.id.clone(), token: handle.progress_token.clone(), news };
-        self.lock().push(open);
+        let open = Open { id: handle.id.clone(), token: handle.progress_token.clone(), caller, news };
+        self.lock().open.push(open);
         Ok(Sent { calls: self, handle: Some(handle), coming })
     }
 
     /// How many requests wait for their answers.
     pub(crate) fn count(&self) -> usize {
-        self.lock().len()
+        self.lock().open.len()
+    }
+
+    /// A call is answered after all.
+    pub(crate) fn settle(&self, id: &RequestId) {
+        self.lock().unsettled.retain(|(unsettled, _)| unsettled != id);
+    }
+
+    /// Whether the server asks now and then, and may still do so for calls of others that nobody waits for.
+    pub(crate) fn may_ask_for_others(&self, caller: &Caller) -> bool {
+        let known = self.lock();
+        known.wished && known.unsettled.iter().any(|(_, other)| other != caller)
     }
 
     /// Tells how far a request came. What nobody hears in time is forgotten.
-    pub(crate) async fn progress(&self, progress: ProgressNotificationParam) {
+    pub(crate) async fn progress(&self, mut progress: ProgressNotificationParam) {
+        if let Some(message) = &mut progress.message {
+            message.truncate(message.floor_char_boundary(SHOWN));
+            message.shrink_to_fit();
+        }
         drop(self.sending.write().await);
-        let open = self.lock();
-        if let Some(open) = open.iter().find(|open| open.token == progress.progress_token) {
+        let known = self.lock();
+        if let Some(open) = known.open.iter().find(|open| open.token == progress.progress_token) {
             let _ = open.news.try_send(News::Progress(progress));
         }
     }
 
     /// Asks whoever waits for the request that a server wants something for. Where a connection does not tell which one it
-    /// is, it must be the only one: nobody may be asked in the place of another.
+    /// is, it must be the only one, and the server must not be at work for somebody else: nobody may be asked in the place of
+    /// another.
     pub(crate) async fn wish(
         &self,
         wish: InputRequest,
         origin: Option<&InboundStreamOrigin>,
     ) -> Result<ClientResult, ErrorData> {
+        let refuse = |why: &'static str| ErrorData::invalid_request(why, None);
+        let Ok(_place) = self.wishes.try_acquire() else {
+            return Err(refuse("too much is wanted at once"));
+        };
         drop(self.sending.write().await);
         let news = {
-            let open = self.lock();
+            let mut known = self.lock();
+            known.wished = true;
             let asked = match origin {
-                Some(InboundStreamOrigin::OutboundRequest(id)) => open.iter().find(|open| open.id == *id),
-                _ => match open.as_slice() {
-                    [only] => Some(only),
-                    _ => None,
-                },
+                Some(InboundStreamOrigin::OutboundRequest(id)) => {
+                    known.open.iter().find(|open| open.id == *id)
+                }
+                _ => known.only(),
             };
             asked.map(|open| open.news.clone())
         };
-        let refuse = |why: &'static str| ErrorData::invalid_request(why, None);
         let Some(news) = news else {
             return Err(refuse("it cannot be told which request this is for"));
         };
@@ -95,8 +145,18 @@ impl Calls {
         given.await.map_err(|_| gone())?
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// The only call that people can be asked about, if nothing else can be meant.
+    fn only(&self) -> Option<&Open> {
+        let mut calls = self.open.iter().filter_map(|open| Some((open, open.caller.as_ref()?)));
+        let (only, caller) = calls.next()?;
+        let is_clear = calls.next().is_none() && self.unsettled.iter().all(|(_, other)| other == caller);
+        is_clear.then_some(only)
     }
 }
 
@@ -112,10 +172,18 @@ pub(crate) struct Sent<'a> {
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
-        self.calls.lock().retain(|open| open.id != handle.id);
-        if handle.rx.is_terminated() || tokio::runtime::Handle::try_current().is_err() {
+        let is_answered = handle.rx.is_terminated();
+        let mut known = self.calls.lock();
+        if let Some(place) = known.open.iter().position(|open| open.id == handle.id) {
+            let caller = known.open.swap_remove(place).caller.filter(|_| !is_answered);
+            known.unsettled.extend(caller.map(|caller| (handle.id.clone(), caller)));
+        }
+        drop(known);
+        if is_answered || tokio::runtime::Handle::try_current().is_err() {
             return;
         }
-        tokio::spawn(handle.cancel(Some("nobody waits for it any more".to_owned())));
+        // A server that does not read any more keeps nobody waiting.
+        let told = handle.cancel(Some("nobody waits for it any more".to_owned()));
+        tokio::spawn(tokio::time::timeout(TOLD, told));
     }
 }

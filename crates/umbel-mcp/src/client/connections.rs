@@ -197,7 +197,14 @@ impl Slot {
         request: ClientRequest,
         attendant: &Attendant<'_>,
     ) -> Result<ServerResult, Failure> {
-        let link = self.link(options).await?;
+        let mut link = self.link(options).await?;
+        if link.is_taken(attendant) {
+            // Calls that are under way keep it until they are done.
+            let mut state = self.state.lock().await;
+            state.link.take_if(|open| Arc::ptr_eq(open, &link));
+            drop(state);
+            link = self.link(options).await?;
+        }
         link.ask(request, attendant, options.limits.answer, options.limits.call).await
     }
 
@@ -225,5 +232,28 @@ impl Slot {
         *self.instruction.lock().unwrap_or_else(PoisonError::into_inner) = instruction;
         let kept = Kept { link: Arc::downgrade(link), since: Instant::now(), tools: tools.to_vec() };
         *self.tools.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(n: usize) -> Who {
+        Some(["app".into(), smol_str::format_smolstr!("user-{n}")])
+    }
+
+    #[test]
+    fn there_is_room_for_the_next_user_and_whoever_is_in_use_stays() {
+        let connections = Connections::new();
+        let first = connections.slot(who(0));
+        // Somebody opens it, so it is not idle.
+        let _opening = first.state.try_lock().unwrap();
+        for n in 1..5 * USERS {
+            connections.slot(who(n));
+        }
+        let count = connections.slots.lock().unwrap().len();
+        assert!((USERS / 2..=USERS).contains(&count), "{count}");
+        assert!(connections.known(&who(0)).is_some_and(|slot| Arc::ptr_eq(&slot, &first)));
     }
 }

@@ -325,8 +325,19 @@ impl StreamableHttpClient for HttpClient {
             {
                 return Ok(StreamableHttpPostResponse::Json(refused, None));
             }
-            return match serde_json::from_slice(&body) {
-                Ok(error @ ServerJsonRpcMessage::Error(_)) => {
+            let said = match serde_json::from_slice(&body) {
+                Ok(ServerJsonRpcMessage::Error(error)) => Some(error),
+                _ => None,
+            };
+            // What is not about the request is about the session: many servers say so that they do not know it.
+            let names_request = said.as_ref().is_some_and(|error| error.id.is_some());
+            if status == StatusCode::BAD_REQUEST && has_session && !names_request {
+                return Err(StreamableHttpError::SessionExpired);
+            }
+            return match (said, &message) {
+                (Some(error), JsonRpcMessage::Request(sent)) => {
+                    let id = error.id.unwrap_or_else(|| sent.id.clone());
+                    let error = ServerJsonRpcMessage::error(error.error, Some(id));
                     Ok(StreamableHttpPostResponse::Json(error, session))
                 }
                 _ => Err(HttpStatusError::new(status.as_u16(), retry_after).into()),

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rmcp::model::{
-    ClientRequest, ErrorCode, ErrorData, ProtocolVersion, RequestMetaObject, ServerPeerInfo, ServerResult,
-    SubscriptionFilter,
+    ClientRequest, ErrorCode, ErrorData, PingRequest, ProtocolVersion, RequestMetaObject, ServerPeerInfo,
+    ServerResult, SubscriptionFilter,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, PeerRequestOptions, RunningService, ServiceError,
@@ -31,6 +31,11 @@ use super::toolset::{Place, Protocol, ToolsetLimits};
 
 /// The error by which a server says that a person must first go to an address.
 const GO_THERE_FIRST: ErrorCode = ErrorCode(-32042);
+
+/// How long a server that did not answer in time may take to show that it lives.
+const LIVES: Duration = Duration::from_secs(5);
+/// How much is told of what a server says when it refuses.
+const SAID: usize = 4 << 10;
 
 /// Why a request has no result.
 #[derive(Debug)]
@@ -77,7 +82,8 @@ impl Failure {
                 (ErrorKind::Timeout, format!("the MCP server `{server}` did not answer within {seconds} s"))
             }
             Self::Refused(error) => {
-                (ErrorKind::Tool, format!("the MCP server `{server}` refuses: {}", error.message))
+                let said = error.message.get(..error.message.floor_char_boundary(SAID)).unwrap_or_default();
+                (ErrorKind::Tool, format!("the MCP server `{server}` refuses: {said}"))
             }
             Self::Stranger(_) => {
                 let message =
@@ -99,6 +105,10 @@ pub(crate) struct Link {
     changed: Arc<AtomicBool>,
     ended: Ended,
     used: Mutex<Instant>,
+    /// It is being found out whether the server still lives.
+    is_watched: Arc<AtomicBool>,
+    /// What the server wants comes with what it is for.
+    tells_calls_apart: bool,
     /// Ends with the connection.
     _program: Option<Program>,
 }
@@ -145,11 +155,13 @@ impl Link {
             Place::Http(http) => {
                 let client = http.client(limits.message_bytes, bearer.clone(), ended)?;
                 let config = StreamableHttpClientTransportConfig::with_uri(http.url())
-                    .max_sse_event_size(limits.message_bytes);
+                    .max_sse_event_size(limits.message_bytes)
+                    .max_concurrent_requests(limits.requests);
                 begin.on(StreamableHttpClientTransport::with_client(client, config), None).await
             }
         };
-        let link = opened?;
+        let mut link = opened?;
+        link.tells_calls_apart = matches!(place, Place::Http(_));
         link.listen();
         Ok(link)
     }
@@ -224,7 +236,7 @@ impl Link {
             }
             options = options.with_meta(meta);
         }
-        let sent = self.calls.send(self.service.peer(), request, options).await;
+        let sent = self.calls.send(self.service.peer(), request, options, attendant.caller()).await;
         let mut sent = sent.map_err(|error| self.failure(error))?;
         let end = Instant::now() + limit;
         let mut late = Instant::now() + patience;
@@ -241,6 +253,7 @@ impl Link {
                 },
                 answer = &mut handle.rx => break answer.unwrap_or(Err(ServiceError::TransportClosed)),
                 () = tokio::time::sleep_until(late.min(end)) => {
+                    self.see_whether_it_lives(patience);
                     return Err(Failure::Late(if late < end { patience } else { limit }));
                 }
             }
@@ -248,6 +261,32 @@ impl Link {
         };
         self.touch();
         answer.map_err(|error| self.failure(error))
+    }
+
+    /// Closes it if the server does not say anything any more, so that the next call connects anew.
+    fn see_whether_it_lives(&self, patience: Duration) {
+        if self.is_watched.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (peer, is_watched) = (self.service.peer().clone(), self.is_watched.clone());
+        let (ended, token) = (self.ended.clone(), self.service.cancellation_token());
+        tokio::spawn(async move {
+            let ping = ClientRequest::PingRequest(PingRequest::default());
+            // A server that does not know the question lives, too.
+            let said = timeout(LIVES.min(patience), peer.send_request(ping)).await;
+            if said.is_err() {
+                ended.note("it does not say anything any more");
+                token.cancel();
+            }
+            is_watched.store(false, Ordering::Release);
+        });
+    }
+
+    /// Whether a call for that one needs another connection: over this one the server may ask for a call of somebody else,
+    /// and cannot say so.
+    pub(crate) fn is_taken(&self, attendant: &Attendant<'_>) -> bool {
+        let caller = attendant.caller().filter(|_| !self.tells_calls_apart);
+        caller.is_some_and(|caller| self.calls.may_ask_for_others(&caller))
     }
 
     fn failure(&self, error: ServiceError) -> Failure {
@@ -303,7 +342,7 @@ impl Begin<'_> {
                 legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
             },
         };
-        let steady = Steady::new(transport, self.server);
+        let steady = Steady::new(transport, self.server, calls.clone());
         let limit = self.limits.connect;
         let service = match timeout(limit, handler.serve_with_lifecycle(steady, lifecycle)).await {
             Ok(Ok(service)) => service,
@@ -311,7 +350,16 @@ impl Begin<'_> {
             Err(_) => return Err(Failure::Late(limit)),
         };
         let used = Mutex::new(Instant::now());
-        Ok(Link { service, calls, changed, ended: self.ended, used, _program: program })
+        Ok(Link {
+            service,
+            calls,
+            changed,
+            ended: self.ended,
+            used,
+            is_watched: Arc::default(),
+            tells_calls_apart: false,
+            _program: program,
+        })
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,10 +20,14 @@ use umbel_core::{
 };
 use umbel_tools::{Guard, OAuth, OAuthClient, OAuthMethod, Secret, guarded_client};
 
+use super::listed::digest;
+
 /// How long finding out where people sign in may take, for each request.
 const TIME: Duration = Duration::from_secs(30);
 /// Bytes of an answer on the way there.
 const BYTES: usize = 256 << 10;
+/// How many credentials are noted at most that are not good for enough.
+const NOTED: usize = 1_000;
 /// A token that is good for less than this is renewed, in seconds.
 const MARGIN: f64 = 60.0;
 
@@ -51,8 +54,8 @@ pub struct McpOAuth {
     challenge: Mutex<Option<String>>,
     /// Scopes that it wanted besides.
     wanted: Mutex<BTreeSet<String>>,
-    /// It said last that a token is not good for enough.
-    wants_more: AtomicBool,
+    /// Digests of credentials that it said are not good for enough.
+    too_little: Mutex<BTreeSet<String>>,
 }
 
 /// What was found out about a server, and who the program is there.
@@ -90,7 +93,7 @@ impl McpOAuth {
             private: Vec::new(),
             challenge: Mutex::default(),
             wanted: Mutex::default(),
-            wants_more: AtomicBool::new(false),
+            too_little: Mutex::default(),
         }
     }
 
@@ -130,12 +133,16 @@ impl McpOAuth {
         self
     }
 
-    /// Notes what the server said when it refused somebody.
-    pub(crate) fn note(&self, challenge: &str) {
+    /// Notes what the server said when it refused a credential.
+    pub(crate) fn note(&self, challenge: &str, refused: &Credential) {
         let Ok(url) = reqwest::Url::parse(&self.server) else { return };
         let said = WWWAuthenticateParams::parse(challenge, &url);
-        self.wants_more.store(said.is_insufficient_scope(), Ordering::Relaxed);
         if said.is_insufficient_scope() {
+            let mut too_little = lock(&self.too_little);
+            if too_little.len() >= NOTED {
+                too_little.clear();
+            }
+            too_little.insert(digest(refused.expose()));
             let more = said.scope.iter().flat_map(|scope| scope.split_whitespace()).map(str::to_owned);
             lock(&self.wanted).extend(more);
         }
@@ -145,7 +152,7 @@ impl McpOAuth {
     /// Finds out where people sign in, and who the program is there.
     async fn find(&self) -> Result<Found> {
         let guard = self.private.iter().fold(Guard::new(["*"]), |guard, host| guard.allow_private(host));
-        let http = Asker { client: guarded_client(&guard, TIME)?, guard };
+        let http = Asker { client: guarded_client(&guard, TIME)?, guard, private: self.private.clone() };
         let known = lock(&self.challenge).clone();
         let challenge = match known {
             Some(challenge) => Some(challenge),
@@ -225,9 +232,13 @@ impl McpOAuth {
     }
 
     async fn renewed(&self, kept: Option<&Credential>, now: f64) -> Result<Option<Credential>> {
+        // What the server wants of one user is no matter of the others.
+        let is_too_little = kept.is_some_and(|kept| lock(&self.too_little).remove(&digest(kept.expose())));
         let kept = kept.and_then(read);
-        let lacks = |found: &Found| lock(&self.wanted).iter().any(|scope| !found.scopes.contains(scope));
-        if kept.as_ref().is_some_and(|kept| self.wants_more.load(Ordering::Relaxed) && !lacks(&kept.found)) {
+        let lacks = |found: &Found| {
+            is_too_little && lock(&self.wanted).iter().any(|scope| !found.scopes.contains(scope))
+        };
+        if kept.as_ref().is_some_and(|kept| is_too_little && !lacks(&kept.found)) {
             let message =
                 "the MCP server wants more than the token is good for, though it got what it asked for";
             return Err(Error::new(ErrorKind::Other, message));
@@ -260,7 +271,6 @@ impl McpOAuth {
         let pending = answer.pending.get("pending").cloned().unwrap_or_default();
         let answer = AuthAnswer { pending, ..answer };
         let tokens = self.method(&found)?.exchange(answer, now).await?;
-        self.wants_more.store(false, Ordering::Relaxed);
         Ok(keep(&tokens, found))
     }
 }
@@ -350,12 +360,25 @@ fn wants_secret_in_body(metadata: &AuthorizationMetadata) -> bool {
 struct Asker {
     client: Client,
     guard: Guard,
+    private: Vec<String>,
 }
 
 impl Asker {
+    /// An address that may be asked: without TLS only where that was said.
+    fn check(&self, url: &str) -> Result<reqwest::Url> {
+        let url = self.guard.check(url)?;
+        let host = url.host_str().unwrap_or_default();
+        let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
+        let is_private = || self.private.iter().any(|known| [host, &with_port].contains(&known.as_str()));
+        if url.scheme() == "https" || is_private() {
+            return Ok(url);
+        }
+        Err(refuse("it leads to an address without TLS"))
+    }
+
     /// What a server says to somebody it does not know.
     async fn challenge(&self, server: &str) -> Option<String> {
-        let url = self.guard.check(server).ok()?;
+        let url = self.check(server).ok()?;
         let info = json!({"name": "umbel", "version": env!("CARGO_PKG_VERSION")});
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info});
         let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
@@ -368,7 +391,7 @@ impl Asker {
 
     async fn ask(&self, request: OAuthHttpRequest) -> Result<http::Response<Vec<u8>>, OAuthHttpClientError> {
         let (parts, body) = request.request.into_parts();
-        let url = self.guard.check(&parts.uri.to_string())?;
+        let url = self.check(&parts.uri.to_string())?;
         let request = self.client.request(parts.method, url).headers(parts.headers).body(body).timeout(TIME);
         let mut response = request.send().await?;
         let mut body = Vec::new();
@@ -388,5 +411,43 @@ impl Asker {
 impl OAuthHttpClient for Asker {
     fn execute(&self, request: OAuthHttpRequest) -> OAuthHttpClientFuture<'_> {
         Box::pin(self.ask(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_asked_without_tls_but_what_was_named() {
+        let guard = Guard::new(["*"]).allow_private("127.0.0.1:8080");
+        let client = guarded_client(&guard, TIME).unwrap();
+        let asker = Asker { client, guard, private: vec!["127.0.0.1:8080".to_owned()] };
+        assert!(asker.check("https://login.example/token").is_ok());
+        assert!(asker.check("http://127.0.0.1:8080/token").is_ok());
+        assert!(asker.check("http://login.example/token").is_err());
+        assert!(asker.check("http://127.0.0.1:9090/token").is_err());
+    }
+
+    #[tokio::test]
+    async fn what_a_server_wants_of_one_user_is_no_matter_of_the_others() {
+        let oauth = McpOAuth::new("https://mcp.example/mcp", "https://app.example/back");
+        let found = || Found {
+            authorize: "https://login.example/authorize".to_owned(),
+            token: "https://login.example/token".to_owned(),
+            client: "c1".to_owned(),
+            scopes: vec!["read".to_owned()],
+            resource: "https://mcp.example/mcp".to_owned(),
+            issuer: None,
+            secret: None,
+            secret_in_body: false,
+        };
+        let user = |token: &str| keep(&Credential::new(json!({"accessToken": token})), found());
+        let (ann, ben) = (user("of-ann"), user("of-ben"));
+        oauth.note("Bearer error=\"insufficient_scope\", scope=\"read\"", &ann);
+        assert!(oauth.renewed(Some(&ben), 0.0).await.is_ok());
+        let error = oauth.renewed(Some(&ann), 0.0).await.unwrap_err();
+        assert!(error.message().contains("wants more than the token is good for"), "{error}");
+        assert!(oauth.renewed(Some(&ann), 0.0).await.is_ok(), "that was said of one request");
     }
 }

@@ -100,7 +100,7 @@ pub(crate) fn decode(kind: &str, data: &str) -> Option<Part> {
     Some(Part::data(kind, bytes))
 }
 
-/// A value whose texts together have at most so many bytes.
+/// A value whose texts together have at most so many bytes. What is empty counts, too: there may be much of it.
 pub(crate) fn cut(value: Value, room: &mut usize) -> Value {
     match value {
         Value::String(mut text) => {
@@ -109,15 +109,17 @@ pub(crate) fn cut(value: Value, room: &mut usize) -> Value {
                 text.push_str(" [the rest was left out: it is too long]");
                 *room = 0;
             } else {
-                *room -= text.len();
+                *room = room.saturating_sub(text.len().max(2));
             }
             Value::String(text)
         }
         Value::Array(values) => {
+            *room = room.saturating_sub(2);
             let taken = values.into_iter().map_while(|value| (*room > 0).then(|| cut(value, room)));
             Value::Array(taken.collect())
         }
         Value::Object(fields) => {
+            *room = room.saturating_sub(2);
             let taken = fields.into_iter().map_while(|(key, value)| {
                 *room = room.checked_sub(key.len())?;
                 (*room > 0).then(|| (key, cut(value, room)))
@@ -191,7 +193,12 @@ mod tests {
         let long = read(json!({"content": [{"type": "text", "text": "é".repeat(200)}]})).value;
         let expected = format!("{} [the rest was left out: it is too long]", "é".repeat(50));
         assert_eq!(long, expected);
-        let wide = json!({"content": [], "structuredContent": {"a": "x".repeat(98), "b": "y", "c": 1}});
-        assert_eq!(read(wide).value, json!({"a": "x".repeat(98)}));
+        let wide = json!({"content": [], "structuredContent": {"a": "x".repeat(96), "b": "y", "c": 1}});
+        assert_eq!(read(wide).value, json!({"a": "x".repeat(96)}));
+        for empty in [json!([]), json!({}), json!(""), json!([[]])] {
+            let many = json!({"content": [], "structuredContent": {"a": vec![empty; 1_000]}});
+            let taken = read(many).value["a"].as_array().unwrap().len();
+            assert!((1..=50).contains(&taken), "{taken}");
+        }
     }
 }

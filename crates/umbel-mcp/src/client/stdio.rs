@@ -4,9 +4,11 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::process::Stdio as Pipes;
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::Child;
+use tokio::time::timeout;
 use umbel_core::{Error, ErrorKind, Result};
 
 use super::lines::{Ended, Lines};
@@ -114,31 +116,79 @@ async fn log_complaints(toolset: String, complaints: impl AsyncRead + Unpin) {
     }
 }
 
-/// A program and all that it started, but for what left its process group. Dropped, they end.
+/// How long a program may take to end by itself once its input is closed, and again once it was told to.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A program and all that it started, but for what left its process group. Dropped, they end: the program sees the end of its
+/// input, is told to end a little later, and is not asked any more after that.
 pub(crate) struct Program {
-    _child: Child,
+    child: Option<Child>,
+    group: Group,
+}
+
+/// A process group.
+#[derive(Clone, Copy)]
+struct Group {
     #[cfg(unix)]
-    group: Option<rustix::process::Pid>,
+    id: Option<rustix::process::Pid>,
+}
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        #[cfg(unix)]
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self {
+            #[cfg(unix)]
+            id: id.and_then(rustix::process::Pid::from_raw),
+        }
+    }
+
+    #[cfg(unix)]
+    fn signal(self, signal: rustix::process::Signal) {
+        if let Some(id) = self.id {
+            let _ = rustix::process::kill_process_group(id, signal);
+        }
+    }
+
+    fn tell_to_end(self) {
+        #[cfg(unix)]
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    fn end(self) {
+        #[cfg(unix)]
+        self.signal(rustix::process::Signal::KILL);
+    }
+}
+
+/// Ends a group when it is dropped, be it because nobody has time any more to wait.
+struct Last(Group);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 impl Program {
     fn new(child: Child) -> Self {
-        #[cfg(unix)]
-        let group = child.id().and_then(|id| i32::try_from(id).ok());
-        Self {
-            #[cfg(unix)]
-            group: group.and_then(rustix::process::Pid::from_raw),
-            _child: child,
-        }
+        Self { group: Group::of(&child), child: Some(child) }
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        #[cfg(unix)]
-        if let Some(group) = self.group {
-            // Nobody may be left of it.
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
+        let (group, last) = (self.group, Last(self.group));
+        let (Some(mut child), Ok(runtime)) = (self.child.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        runtime.spawn(async move {
+            let _last = last;
+            if timeout(GRACE, child.wait()).await.is_err() {
+                group.tell_to_end();
+                let _ = timeout(GRACE, child.wait()).await;
+            }
+        });
     }
 }

@@ -1,46 +1,73 @@
 //! A connection on which a server cannot flood its client.
 
+use std::sync::Arc;
+
 use rmcp::RoleClient;
 use rmcp::model::JsonRpcMessage;
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::time::Instant;
 
+use super::calls::Calls;
+
 /// How many messages that nobody asked for may come at once.
 const AT_ONCE: f64 = 1_000.0;
 /// How many may come per second in the long run.
 const PER_SECOND: f64 = 200.0;
+/// A long message counts as one more for each so many bytes.
+const WEIGHT: usize = 4 << 10;
 
 /// A connection that drops notifications and requests of its server when too many come.
 pub(crate) struct Steady<T> {
     inner: T,
     server: String,
+    calls: Arc<Calls>,
     room: f64,
     since: Instant,
     dropped: u64,
 }
 
 impl<T> Steady<T> {
-    pub(crate) fn new(inner: T, server: &str) -> Self {
-        Self { inner, server: server.to_owned(), room: AT_ONCE, since: Instant::now(), dropped: 0 }
+    pub(crate) fn new(inner: T, server: &str, calls: Arc<Calls>) -> Self {
+        Self { inner, server: server.to_owned(), calls, room: AT_ONCE, since: Instant::now(), dropped: 0 }
     }
 
-    /// Whether there is room for one more.
-    fn has_room(&mut self) -> bool {
+    /// Whether there is room for one more that weighs so much.
+    fn has_room(&mut self, weight: f64) -> bool {
         let now = Instant::now();
         let passed = now.duration_since(self.since).as_secs_f64();
         (self.room, self.since) = ((self.room + passed * PER_SECOND).min(AT_ONCE), now);
-        if self.room < 1.0 {
+        if self.room < weight {
             self.dropped += 1;
             if self.dropped == 1 {
                 tracing::warn!(target: "umbel::mcp", server = self.server, "it floods; what is too much is dropped");
             }
             return false;
         }
-        self.room -= 1.0;
+        self.room -= weight;
         self.dropped = 0;
         true
     }
+}
+
+/// How many messages one counts as.
+fn weight(message: &RxJsonRpcMessage<RoleClient>) -> f64 {
+    /// Counts what is written.
+    struct Bytes(usize);
+    impl std::io::Write for Bytes {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut bytes = Bytes(0);
+    // Nothing is lost if it cannot be written: it counts as one.
+    let _ = serde_json::to_writer(&mut bytes, message);
+    u32::try_from(1 + bytes.0 / WEIGHT).map_or(f64::INFINITY, f64::from)
 }
 
 impl<T: Transport<RoleClient>> Transport<RoleClient> for Steady<T> {
@@ -56,8 +83,15 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Steady<T> {
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
             let message = self.inner.receive().await?;
-            let is_answer = matches!(message, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_));
-            if is_answer || self.has_room() {
+            let answered = match &message {
+                JsonRpcMessage::Response(answer) => Some(Some(&answer.id)),
+                JsonRpcMessage::Error(answer) => Some(answer.id.as_ref()),
+                _ => None,
+            };
+            if let Some(id) = answered.flatten() {
+                self.calls.settle(id);
+            }
+            if answered.is_some() || self.has_room(weight(&message)) {
                 return Some(message);
             }
             // A server that floods shall not keep others from their work.
@@ -83,7 +117,7 @@ mod tests {
         let answer = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n";
         let bytes = [&news as &[u8], answer].concat();
         let lines = Lines::new(io::Cursor::new(bytes), tokio::io::sink(), 1 << 10, Ended::default());
-        let mut steady = Steady::new(lines, "loud");
+        let mut steady = Steady::new(lines, "loud", Arc::default());
         let (mut told, mut answered) = (0, 0);
         while let Some(message) = steady.receive().await {
             match message {
@@ -92,5 +126,21 @@ mod tests {
             }
         }
         assert_eq!((told, answered), (1_000, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_messages_weigh_more() {
+        let long = "x".repeat(400 << 10);
+        let news = format!(
+            "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{{\"level\":\"info\",\"data\":\"{long}\"}}}}\n"
+        );
+        let bytes = news.repeat(50).into_bytes();
+        let lines = Lines::new(io::Cursor::new(bytes), tokio::io::sink(), 1 << 20, Ended::default());
+        let mut steady = Steady::new(lines, "loud", Arc::default());
+        let mut told = 0;
+        while steady.receive().await.is_some() {
+            told += 1;
+        }
+        assert_eq!(told, 9, "about 4 MiB");
     }
 }

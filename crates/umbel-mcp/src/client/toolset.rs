@@ -45,6 +45,8 @@ pub struct ToolsetLimits {
     pub message_bytes: usize,
     /// Bytes of text in a result; 256 KiB. The rest is left out, and the model is told.
     pub result_bytes: usize,
+    /// Requests that are under way over one HTTP connection at once; 64. More of them wait.
+    pub requests: usize,
     /// Tools of one server; 256.
     pub tools: usize,
     /// Pages of one list; 64.
@@ -61,6 +63,7 @@ impl Default for ToolsetLimits {
             list: Duration::from_secs(300),
             message_bytes: 4 << 20,
             result_bytes: 256 << 10,
+            requests: 64,
             tools: 256,
             pages: 64,
         }
@@ -413,7 +416,9 @@ impl Inner {
         };
         let slot = self.slot(run, grant.as_ref().map(|(_, grant)| grant))?;
         match self.ready(run, &slot).await {
-            Err(Failure::Stranger(said)) if grant.is_some() => self.note(&said),
+            Err(Failure::Stranger(said)) if grant.is_some() => {
+                self.note(&said, grant.as_ref().map(|(_, grant)| grant));
+            }
             done => return done.map_err(|failure| failure.into_error(&self.options.name)),
         }
         if let Some((auth, refused)) = grant {
@@ -422,10 +427,10 @@ impl Inner {
         self.ready(run, &slot).await.map_err(|failure| failure.into_error(&self.options.name))
     }
 
-    /// Notes what the server said when it did not know somebody.
-    pub(crate) fn note(&self, said: &str) {
-        if let Some(oauth) = &self.options.oauth {
-            oauth.note(said);
+    /// Notes what the server said when it refused a credential.
+    pub(crate) fn note(&self, said: &str, refused: Option<&umbel_core::Grant>) {
+        if let Some((oauth, refused)) = self.options.oauth.as_ref().zip(refused) {
+            oauth.note(said, refused.credential());
         }
     }
 
@@ -437,6 +442,7 @@ impl Inner {
         }
         // Whatever changes from here on is seen the next time.
         link.take_changed();
+        let _turn = if self.options.one_at_a_time { Some(slot.turn.lock().await) } else { None };
         let mut listed = self.list(slot).await?;
         let says =
             link.info().and_then(|info| info.instructions.clone()).filter(|_| self.options.instructions);

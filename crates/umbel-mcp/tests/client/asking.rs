@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use umbel_core::{Answer, InMemorySessions, Interrupt, Outcome, SessionStore};
+use tokio::sync::Notify;
+use umbel_core::{Answer, InMemorySessions, Interrupt, Outcome, SessionKey, SessionStore};
 use umbel_mcp::client::{McpToolset, Pipe, Sampling};
 use umbel_runtime::ScriptedModel;
 
@@ -34,7 +35,7 @@ fn shop() -> (Pipe, Log) {
     })
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_question_of_a_server_ends_the_run_and_its_answer_goes_back_after_a_restart() {
     let store: Arc<dyn SessionStore> = Arc::new(InMemorySessions::new());
     let (pipe, log) = shop();
@@ -56,7 +57,7 @@ async fn a_question_of_a_server_ends_the_run_and_its_answer_goes_back_after_a_re
     assert_eq!(told, json!({"action": "accept", "content": {"size": "m", "gift": false}}));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_person_may_decline() {
     let (pipe, _) = shop();
     let desk = desk(McpToolset::new("shop", pipe), model("order")).await;
@@ -65,7 +66,7 @@ async fn a_person_may_decline() {
     assert_eq!(responses(&events)[0], json!({"result": "{\"action\":\"decline\"}"}));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_program_whose_user_is_there_answers_at_once() {
     let (pipe, log) = shop();
     let toolset = McpToolset::new("shop", pipe).answer_with(|question| async move {
@@ -78,7 +79,7 @@ async fn a_program_whose_user_is_there_answers_at_once() {
     assert_eq!(log.of("tools/call").len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_may_not_ask_is_told_so() {
     let (pipe, log) = shop();
     let desk = desk(McpToolset::new("shop", pipe).elicitation(false), model("order")).await;
@@ -87,7 +88,7 @@ async fn a_server_that_may_not_ask_is_told_so() {
     assert!(log.of("initialize")[0]["params"]["capabilities"]["elicitation"].is_null());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_page_to_visit_is_shown_and_only_pages_are() {
     let visit = |url: &'static str| {
         let (pipe, log) = tools_server(json!([tool("pay")]), move |request, out| async move {
@@ -110,7 +111,7 @@ async fn a_page_to_visit_is_shown_and_only_pages_are() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_that_needs_a_visit_first_is_made_again_after_it() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
@@ -133,7 +134,7 @@ async fn a_call_that_needs_a_visit_first_is_made_again_after_it() {
     assert_eq!(calls.load(Ordering::SeqCst), 3, "once before the question, and again after the answer");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_counts_for_the_question_that_was_asked_and_for_no_other() {
     let asked_before = Arc::new(AtomicUsize::new(0));
     let counted = asked_before.clone();
@@ -168,7 +169,7 @@ fn twins() -> (Pipe, Log) {
     })
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn where_it_cannot_be_told_which_call_asks_nobody_is_asked() {
     let script = || ScriptedModel::new("m").calls([("a", json!({})), ("b", json!({}))]).text("done");
     let (pipe, _) = twins();
@@ -216,7 +217,7 @@ fn modern(rounds: Arc<AtomicUsize>) -> (Pipe, Log) {
     })
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_of_the_newest_version_gets_its_answer_with_the_next_round() {
     let store: Arc<dyn SessionStore> = Arc::new(InMemorySessions::new());
     let rounds = Arc::new(AtomicUsize::new(0));
@@ -249,7 +250,7 @@ fn thinker(times: usize) -> (Pipe, Log) {
     })
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn no_model_is_lent_unless_the_program_says_so() {
     let (pipe, log) = thinker(1);
     let desk = desk(McpToolset::new("s", pipe), model("think")).await;
@@ -258,7 +259,7 @@ async fn no_model_is_lent_unless_the_program_says_so() {
     assert!(log.of("initialize")[0]["params"]["capabilities"]["sampling"].is_null());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_is_lent_as_often_and_for_as_long_as_the_program_says() {
     let (pipe, _) = thinker(3);
     let lent = ScriptedModel::new("lent").text("2").text("two").text("never");
@@ -280,7 +281,7 @@ async fn a_model_is_lent_as_often_and_for_as_long_as_the_program_says() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_person_may_have_a_say_before_a_model_is_lent() {
     let lend = || {
         let sampling = Sampling::new().model(ScriptedModel::new("lent").text("2")).confirm();
@@ -301,7 +302,7 @@ async fn a_person_may_have_a_say_before_a_model_is_lent() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_yes_to_one_request_to_a_model_is_none_to_another() {
     let asks = Arc::new(AtomicUsize::new(0));
     let counted = asks.clone();
@@ -323,4 +324,84 @@ async fn a_yes_to_one_request_to_a_model_is_none_to_another() {
     assert_ne!(second.message, first.message);
     let (events, _) = desk.say(second.answer(true)).await;
     assert_eq!(responses(&events)[0], json!({"result": "2"}));
+}
+
+const FREE: &str = r#"{"type": "object", "properties": {}}"#;
+
+fn free_question(words: &str) -> Value {
+    let schema: Value = serde_json::from_str(FREE).unwrap();
+    json!({"message": words, "requestedSchema": schema})
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_asked_for_a_call_that_somebody_else_took_back() {
+    let ben_calls = Arc::new(Notify::new());
+    let (came, calls) = (ben_calls.clone(), Arc::new(AtomicUsize::new(0)));
+    let (pipe, log) = tools_server(json!([tool("a")]), move |request, out| {
+        let (nth, came) = (calls.fetch_add(1, Ordering::SeqCst), came.clone());
+        async move {
+            if nth == 0 {
+                came.notified().await;
+                let told = out.ask("q1", "elicitation/create", free_question("The key of Ann?")).await;
+                assert_eq!(told["error"]["message"], "it cannot be told which request this is for");
+                came.notify_one();
+                return;
+            }
+            came.notify_one();
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            came.notified().await;
+            out.text(&request, "done").await;
+        }
+    });
+    let script = ScriptedModel::new("m").call("a", json!({})).call("a", json!({})).text("done");
+    let desk = desk(McpToolset::new("s", pipe), script).await;
+    let run = desk.runner.run(&desk.key, "go");
+    let token = run.cancel_token();
+    let (ended, _) = tokio::join!(crate::finish(run), async {
+        log.wait_for("tools/call").await;
+        token.cancel(umbel_core::CancelReason::Asked);
+    });
+    assert_eq!(ended.1, Outcome::Cancelled);
+    let ben = SessionKey::new("tests", "ben", "s2").unwrap();
+    desk.runner.create_session_with("ben", "s2", umbel_core::Object::new()).await.unwrap();
+    let (events, outcome) = crate::finish(desk.runner.run(&ben, "go")).await;
+    assert_eq!(outcome, Outcome::Finished);
+    assert_eq!(responses(&events)[0], json!({"result": "done"}));
+    assert_eq!(log.connections(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_call_of_somebody_else_waits_for_people_the_next_user_gets_a_connection() {
+    let (pipe, log) = shop();
+    let script = ScriptedModel::new("m").call("order", json!({})).call("order", json!({})).text("done");
+    let desk = desk(McpToolset::new("shop", pipe), script).await;
+    asked(&desk.say("go").await.1);
+    let ben = SessionKey::new("tests", "ben", "s2").unwrap();
+    desk.runner.create_session_with("ben", "s2", umbel_core::Object::new()).await.unwrap();
+    let question = asked(&crate::finish(desk.runner.run(&ben, "go")).await.1);
+    assert_eq!(log.connections(), 2);
+    let answer = question.answer_with(&Answer::input(json!({"size": "m"})));
+    assert_eq!(crate::finish(desk.runner.run(&ben, answer)).await.1, Outcome::Finished);
+    assert_eq!(log.connections(), 2, "one and the same user keeps it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_wants_much_at_once_is_refused() {
+    let (pipe, log) = tools_server(json!([tool("a")]), |request, out| async move {
+        for n in 0..20 {
+            let params = free_question(&format!("{n}?"));
+            out.say(json!({"jsonrpc": "2.0", "id": n, "method": "elicitation/create", "params": params}))
+                .await;
+        }
+        tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+        out.text(&request, "done").await;
+    });
+    let toolset = McpToolset::new("s", pipe).answer_with(|_| async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        Answer::input(json!({}))
+    });
+    assert_eq!(desk(toolset, model("a")).await.result().await, json!({"result": "done"}));
+    let refused = |answer: &&Value| answer["error"]["message"] == "too much is wanted at once";
+    let answers = log.answers();
+    assert_eq!((answers.len(), answers.iter().filter(refused).count()), (20, 12));
 }

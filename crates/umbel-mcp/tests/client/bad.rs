@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use umbel_core::{Error, ErrorKind, Outcome};
@@ -28,7 +28,7 @@ fn words(result: &Value) -> String {
     result["error"].as_str().unwrap_or_else(|| panic!("{result} is an error")).to_owned()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_dies_in_the_middle_of_a_call_is_told_of_and_the_call_is_not_made_again() {
     let (pipe, log) = tools_server(json!([tool("a")]), |_, out| async move { out.close().await });
     let desk = desk(McpToolset::new("s", pipe), model().call("a", json!({})).text("again")).await;
@@ -39,7 +39,7 @@ async fn a_server_that_dies_in_the_middle_of_a_call_is_told_of_and_the_call_is_n
     assert_eq!(log.of("tools/call").len(), 2, "another call connects again");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_that_is_safe_twice_is_made_again_once() {
     let mut reads = tool("a");
     reads["annotations"] = json!({"readOnlyHint": true});
@@ -59,7 +59,7 @@ async fn a_call_that_is_safe_twice_is_made_again_once() {
     assert_eq!((calls.load(Ordering::SeqCst), log.connections()), (2, 2));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_never_answers_is_given_up_and_told() {
     let (pipe, log) = tools_server(json!([tool("a")]), |_, _| async {});
     let desk = desk(McpToolset::new("s", pipe).limits(quick()), model()).await;
@@ -68,7 +68,31 @@ async fn a_server_that_never_answers_is_given_up_and_told() {
     assert_eq!(cancelled["params"]["requestId"], log.of("tools/call")[0]["id"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
+async fn a_server_that_hangs_is_connected_to_anew() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (pipe, log) = server(move |request, out| {
+        let calls = calls.clone();
+        async move {
+            match request["method"].as_str() {
+                Some("tools/list") => out.answer(&request, json!({"tools": [tool("a")]})).await,
+                Some("tools/call") if calls.fetch_add(1, Ordering::SeqCst) > 0 => {
+                    out.text(&request, "ok").await
+                }
+                Some("tools/call" | "ping") => {}
+                _ => out.refuse(&request, -32601, "not known").await,
+            }
+        }
+    });
+    let script = ScriptedModel::new("m").call("a", json!({})).text("1").call("a", json!({})).text("2");
+    let desk = desk(McpToolset::new("s", pipe).limits(quick()), script).await;
+    assert_eq!(words(&desk.result().await), "the MCP server `s` did not answer within 0.2 s");
+    log.wait_closed(1).await;
+    assert_eq!(desk.result().await, json!({"result": "ok"}));
+    assert_eq!(log.connections(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn signs_of_life_give_more_time_up_to_a_limit() {
     let (pipe, _) = tools_server(json!([tool("a")]), |request, out| async move {
         let token = request["params"]["_meta"]["progressToken"].clone();
@@ -80,12 +104,12 @@ async fn signs_of_life_give_more_time_up_to_a_limit() {
     });
     let limits = ToolsetLimits { call: Duration::from_millis(600), ..quick() };
     let desk = desk(McpToolset::new("s", pipe).limits(limits), model()).await;
-    let begin = Instant::now();
+    let begin = tokio::time::Instant::now();
     assert_eq!(words(&desk.result().await), "the MCP server `s` did not answer within 0.6 s");
     assert!(begin.elapsed() >= Duration::from_millis(600));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_that_is_cancelled_takes_its_call_back() {
     let (pipe, log) = tools_server(json!([tool("a")]), |_, _| async {});
     let desk = desk(McpToolset::new("s", pipe), model()).await;
@@ -101,24 +125,32 @@ async fn a_run_that_is_cancelled_takes_its_call_back() {
     assert_eq!(cancelled["params"]["requestId"], call["id"]);
 }
 
-#[tokio::test]
-async fn a_hundred_megabytes_end_the_connection_and_cost_next_to_nothing() {
-    let (pipe, _) = tools_server(json!([tool("a")]), |request, out| async move {
-        out.raw(
-            format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{{\"content\":\"", request["id"]).as_bytes(),
-        )
-        .await;
-        let piece = vec![b'x'; 1 << 20];
-        for _ in 0..100 {
-            out.raw(&piece).await;
+#[tokio::test(start_paused = true)]
+async fn a_hundred_megabytes_end_the_connection_before_they_are_read() {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let counted = taken.clone();
+    let (pipe, log) = tools_server(json!([tool("a")]), move |request, out| {
+        let counted = counted.clone();
+        async move {
+            let begin = format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{{\"content\":\"", request["id"]);
+            out.raw(begin.as_bytes()).await;
+            let piece = vec![b'x'; 1 << 16];
+            for _ in 0..1_600 {
+                if out.raw(&piece).await {
+                    counted.fetch_add(piece.len(), Ordering::SeqCst);
+                }
+            }
         }
     });
     let desk = desk(McpToolset::new("s", pipe), model()).await;
     let said = words(&desk.result().await);
     assert!(said.contains("it sent a message of more than 4194304 bytes"), "{said}");
+    log.wait_closed(1).await;
+    let taken = taken.load(Ordering::SeqCst);
+    assert!(taken <= (4 << 20) + (256 << 10), "{taken} bytes were taken");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn answers_out_of_order_to_nobody_and_twice_do_no_harm() {
     let (pipe, _) = tools_server(json!([tool("a"), tool("b")]), |request, out| async move {
         let is_first = request["params"]["name"] == "a";
@@ -137,7 +169,7 @@ async fn answers_out_of_order_to_nobody_and_twice_do_no_harm() {
     assert_eq!(desk.results().await, [json!({"result": "a"}), json!({"result": "b"})]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_flood_of_notifications_does_not_keep_an_answer_away() {
     let (pipe, _) = tools_server(json!([tool("a")]), |request, out| async move {
         let news = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}});
@@ -149,7 +181,7 @@ async fn a_flood_of_notifications_does_not_keep_an_answer_away() {
     assert_eq!(desk.result().await, json!({"result": "ok"}));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_no_result_of_a_tool_is_an_error_the_model_sees() {
     for (result, expected) in [
         (json!({"tools": []}), "is no result of a tool"),
@@ -167,9 +199,14 @@ async fn what_is_no_result_of_a_tool_is_an_error_the_model_sees() {
     });
     let said = words(&desk(McpToolset::new("s", pipe), model()).await.result().await);
     assert_eq!(said, "the MCP server `s` refuses: `to` is missing");
+    let (pipe, _) = tools_server(json!([tool("a")]), |request, out| async move {
+        out.refuse(&request, -32602, &"é".repeat(100_000)).await;
+    });
+    let said = words(&desk(McpToolset::new("s", pipe), model()).await.result().await);
+    assert_eq!(said, format!("the MCP server `s` refuses: {}", "é".repeat(2_048)));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_cannot_be_reached_fails_the_run_unless_it_is_optional() {
     let tries = Arc::new(AtomicUsize::new(0));
     let counted = tries.clone();
@@ -196,7 +233,7 @@ async fn a_server_that_cannot_be_reached_fails_the_run_unless_it_is_optional() {
     assert!(optional.offered()[0].is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_begin_a_connection_is_given_up_in_time() {
     let silent = Pipe::new(|| {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
@@ -217,7 +254,7 @@ async fn a_server_that_does_not_begin_a_connection_is_given_up_in_time() {
     assert_eq!(failure.message, "there is no pipe");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_knows_no_tools_is_an_error_that_says_so() {
     let (pipe, _) = server(|request, out| async move { out.refuse(&request, -32601, "not known").await });
     let desk = desk(McpToolset::new("s", pipe), ScriptedModel::new("m").text("hi")).await;

@@ -1,4 +1,5 @@
-//! MCP servers that do what a script says.
+//! MCP servers that do what a script says. Tests with them have a clock that goes on when nobody has anything to do: whoever
+//! sleeps knows that all else was heard.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,6 +16,7 @@ use umbel_mcp::client::Pipe;
 pub(crate) struct Log {
     said: Arc<Mutex<Vec<Value>>>,
     connections: Arc<AtomicUsize>,
+    closed: Arc<AtomicUsize>,
 }
 
 impl Log {
@@ -32,6 +34,17 @@ impl Log {
 
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
+    }
+
+    /// Waits until so many connections were closed.
+    pub(crate) async fn wait_closed(&self, count: usize) {
+        for _ in 0..2_000 {
+            if self.closed.load(Ordering::SeqCst) >= count {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("it was never closed");
     }
 
     /// Waits until a message with that method came.
@@ -54,12 +67,11 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    /// Says a line as it is.
-    pub(crate) async fn raw(&self, line: &[u8]) {
-        if let Some(write) = self.write.lock().await.as_mut() {
-            let _ = write.write_all(line).await;
-            let _ = write.flush().await;
-        }
+    /// Says a line as it is. Gives whether it was taken.
+    pub(crate) async fn raw(&self, line: &[u8]) -> bool {
+        let mut write = self.write.lock().await;
+        let Some(write) = write.as_mut() else { return false };
+        write.write_all(line).await.is_ok() && write.flush().await.is_ok()
     }
 
     pub(crate) async fn say(&self, message: Value) {
@@ -139,6 +151,7 @@ async fn serve(read: ReadHalf<DuplexStream>, out: Out, script: Arc<Script>) {
             _ => {}
         }
     }
+    out.log.closed.fetch_add(1, Ordering::SeqCst);
 }
 
 /// A server that was made before there was anything to discover, with these tools.

@@ -31,12 +31,14 @@ struct Reply {
     headers: Vec<(&'static str, String)>,
     body: Vec<u8>,
     is_endless: bool,
+    /// It is said once so many others are.
+    with: Option<Arc<tokio::sync::Barrier>>,
 }
 
 impl Reply {
     fn json(value: &Value) -> Self {
         let headers = vec![("content-type", "application/json".to_owned())];
-        Self { status: 200, headers, body: value.to_string().into_bytes(), is_endless: false }
+        Self { status: 200, headers, body: value.to_string().into_bytes(), ..Self::default() }
     }
 
     fn status(status: u16) -> Self {
@@ -102,6 +104,9 @@ async fn answer(stream: TcpStream, script: impl Fn(&Request) -> Reply) -> std::i
     let form = String::from_utf8_lossy(&body).into_owned();
     let body = serde_json::from_slice(&body).unwrap_or_default();
     let reply = script(&Request { method, path, headers, body, form });
+    if let Some(others) = &reply.with {
+        others.wait().await;
+    }
     let mut head = format!("HTTP/1.1 {} X\r\nconnection: close\r\n", reply.status);
     for (name, value) in &reply.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -245,18 +250,52 @@ async fn a_stream_that_says_nothing_for_ever_is_given_up() {
 
 #[tokio::test]
 async fn a_session_that_was_lost_is_begun_anew() {
-    let calls = Arc::new(AtomicUsize::new(0));
-    let site = site(move |request, _| {
-        let is_call = request.body["method"] == "tools/call";
-        if is_call && calls.fetch_add(1, Ordering::SeqCst) == 0 {
-            return Reply::status(404);
-        }
-        good(request)
-    })
-    .await;
-    let desk = desk(toolset(&site), model()).await;
-    assert_eq!(desk.result().await, json!({"result": "ok"}));
-    assert_eq!(site.of("initialize").len(), 2);
+    let unknown = json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "no session"}});
+    let unknown = Reply { status: 400, ..Reply::json(&unknown) };
+    for lost in [Reply::status(404), unknown] {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let site = site(move |request, _| {
+            let is_call = request.body["method"] == "tools/call";
+            if is_call && calls.fetch_add(1, Ordering::SeqCst) == 0 {
+                return lost.clone();
+            }
+            good(request)
+        })
+        .await;
+        let desk = desk(toolset(&site), model()).await;
+        assert_eq!(desk.result().await, json!({"result": "ok"}));
+        assert_eq!(site.of("initialize").len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn an_error_that_does_not_say_what_it_is_about_is_the_answer() {
+    let said = || {
+        let error = json!({"jsonrpc": "2.0", "error": {"code": -32603, "message": "it broke"}});
+        Reply { status: 500, ..Reply::json(&error) }
+    };
+    assert_eq!(call_answered(said).await, "the MCP server `web` refuses: it broke");
+}
+
+#[tokio::test]
+async fn as_many_calls_are_under_way_as_may_be() {
+    let all = || async {
+        let together = Arc::new(tokio::sync::Barrier::new(10));
+        site(move |request, _| match request.body["method"].as_str() {
+            Some("tools/call") => Reply { with: Some(together.clone()), ..good(request) },
+            _ => good(request),
+        })
+        .await
+    };
+    let script = || ScriptedModel::new("m").calls(vec![("a", json!({})); 10]).text("done");
+    let many = all().await;
+    let results = desk(toolset(&many), script()).await.results().await;
+    assert_eq!(results, vec![json!({"result": "ok"}); 10]);
+    let few = all().await;
+    let limits =
+        ToolsetLimits { requests: 2, answer: Duration::from_millis(500), ..ToolsetLimits::default() };
+    let results = desk(toolset(&few).limits(limits), script()).await.results().await;
+    assert!(results.iter().all(|result| result["error"].is_string()), "{results:?}");
 }
 
 #[tokio::test]

@@ -72,6 +72,29 @@ async fn a_program_and_all_that_it_started_end_with_the_connection() {
 }
 
 #[tokio::test]
+async fn a_program_may_end_by_itself_when_its_connection_does() {
+    let at_the_end = format!("said=ok; {SAY}; read line; read line; echo bye > bye");
+    let when_told =
+        format!("trap 'echo bye > bye; exit' TERM; said=ok; {SAY}; while :; do read line; sleep 0.05; done");
+    for answer in [at_the_end, when_told] {
+        let folder = tempfile::tempdir().unwrap();
+        let toolset = toolset(program(&answer).folder(folder.path()));
+        let desk = desk(toolset.clone(), model()).await;
+        assert_eq!(desk.result().await, json!({"result": "ok"}));
+        toolset.close().await;
+        drop(desk);
+        let place = folder.path().join("bye");
+        for _ in 0..2_000 {
+            if place.exists() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(place.exists(), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_program_that_ends_in_the_middle_of_a_call_is_told_of() {
     let desk = desk(toolset(program("exit 3")), model()).await;
     let words = desk.result().await["error"].as_str().unwrap().to_owned();

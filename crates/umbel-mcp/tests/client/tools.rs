@@ -16,7 +16,7 @@ fn model(name: &str) -> ScriptedModel {
     ScriptedModel::new("m").call(name, json!({"n": 1})).text("done")
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_tools_of_a_server_are_called_by_the_agent() {
     let (pipe, log) = tools_server(json!([tool("add")]), |request, out| async move {
         out.text(&request, "it is 2").await;
@@ -32,7 +32,7 @@ async fn the_tools_of_a_server_are_called_by_the_agent() {
     assert_eq!(log.of("tools/list").len(), 1, "the list counts until the server says otherwise");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tools_are_chosen_by_name_and_by_function_and_get_a_prefix() {
     let tools = json!([tool("add"), tool("drop"), tool("list")]);
     let all = |toolset: fn(McpToolset) -> McpToolset| {
@@ -49,7 +49,7 @@ async fn tools_are_chosen_by_name_and_by_function_and_get_a_prefix() {
     assert_eq!(filtered.offered()[0], ["add", "list"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lists_come_page_by_page_and_have_an_end() {
     let pages = Arc::new(AtomicUsize::new(0));
     let seen = pages.clone();
@@ -71,7 +71,7 @@ async fn lists_come_page_by_page_and_have_an_end() {
     assert_eq!(pages.load(Ordering::SeqCst), 4);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn more_tools_than_there_may_be_are_left_out() {
     let tools: Vec<Value> = (0..10).map(|n| tool(&format!("t{n}"))).collect();
     let (pipe, _) = tools_server(json!(tools), |_, _| async {});
@@ -81,7 +81,7 @@ async fn more_tools_than_there_may_be_are_left_out() {
     assert_eq!(desk.offered(), [["t0", "t1"]]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tools_that_nobody_wants_take_no_room() {
     let tools: Vec<Value> = (0..10).map(|n| tool(&format!("t{n}"))).collect();
     let (pipe, _) = tools_server(json!(tools), |_, _| async {});
@@ -92,7 +92,7 @@ async fn tools_that_nobody_wants_take_no_room() {
     assert_eq!(desk.offered(), [["t8"]]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_takes_the_place_of_no_tool_that_is_there() {
     let shop = |result: &'static str| {
         let tools = json!([tool("own"), tool("a"), tool("read_resource")]);
@@ -123,12 +123,13 @@ async fn a_server_takes_the_place_of_no_tool_that_is_there() {
     assert_eq!(results[2]["contents"][0]["text"], "read");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn progress_is_shown_and_not_kept() {
     let (pipe, _) = tools_server(json!([tool("slow")]), |request, out| async move {
         let token = &request["params"]["_meta"]["progressToken"];
         for n in [1, 2] {
-            let params = json!({"progressToken": token, "progress": n, "total": 2, "message": "on it"});
+            let params =
+                json!({"progressToken": token, "progress": n, "total": 2, "message": "é".repeat(n * 400)});
             out.say(json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})).await;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -143,11 +144,11 @@ async fn progress_is_shown_and_not_kept() {
         .flat_map(|event| event.responses())
         .map(|response| Value::Object(response.response.clone().unwrap()))
         .collect();
-    let expected = |n: f64| json!({"progress": n, "total": 2.0, "message": "on it"});
-    assert_eq!(shown, [expected(1.0), expected(2.0)]);
+    let expected = |n: f64, long| json!({"progress": n, "total": 2.0, "message": "é".repeat(long)});
+    assert_eq!(shown, [expected(1.0, 400), expected(2.0, 512)], "what is too long is cut");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_result_must_fit_the_schema_that_the_server_gave_for_it() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
     let mut counting = tool("count");
@@ -170,7 +171,7 @@ async fn a_result_must_fit_the_schema_that_the_server_gave_for_it() {
     assert_eq!(desk(give(failed), model("count")).await.result().await, json!({"error": "no numbers"}));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn hints_count_only_where_they_are_believed() {
     let mut reads = tool("reads");
     reads["annotations"] = json!({"readOnlyHint": true});
@@ -199,7 +200,7 @@ async fn hints_count_only_where_they_are_believed() {
     assert_eq!(specs(|set| set.confirm(Confirm::Always)).await, [(false, false, true); 3]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_a_server_wants_told_is_told_only_if_asked_for() {
     let toolset = || {
         let (pipe, _) = tools_server(json!([tool("a")]), |_, _| async {});
@@ -214,7 +215,7 @@ async fn what_a_server_wants_told_is_told_only_if_asked_for() {
     assert_eq!(told.offered(), [["a"]]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn resources_are_listed_and_read_by_tools() {
     let (pipe, log) = server(|request, out| async move {
         match request["method"].as_str() {
@@ -255,7 +256,7 @@ async fn resources_are_listed_and_read_by_tools() {
     assert!(media, "the bytes are part of the result");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn prompts_are_listed_and_taken_as_messages() {
     let (pipe, log) = server(|request, out| async move {
         match request["method"].as_str() {
@@ -292,7 +293,7 @@ async fn prompts_are_listed_and_taken_as_messages() {
     assert_eq!(toolset.name(), "s");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn folders_are_told_to_servers_that_ask() {
     let (pipe, log) = tools_server(json!([tool("where")]), |request, out| async move {
         out.ask("r1", "roots/list", json!({})).await;
@@ -305,7 +306,7 @@ async fn folders_are_told_to_servers_that_ask() {
     assert_eq!(roots, &json!([{"uri": "file:///srv/a", "name": "A"}, {"uri": "file:///srv/b"}]));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_connection_that_nobody_uses_is_closed_and_opened_again() {
     let (pipe, log) =
         tools_server(json!([tool("a")]), |request, out| async move { out.text(&request, "ok").await });
@@ -318,7 +319,7 @@ async fn a_connection_that_nobody_uses_is_closed_and_opened_again() {
     assert!(log.connections() >= 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_list_of_tools_counts_for_a_while() {
     let (pipe, log) =
         tools_server(json!([tool("a")]), |request, out| async move { out.text(&request, "ok").await });
@@ -327,7 +328,7 @@ async fn a_list_of_tools_counts_for_a_while() {
     assert_eq!(log.of("tools/list").len(), 2, "before each question to the model");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_result_is_cut_where_it_gets_too_long() {
     let (pipe, _) = tools_server(json!([tool("a")]), |request, out| async move {
         out.text(&request, &"x".repeat(100)).await;
@@ -337,7 +338,7 @@ async fn a_result_is_cut_where_it_gets_too_long() {
     assert_eq!(result["result"], "xxxxxxxxxx [the rest was left out: it is too long]");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_toolset_that_was_closed_connects_again() {
     let (pipe, log) =
         tools_server(json!([tool("a")]), |request, out| async move { out.text(&request, "ok").await });
