@@ -6,14 +6,18 @@ use umbel_core::{Error, ErrorKind, Result};
 use crate::gate::STUDIO;
 
 /// The paths that are taken. A router ends the process where two do not go together; this tells before.
-#[derive(Default)]
 pub(crate) struct Paths {
     taken: matchit::Router<()>,
     /// What comes before the path of the studio, if there is one.
-    pub(crate) studio: Option<SmolStr>,
+    studio: Option<SmolStr>,
 }
 
 impl Paths {
+    /// None yet, but those of the studio, if there is one.
+    pub(crate) fn new(studio: Option<SmolStr>) -> Self {
+        Self { taken: matchit::Router::new(), studio }
+    }
+
     /// Takes a path.
     pub(crate) fn take(&mut self, path: &str) -> Result<()> {
         let below =
@@ -54,7 +58,7 @@ mod tests {
 
     #[test]
     fn paths_that_do_not_go_together_are_refused() {
-        let mut paths = Paths { studio: Some("/base".into()), ..Paths::default() };
+        let mut paths = Paths::new(Some("/base".into()));
         for path in ["/chat", "/chat/threads", "/chat/threads/{thread}", "/base", "/base/studios"] {
             paths.take(path).unwrap();
         }

@@ -264,27 +264,29 @@ impl Server {
         }
         let own = |path: &str| format!("{base}{path}");
         let protected = protected.map(ProtectedResource::published).transpose()?;
-        let mut paths = Paths::default();
-        for path in ["/health", "/ready", "/metrics", "/agents"] {
-            paths.take(&own(path))?;
-        }
-        for path in protected.iter().flat_map(|told| &told.paths) {
+        let mut routes = vec![
+            (own("/health"), get(health)),
+            (own("/ready"), get(ready)),
+            (own("/metrics"), get(show_metrics)),
+            (own("/agents"), get(agents::listed)),
+        ];
+        let told: Vec<String> = protected.iter().flat_map(|told| told.paths.clone()).collect();
+        routes.extend(told.iter().map(|path| (path.clone(), get(show_protected))));
+        let mut paths = Paths::new(studio.then(|| base.clone()));
+        for (path, _) in &routes {
             paths.take(path)?;
         }
-        paths.studio = studio.then(|| base.clone());
         for (path, ..) in &mut offers {
             *path = smol_str::format_smolstr!("{base}/{}", path.trim_matches('/'));
             for (path, _) in agent_routes(path) {
                 paths.take(&path)?;
             }
         }
-        let mut routes = Vec::new();
         for (path, route) in mounts {
             let path = own(&format!("/{}", path.trim_matches('/')));
             paths.take_all(&path)?;
             routes.push((path, route));
         }
-        let told = protected.iter().flat_map(|told| told.paths.clone());
         let open = ["/health", "/ready"].map(own).into_iter().chain(told).collect();
         let app = Arc::new(App {
             runs,
@@ -302,25 +304,10 @@ impl Server {
             agents: offers.iter().flat_map(|(_, agent, choice)| all_of(agent, choice.as_deref())).collect(),
             sweep,
         });
-        let mut router = Router::new()
-            .route(&own("/health"), get(health))
-            .route(&own("/ready"), get(ready))
-            .route(&own("/metrics"), get(show_metrics))
-            .route(&own("/agents"), get(agents::listed));
-        for path in app.protected.iter().flat_map(|told| &told.paths) {
-            router = router.route(path, get(show_protected));
-        }
-        for (path, route) in routes {
-            router = router.route(&path, route);
-        }
-        let mut router = router.with_state(app.clone());
+        let mut router = router_of(routes, app.clone());
         for (path, endpoint, choice) in offers {
             let offered = Offered { app: app.clone(), endpoint, choice, path };
-            let mut routes = Router::new();
-            for (path, route) in agent_routes(&offered.path) {
-                routes = routes.route(&path, route);
-            }
-            router = router.merge(routes.with_state(offered));
+            router = router.merge(router_of(agent_routes(&offered.path), offered));
         }
         #[cfg(feature = "studio")]
         if studio {
@@ -342,6 +329,12 @@ fn all_of(agent: &Arc<AgentEndpoint>, choice: Option<&Choice>) -> Vec<Arc<AgentE
         Some(choice) => choice.agents.iter().map(|(_, agent)| agent.clone()).collect(),
         None => vec![agent.clone()],
     }
+}
+
+/// A router of paths and what is there.
+fn router_of<S: Clone + Send + Sync + 'static>(routes: Vec<(String, MethodRouter<S>)>, state: S) -> Router {
+    let add = |router: Router<S>, (path, route): (String, MethodRouter<S>)| router.route(&path, route);
+    routes.into_iter().fold(Router::new(), add).with_state(state)
 }
 
 /// The routes of one agent, by its path.
