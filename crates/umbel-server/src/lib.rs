@@ -31,6 +31,7 @@ mod jwt;
 mod live;
 mod metrics;
 mod mount;
+mod paths;
 mod patience;
 mod place;
 mod plan;

@@ -32,6 +32,7 @@ use crate::gate::{self, Gate};
 use crate::live::Stop;
 use crate::metrics::Metrics;
 use crate::mount::ToCaller;
+use crate::paths::Paths;
 use crate::patience::Patience;
 use crate::problem::Problem;
 use crate::protected::ProtectedResource;
@@ -262,25 +263,27 @@ impl Server {
             hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
         }
         let own = |path: &str| format!("{base}{path}");
-        let mut taken = ["/health", "/ready", "/metrics", "/agents"].map(own).to_vec();
+        let protected = protected.map(ProtectedResource::published).transpose()?;
+        let mut paths = Paths::default();
+        for path in ["/health", "/ready", "/metrics", "/agents"] {
+            paths.take(&own(path))?;
+        }
+        for path in protected.iter().flat_map(|told| &told.paths) {
+            paths.take(path)?;
+        }
+        paths.studio = studio.then(|| base.clone());
         for (path, ..) in &mut offers {
             *path = smol_str::format_smolstr!("{base}/{}", path.trim_matches('/'));
-            let is_page = studio && format!("{path}/").starts_with(&own("/studio/"));
-            if is_page || taken.iter().any(|known| known == path) {
-                return refuse(format!("the path `{path}` is taken: choose another"));
+            for (path, _) in agent_routes(path) {
+                paths.take(&path)?;
             }
-            taken.push(path.to_string());
         }
         let mut routes = Vec::new();
         for (path, route) in mounts {
             let path = own(&format!("/{}", path.trim_matches('/')));
-            if taken.contains(&path) {
-                return refuse(format!("the path `{path}` is taken: choose another"));
-            }
-            routes.push((path.clone(), route));
-            taken.push(path);
+            paths.take_all(&path)?;
+            routes.push((path, route));
         }
-        let protected = protected.map(ProtectedResource::published).transpose()?;
         let told = protected.iter().flat_map(|told| told.paths.clone());
         let open = ["/health", "/ready"].map(own).into_iter().chain(told).collect();
         let app = Arc::new(App {
@@ -313,7 +316,11 @@ impl Server {
         let mut router = router.with_state(app.clone());
         for (path, endpoint, choice) in offers {
             let offered = Offered { app: app.clone(), endpoint, choice, path };
-            router = router.merge(agent_routes(offered));
+            let mut routes = Router::new();
+            for (path, route) in agent_routes(&offered.path) {
+                routes = routes.route(&path, route);
+            }
+            router = router.merge(routes.with_state(offered));
         }
         #[cfg(feature = "studio")]
         if studio {
@@ -337,28 +344,29 @@ fn all_of(agent: &Arc<AgentEndpoint>, choice: Option<&Choice>) -> Vec<Arc<AgentE
     }
 }
 
-/// The routes of one agent.
-fn agent_routes(offered: Offered) -> Router {
-    let path = offered.path.trim_end_matches('/').to_owned();
-    let run = if path.is_empty() { "/" } else { &path };
-    Router::new()
-        .route(run, post(post::run))
-        .route(&format!("{path}/capabilities"), get(routes::capabilities))
-        .route(&format!("{path}/runs/{{run}}/events"), get(routes::events))
-        .route(&format!("{path}/runs/{{run}}/cancel"), post(routes::cancel))
-        .route(&format!("{path}/runs/{{run}}/steps"), get(steps::steps))
-        .route(&format!("{path}/runs/{{run}}/steps/{{step}}/request"), get(steps::request))
-        .route(&format!("{path}/graph"), get(agents::graph))
-        .route(&format!("{path}/runs/{{run}}/trace"), get(trace::trace))
-        .route(&format!("{path}/threads"), get(thread_list::threads))
-        .route(
-            &format!("{path}/threads/{{thread}}"),
-            get(threads::read_thread).delete(threads::delete_thread),
-        )
-        .route(&format!("{path}/threads/{{thread}}/events"), get(thread_events::events))
-        .route(&format!("{path}/threads/{{thread}}/runs"), get(threads::thread_runs))
-        .route(&format!("{path}/threads/{{thread}}/fork"), post(threads::fork_thread))
-        .with_state(offered)
+/// The routes of one agent, by its path.
+fn agent_routes(path: &str) -> Vec<(String, MethodRouter<Offered>)> {
+    let path = path.trim_end_matches('/');
+    let routes = [
+        ("", post(post::run)),
+        ("/capabilities", get(routes::capabilities)),
+        ("/runs/{run}/events", get(routes::events)),
+        ("/runs/{run}/cancel", post(routes::cancel)),
+        ("/runs/{run}/steps", get(steps::steps)),
+        ("/runs/{run}/steps/{step}/request", get(steps::request)),
+        ("/graph", get(agents::graph)),
+        ("/runs/{run}/trace", get(trace::trace)),
+        ("/threads", get(thread_list::threads)),
+        ("/threads/{thread}", get(threads::read_thread).delete(threads::delete_thread)),
+        ("/threads/{thread}/events", get(thread_events::events)),
+        ("/threads/{thread}/runs", get(threads::thread_runs)),
+        ("/threads/{thread}/fork", post(threads::fork_thread)),
+    ];
+    let whole = |below: &str| match format!("{path}{below}") {
+        none if none.is_empty() => "/".to_owned(),
+        some => some,
+    };
+    routes.into_iter().map(|(below, route)| (whole(below), route)).collect()
 }
 
 async fn health() -> Response {

@@ -23,6 +23,7 @@ mod inspecting;
 mod jwt;
 mod looks;
 mod middleware_bugs;
+mod mounting;
 mod odd_names;
 mod policies;
 mod replacing;

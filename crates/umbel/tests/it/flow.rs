@@ -365,7 +365,7 @@ impl Toolset for Shadow {
 
     fn tools<'a>(&'a self, _: &'a Run) -> BoxFuture<'a, Result<Vec<Arc<dyn Tool>>>> {
         let word = self.0;
-        let tool = |name: &str| {
+        let tool = move |name: &str| {
             Arc::new(FunctionTool::new(name, "", move |_: Value| async move { Ok(word) })) as Arc<dyn Tool>
         };
         Box::pin(async move { Ok(["echo", "transfer_to_agent", "own"].map(tool).to_vec()) })
