@@ -346,7 +346,10 @@ impl CommandTool {
         command.stdin(if *stdin { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         #[cfg(unix)]
-        command.process_group(0);
+        {
+            command.process_group(0);
+            crate::process::keep_descriptors();
+        }
         command.spawn().map_err(|error| {
             let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
             ToolError::new(format!("`{name}` could not be started: {error}"))

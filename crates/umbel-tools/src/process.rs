@@ -32,6 +32,14 @@ impl Drop for Group {
     }
 }
 
+/// Keeps what this process has open from programs that it starts. What it opens itself is marked so anyway; what it was
+/// started with, or what a library in C opened, often is not. It is marked now, so no program that anybody here starts later
+/// gets it.
+#[cfg(unix)]
+pub(crate) fn keep_descriptors() {
+    close_fds::set_fds_cloexec_threadsafe(3, &[]);
+}
+
 /// Kills one process, if it is still a child of another one that it was found at.
 #[cfg(target_os = "linux")]
 pub(crate) fn kill_child(child: u32, is_child: impl Fn(u32) -> bool) -> bool {
@@ -64,6 +72,7 @@ pub(crate) async fn spawn_from_lasting_thread(
     let (tell, told) = tokio::sync::oneshot::channel();
     let job = move || {
         let _entered = runtime.enter();
+        keep_descriptors();
         // Who asked may have gone: then the child is dropped, and ends.
         let _ = tell.send(command.spawn());
     };

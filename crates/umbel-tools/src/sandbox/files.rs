@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read};
 
-use umbel_core::{CodeFile, CodeInput, Error, ErrorKind, Result};
+use umbel_core::{CodeFile, Error, ErrorKind, Result};
 
 use super::Limits;
 use super::verdict::bytes;
@@ -34,23 +34,41 @@ const TYPES: [(&str, &str); 18] = [
     ("zip", "application/zip"),
 ];
 
-/// Holds the files that code is to get against the limits.
-pub(super) fn check(files: &[CodeFile], limits: &Limits) -> Result<()> {
+/// Whether the files that code is to get have names.
+pub(super) fn check(files: &[CodeFile]) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::InvalidInput, format!("files for code: {why}")));
-    if files.len() > limits.files {
-        return refuse(format!("there are {}, and {} are allowed", files.len(), limits.files));
-    }
     if let Some(file) = files.iter().find(|file| !is_name(&file.name)) {
         return refuse(format!(
             "`{}` is no name of a file: it must be plain and no path",
             file.name.escape_debug()
         ));
     }
-    let size: usize = files.iter().map(|file| file.data.len()).sum();
-    if size > limits.file_bytes {
-        return refuse(format!("they have {size} bytes, and {} are allowed", limits.file_bytes));
-    }
     Ok(())
+}
+
+/// Leaves out files that are too many or too large, and says which. The last ones are the newest, and stay if they can.
+pub(super) fn fit(files: &mut Vec<CodeFile>, limits: &Limits) -> Option<String> {
+    let (mut count, mut size, mut left_out) = (0, 0_usize, Vec::new());
+    files.reverse();
+    files.retain(|file| {
+        let fits = count < limits.files && size.saturating_add(file.data.len()) <= limits.file_bytes;
+        if fits {
+            (count, size) = (count + 1, size + file.data.len());
+        } else {
+            left_out.push(format!("`{}`", file.name));
+        }
+        fits
+    });
+    files.reverse();
+    left_out.reverse();
+    (!left_out.is_empty()).then(|| {
+        format!(
+            "These files were not given to the code, since it may have {} with {} together: {}.",
+            limits.files,
+            bytes(limits.file_bytes as u64),
+            left_out.join(", ")
+        )
+    })
 }
 
 /// Whether a text names a file, and nothing else, everywhere.
@@ -60,7 +78,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// The code and its files, as the supervisor takes them.
-pub(super) fn pack(input: &CodeInput) -> io::Result<Vec<u8>> {
+pub(super) fn pack(code: &str, files: &[&CodeFile]) -> io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |path: String, data: &[u8]| {
         let mut header = tar::Header::new_gnu();
@@ -68,8 +86,8 @@ pub(super) fn pack(input: &CodeInput) -> io::Result<Vec<u8>> {
         header.set_mode(0o644);
         archive.append_data(&mut header, path, data)
     };
-    add("code/main".to_owned(), input.code.as_bytes())?;
-    input.files.iter().try_for_each(|file| add(format!("work/{}", file.name), &file.data))?;
+    add("code/main".to_owned(), code.as_bytes())?;
+    files.iter().try_for_each(|file| add(format!("work/{}", file.name), &file.data))?;
     archive.into_inner()
 }
 
@@ -78,6 +96,14 @@ pub(super) fn digest(data: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(data);
     hasher.finish()
+}
+
+/// Why code could not be run with what it was given.
+pub(super) fn no_room(limits: &Limits) -> String {
+    let room = bytes(limits.disk);
+    format!(
+        "It was not run: there is no room for it and its files in its working directory, which has {room}."
+    )
 }
 
 /// Why there are no files.
@@ -216,10 +242,18 @@ mod tests {
     #[test]
     fn input_files_are_held_against_the_limits() {
         let file = |name: &str, size: usize| CodeFile::new(name, "text/plain", vec![0; size]);
-        let check = |files: &[CodeFile]| check(files, &limits());
-        assert!(check(&[file("a", 50), file("b", 50)]).is_ok());
-        assert!(check(&[file("a", 51), file("b", 50)]).unwrap_err().message().contains("100 are allowed"));
-        assert!(check(&vec![file("a", 1); 4]).unwrap_err().message().contains("3 are allowed"));
+        let fit = |files: &[CodeFile]| {
+            let mut files = files.to_vec();
+            let note = fit(&mut files, &limits());
+            let names: Vec<String> = files.into_iter().map(|file| file.name).collect();
+            (names.concat(), note.unwrap_or_default())
+        };
+        assert_eq!(fit(&[file("a", 50), file("b", 50)]), ("ab".to_owned(), String::new()));
+        let (kept, note) = fit(&[file("a", 51), file("b", 50), file("c", 1)]);
+        assert!(kept == "bc" && note.contains("100 bytes together: `a`."), "{kept} {note}");
+        let (kept, note) = fit(&["a", "b", "c", "d", "e"].map(|name| file(name, 1)));
+        assert!(kept == "cde" && note.ends_with("`a`, `b`."), "{kept} {note}");
+        assert!(check(&[file("a", 1)]).is_ok());
         for name in ["", ".", "..", "a/b", "/a", "a\0", "a\n", &"x".repeat(256)] {
             assert!(check(&[file(name, 1)]).unwrap_err().message().contains("no name of a file"), "{name:?}");
         }

@@ -6,10 +6,11 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tempfile::{NamedTempFile, TempDir};
+use tempfile::TempDir;
 use tokio::process::Command;
 
 use super::{Sandbox, seccomp};
@@ -36,8 +37,8 @@ const NOBODIES: (u32, u32) = (0x7000_0000, 60_000);
 #[derive(Debug)]
 pub(super) struct Launch {
     pub(super) sandbox: Sandbox,
-    /// The filter of system calls, which `bwrap` reads; none without a sandbox.
-    filter: Option<NamedTempFile>,
+    /// The filter of system calls, which `bwrap` reads; none without a sandbox. It is a file without a name.
+    filter: Option<File>,
     /// First of the users that code runs as, and how many there are; none if this process is no root.
     users: Option<(u32, u32)>,
 }
@@ -76,7 +77,7 @@ impl Launch {
         let mut argv: Vec<String> = Vec::new();
         if let Some(filter) = &self.filter {
             argv.extend(["sh", "-c", r#"exec 9<"$0" && exec "$@""#].map(str::to_owned));
-            argv.push(filter.path().to_string_lossy().into_owned());
+            argv.push(format!("/proc/{}/fd/{}", std::process::id(), filter.as_raw_fd()));
             argv.extend(self.drop_root());
             argv.extend(self.bwrap());
         }
@@ -89,9 +90,11 @@ impl Launch {
         let mut argv = argv.into_iter();
         let mut command = Command::new(argv.next().unwrap_or_default());
         command.args(argv).env_clear().process_group(0);
-        // They are not on the command line, where everybody could read them.
         command.envs(environment(folder));
-        command.envs(self.sandbox.env.iter().map(|(name, value)| (name, value)));
+        // They are not on the command line, where everybody could read them; and not by their names, or they would count for
+        // the programs that make the sandbox.
+        let set = self.sandbox.env.iter().enumerate();
+        command.envs(set.map(|(at, (name, value))| (format!("CODE_ENV_{at}"), format!("{name}={value}"))));
         Ok((command, place))
     }
 
@@ -133,7 +136,7 @@ impl Launch {
             ("/dev/shm", disk / 4),
             ("/work", disk),
             ("/tmp", disk),
-            ("/code", self.sandbox.limits.code as u64 + PAGE),
+            ("/code", (self.sandbox.limits.code as u64).saturating_add(PAGE)),
             ("/own", self.result_bytes()),
         ];
         for (path, size) in spaces {
@@ -147,6 +150,13 @@ impl Launch {
         argv
     }
 
+    /// How large the largest file system is that code can write to.
+    pub(super) fn largest_space(&self) -> u64 {
+        let limits = &self.sandbox.limits;
+        let code = (limits.code as u64).saturating_add(PAGE);
+        limits.disk.max(self.result_bytes()).max(code)
+    }
+
     /// Whether there is a sandbox.
     pub(super) fn is_sandboxed(&self) -> bool {
         self.filter.is_some()
@@ -155,7 +165,8 @@ impl Launch {
     /// How large an archive with the files that code leaves may be: a header for each, and its last block is filled up.
     pub(super) fn result_bytes(&self) -> u64 {
         let limits = &self.sandbox.limits;
-        limits.file_bytes as u64 + (limits.files as u64 + 1) * 2048 + 64 * 1024
+        let headers = (limits.files as u64).saturating_add(1).saturating_mul(2048);
+        (limits.file_bytes as u64).saturating_add(headers).saturating_add(64 * 1024)
     }
 
     /// What the kernel holds all of the sandbox to. Together with what [`super::watch`] sees of all its processes.
@@ -165,11 +176,12 @@ impl Launch {
         let mut argv = vec!["prlimit".to_owned()];
         // 1 keeps the kernel from handing what is left of a process to a program of this machine.
         argv.extend(["--core=1".to_owned(), format!("--nofile={OPEN_FILES}")]);
-        let data = limits.memory + (2 * limits.processes + OWN_PROCESSES) * STACK;
+        let tasks = limits.processes.saturating_mul(2).saturating_add(OWN_PROCESSES);
+        let data = limits.memory.saturating_add(tasks.saturating_mul(STACK));
         argv.extend([format!("--data={data}"), format!("--stack={STACK}"), format!("--fsize={file}")]);
         // Without a sandbox, all processes of the user would count.
         if self.is_sandboxed() {
-            argv.push(format!("--nproc={}", 2 * limits.processes + 3 * OWN_PROCESSES));
+            argv.push(format!("--nproc={}", tasks.saturating_add(2 * OWN_PROCESSES)));
         }
         argv
     }
@@ -180,11 +192,14 @@ impl Launch {
         let mut argv = vec!["prlimit".to_owned(), format!("--fsize={}", limits.disk)];
         if self.is_sandboxed() {
             // Twice as many, so that who starts too many is seen, and named, before the kernel refuses.
-            argv.push(format!("--nproc={}", 2 * limits.processes + OWN_PROCESSES));
+            argv.push(format!(
+                "--nproc={}",
+                limits.processes.saturating_mul(2).saturating_add(OWN_PROCESSES)
+            ));
         }
         // That of a session may take as long for each code.
         if self.sandbox.keeps.is_none() {
-            argv.push(format!("--cpu={}", limits.cpu.as_secs() + 2));
+            argv.push(format!("--cpu={}", limits.cpu.as_secs().saturating_add(2)));
         }
         argv.extend(self.sandbox.interpreter.iter().cloned());
         if self.sandbox.keeps.is_some() {
@@ -221,10 +236,9 @@ fn folder() -> std::io::Result<TempDir> {
     Ok(folder)
 }
 
-fn temporary(bytes: &[u8]) -> std::io::Result<NamedTempFile> {
-    let mut file = tempfile::Builder::new().prefix("umbel-filter-").tempfile()?;
+fn temporary(bytes: &[u8]) -> std::io::Result<File> {
+    let mut file = tempfile::tempfile()?;
     file.write_all(bytes)?;
-    File::sync_data(file.as_file())?;
     Ok(file)
 }
 

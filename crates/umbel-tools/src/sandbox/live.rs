@@ -11,14 +11,17 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::process::Child;
-use umbel_core::{CodeInput, CodeOutcome, CodeOutput, Error, ErrorKind, Result};
+use umbel_core::{CodeFile, CodeInput, CodeOutcome, CodeOutput, Error, ErrorKind, Result};
 
 use super::launch::{Launch, Place};
-use super::{Limits, files, verdict, watch};
+use super::watch::{self, Watch};
+use super::{Limits, files, verdict};
 use crate::process::{Group, kill_child, spawn_from_lasting_thread};
 
 /// How long a sandbox that could not be made may take to say why.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How much processor time a sandbox may use between codes: clearing up after the last one takes some.
+const REST: Duration = Duration::from_millis(200);
 /// The longest line of an answer.
 const LINE: u64 = 128;
 
@@ -28,11 +31,16 @@ pub(super) struct Live {
     launch: Arc<Launch>,
     child: Child,
     pid: u32,
+    watch: Watch,
+    /// The supervisor has said that it is there.
+    is_ready: bool,
     control: BufReader<UnixStream>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
     /// The files that the code was given or has left, by what is in them: only others are news.
     known: HashMap<String, u64>,
+    /// The files that it was given: they are not given again, since the code may have changed them.
+    given: HashMap<String, u64>,
     _place: Place,
 }
 
@@ -42,10 +50,26 @@ pub(super) struct Ended {
     pub(super) is_alive: bool,
 }
 
+/// A sandbox between codes, where nothing is to go on.
+#[derive(Clone, Debug)]
+pub(super) struct Rest {
+    watch: Watch,
+    used: Duration,
+}
+
+impl Rest {
+    /// Whether something goes on all the same, or it uses too much.
+    pub(super) async fn is_broken(&self) -> bool {
+        self.watch.look(self.used, REST).await.is_some()
+    }
+}
+
 /// What the supervisor says.
 struct Reply {
     /// The command that runs code has ended, and not only the code.
     is_over: bool,
+    /// The code and its files did not fit in.
+    is_full: bool,
     status: i32,
     /// An archive; none if the files are too large.
     files: Option<Vec<u8>>,
@@ -67,8 +91,22 @@ impl Live {
         let child = spawn_from_lasting_thread(command).await.map_err(failed)?;
         let pid = child.id().unwrap_or_default();
         let control = BufReader::new(UnixStream::from_std(ours).map_err(failed)?);
-        let known = HashMap::new();
-        Ok(Self { launch: launch.clone(), child, pid, control, stdout, stderr, known, _place: place })
+        let watch = Watch::new(pid, launch.clone());
+        let (known, given) = (HashMap::new(), HashMap::new());
+        let launch = launch.clone();
+        Ok(Self {
+            launch,
+            child,
+            pid,
+            watch,
+            is_ready: false,
+            control,
+            stdout,
+            stderr,
+            known,
+            given,
+            _place: place,
+        })
     }
 
     /// Whether it is still there, as far as can be seen.
@@ -79,19 +117,28 @@ impl Live {
     pub(super) async fn run(&mut self, input: &CodeInput) -> Result<Ended> {
         let launch = self.launch.clone();
         let limits = &launch.sandbox.limits;
-        let request = files::pack(input).map_err(|error| {
+        let news: Vec<&CodeFile> = input
+            .files
+            .iter()
+            .filter(|file| self.given.get(&file.name) != Some(&files::digest(&file.data)))
+            .collect();
+        let request = files::pack(&input.code, &news).map_err(|error| {
             Error::new(ErrorKind::InvalidInput, format!("the code's files cannot be packed: {error}"))
         })?;
-        self.known.extend(input.files.iter().map(|file| (file.name.clone(), files::digest(&file.data))));
+        for file in news {
+            let digest = files::digest(&file.data);
+            self.known.insert(file.name.clone(), digest);
+            self.given.insert(file.name.clone(), digest);
+        }
         let mut printed = Printed::default();
-        let used = watch::processor_time(self.pid);
+        let used = self.watch.time().await;
         let reply = {
-            let talk = ask(&mut self.control, &request, launch.result_bytes());
+            let talk = ask(&mut self.control, &mut self.is_ready, &request, launch.result_bytes());
             let too_much = printed.read(&mut self.stdout, &mut self.stderr, limits.output);
             tokio::select! {
                 reply = talk => Ok(reply),
                 () = too_much => Err(CodeOutcome::OutputLimit),
-                limit = watch::until_over(self.pid, limits, used) => Err(limit),
+                limit = self.watch.until_over(used) => Err(limit),
                 () = tokio::time::sleep(limits.time) => Err(CodeOutcome::TimeLimit),
             }
         };
@@ -103,12 +150,17 @@ impl Live {
         printed.drain(&self.stdout, &self.stderr, limits.output);
         match reply {
             Ok(Ok(reply)) => Ok(self.ended(reply, &printed, limits)),
-            Ok(Err(_)) if verdict::is_launch_failure(&printed.stderr) => {
+            Ok(Err(_)) if !self.is_ready => {
                 Err(Error::new(ErrorKind::Other, verdict::cannot_start(&text(&printed.stderr))))
             }
             Ok(Err(_)) => Ok(stopped(CodeOutcome::Killed { signal: None }, &printed, limits)),
             Err(limit) => Ok(stopped(limit, &printed, limits)),
         }
+    }
+
+    /// What it used until now, for one that rests.
+    pub(super) async fn rest(&self) -> Rest {
+        Rest { watch: self.watch.clone(), used: self.watch.time().await }
     }
 
     /// Ends it at once, or lets it say its last words first.
@@ -134,6 +186,10 @@ impl Live {
     fn ended(&mut self, reply: Reply, printed: &Printed, limits: &Limits) -> Ended {
         if printed.is_too_much {
             return stopped(CodeOutcome::OutputLimit, printed, limits);
+        }
+        if reply.is_full {
+            let output = CodeOutput::ended(CodeOutcome::DiskLimit).note(files::no_room(limits));
+            return Ended { output, is_alive: false };
         }
         let mut outcome = verdict::of_status(reply.status, &printed.stderr);
         let mut notes: Vec<String> = verdict::note(outcome, limits).into_iter().collect();
@@ -171,17 +227,26 @@ fn stopped(outcome: CodeOutcome, printed: &Printed, limits: &Limits) -> Ended {
 }
 
 /// Asks the supervisor to run what is packed. Nothing that comes back is trusted: the code may have got hold of it.
-async fn ask(control: &mut BufReader<UnixStream>, request: &[u8], most: u64) -> io::Result<Reply> {
+async fn ask(
+    control: &mut BufReader<UnixStream>,
+    is_ready: &mut bool,
+    request: &[u8],
+    most: u64,
+) -> io::Result<Reply> {
+    let strange = || io::Error::new(io::ErrorKind::InvalidData, "no answer");
+    if !*is_ready {
+        *is_ready = line(control).await? == "ready\n";
+        if !*is_ready {
+            return Err(strange());
+        }
+    }
     let word = format!("{:016x}", RandomState::new().hash_one(request.len()));
     control.write_all(format!("{} {word}\n", request.len()).as_bytes()).await?;
     control.write_all(request).await?;
-    let mut line = Vec::new();
-    (&mut *control).take(LINE).read_until(b'\n', &mut line).await?;
-    let line = String::from_utf8_lossy(&line);
-    let strange = || io::Error::new(io::ErrorKind::InvalidData, "no answer");
+    let line = line(control).await?;
     let [said, status, size] =
         line.split_whitespace().collect::<Vec<_>>().try_into().map_err(|_| strange())?;
-    if said != word && said != "ended" {
+    if said != word && said != "ended" && said != "full" {
         return Err(strange());
     }
     let status = status.parse().map_err(|_| strange())?;
@@ -196,7 +261,13 @@ async fn ask(control: &mut BufReader<UnixStream>, request: &[u8], most: u64) -> 
             Some(archive)
         }
     };
-    Ok(Reply { is_over: said == "ended", status, files })
+    Ok(Reply { is_over: said == "ended", is_full: said == "full", status, files })
+}
+
+async fn line(control: &mut BufReader<UnixStream>) -> io::Result<String> {
+    let mut line = Vec::new();
+    control.take(LINE).read_until(b'\n', &mut line).await?;
+    Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
 /// What code printed, as far as it may.

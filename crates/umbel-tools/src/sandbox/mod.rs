@@ -49,6 +49,9 @@ struct Limits {
 /// network, nothing of the file system but programs and libraries (read-only) and an empty working directory, no environment
 /// and no privileges. Its limits hold for everything that the code starts. Linux only.
 ///
+/// So that nothing of this process reaches the code, all that it has open is marked to be closed in programs that it starts
+/// (`FD_CLOEXEC`), whenever a sandbox is made. Who hands descriptors to programs of their own must do so when they start them.
+///
 /// ```
 /// use std::time::Duration;
 /// use umbel_core::CodeInput;
@@ -170,13 +173,14 @@ impl Sandbox {
         self
     }
 
-    /// How many files it may be given, and may leave; 64 each.
+    /// How many files it may be given, and may leave; 64 each. Of those that it is given the last ones stay.
     pub fn files(mut self, count: usize) -> Self {
         self.limits.files = count;
         self
     }
 
-    /// How many bytes the files together may have that it is given, and those that it leaves; 16 MiB each.
+    /// How many bytes the files together may have that it is given, and those that it leaves; 16 MiB each. It cannot be more
+    /// than [`Self::disk`].
     pub fn file_bytes(mut self, bytes: usize) -> Self {
         self.limits.file_bytes = bytes;
         self
@@ -207,7 +211,8 @@ impl Sandbox {
 
     /// Runs code **without a sandbox**: it can read and write what this process can, and reach the network. For machines that
     /// are a sandbox themselves, and for code that you would run yourself. The limits of time, processor time, memory, output
-    /// and files stay; what code starts is killed with it, unless it leaves its process group, as `setsid` does.
+    /// and files stay; what code starts is killed with it, unless it leaves its process group, as `setsid` does. If this process
+    /// is killed, code that runs goes on.
     pub fn dangerously_unsandboxed(mut self) -> Self {
         self.is_unsandboxed = true;
         self
@@ -224,9 +229,22 @@ impl Sandbox {
             let why = format!("definitions are kept for python only, not for {}", self.language);
             return Err(refuse(why));
         }
+        let Limits { disk, file_bytes, .. } = self.limits;
+        if file_bytes as u64 > disk {
+            let why = format!("its files may have {file_bytes} bytes, and its disk has {disk}: set both");
+            return Err(refuse(why));
+        }
+        let is_name = |name: &str| {
+            !name.starts_with(|first: char| first.is_ascii_digit())
+                && !name.is_empty()
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        };
+        if let Some((name, _)) = self.env.iter().find(|(name, _)| !is_name(name)) {
+            return Err(refuse(format!("`{}` is no name of a variable", name.escape_debug())));
+        }
         // The limit here comes first, and says more.
-        let mut spec =
-            CodeSpec::new(self.language.clone()).timeout(self.limits.time + Duration::from_secs(5));
+        let time = self.limits.time.saturating_add(Duration::from_secs(5));
+        let mut spec = CodeSpec::new(self.language.clone()).timeout(time);
         spec.stateful = self.keeps.is_some();
         // Without definitions and without a way out, code does the same again.
         spec.repeatable = !spec.stateful && !self.is_unsandboxed;
@@ -273,7 +291,7 @@ fn probe(launch: &Arc<Launch>) -> std::result::Result<(), String> {
 }
 
 /// Runs code in a sandbox; [`Sandbox`] makes it. Whoever drops its future kills the code, with all that it started; so does
-/// the end of this process.
+/// the end of this process, if there is a sandbox.
 #[derive(Clone)]
 pub struct SandboxExecutor {
     spec: CodeSpec,
@@ -283,15 +301,19 @@ pub struct SandboxExecutor {
 
 impl SandboxExecutor {
     /// Runs code to its end, whatever that is: see [`CodeOutcome`]. An error says that it could not be run at all.
-    pub async fn run(&self, input: CodeInput) -> Result<CodeOutput> {
+    pub async fn run(&self, mut input: CodeInput) -> Result<CodeOutput> {
         if let Some(refused) = self.refuse(&input) {
             return Ok(refused);
         }
-        files::check(&input.files, &self.launch.sandbox.limits)?;
-        match (&self.sessions, &input.session) {
-            (Some(sessions), Some(session)) => sessions.run(&self.launch, session, &input).await,
-            _ => Ok(Live::start(&self.launch).await?.run(&input).await?.output),
-        }
+        files::check(&input.files)?;
+        let left_out = files::fit(&mut input.files, &self.launch.sandbox.limits);
+        let mut output = match (&self.sessions, &input.session) {
+            (Some(sessions), Some(session)) => sessions.run(&self.launch, session, &input).await?,
+            _ => Live::start(&self.launch).await?.run(&input).await?.output,
+        };
+        let notes: Vec<String> = output.note.take().into_iter().chain(left_out).collect();
+        output.note = (!notes.is_empty()).then(|| notes.join(" "));
+        Ok(output)
     }
 
     /// What the model hears about code that is not even tried.

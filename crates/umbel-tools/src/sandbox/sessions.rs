@@ -1,16 +1,20 @@
 //! Sandboxes that are kept for later code of the same session.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use umbel_core::{CodeInput, CodeOutput, Error, ErrorKind, Result, SessionKey};
 
 use super::launch::Launch;
-use super::live::Live;
+use super::live::{Live, Rest};
 
 /// What the first code of a session hears: it may count on what was defined before a restart.
 const ANEW: &str = "A new interpreter was started for this code: nothing that earlier code defined is there.";
+
+/// How often a sandbox that rests is looked at.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Sandboxes by session.
 #[derive(Debug)]
@@ -23,8 +27,27 @@ pub(super) struct Sessions {
 /// The place of a session. Who runs its code takes the sandbox out: if that is cut short, it ends with the code.
 #[derive(Debug)]
 struct Slot {
-    live: tokio::sync::Mutex<Option<Live>>,
+    live: tokio::sync::Mutex<Option<Kept>>,
     used: Mutex<Instant>,
+}
+
+/// A sandbox that rests until there is more code for it.
+#[derive(Debug)]
+struct Kept {
+    live: Live,
+    rest: Rest,
+    /// Which one of this process it is.
+    number: u64,
+}
+
+/// What is to be done about a sandbox.
+enum Look {
+    /// Nothing: code runs there.
+    AtWork,
+    /// See whether something goes on there.
+    Rests(Rest),
+    /// Nothing any more: it is gone, or another one is there.
+    Gone,
 }
 
 impl Slot {
@@ -49,20 +72,25 @@ impl Sessions {
         session: &SessionKey,
         input: &CodeInput,
     ) -> Result<CodeOutput> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let slot = self.slot(session)?;
         let mut kept = slot.live.lock().await;
         slot.touch();
-        let (mut live, is_new) = match kept.take().and_then(|mut live| live.is_there().then_some(live)) {
-            Some(live) => (live, false),
-            None => (Live::start(launch).await?, true),
+        let there = kept.take().and_then(|mut kept| kept.live.is_there().then_some(kept));
+        let (mut live, number) = match there {
+            Some(kept) => (kept.live, Some(kept.number)),
+            None => (Live::start(launch).await?, None),
         };
+        let is_new = number.is_none();
         let ended = live.run(input).await?;
         slot.touch();
         if ended.is_alive {
-            *kept = Some(live);
+            let rest = live.rest().await;
+            let number = number.unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
+            *kept = Some(Kept { live, rest, number });
             drop(kept);
             if is_new {
-                tokio::spawn(end_when_idle(Arc::downgrade(self), session.clone(), self.idle));
+                tokio::spawn(look_after(Arc::downgrade(self), session.clone(), number));
             }
         }
         let mut output = ended.output;
@@ -92,30 +120,56 @@ impl Sessions {
         Ok(slot)
     }
 
-    /// Ends a session that was not used for long. Says when to look again.
-    fn end_if_idle(&self, session: &SessionKey) -> Option<Instant> {
+    /// Says what is to be done about a sandbox. One that was not used for long ends.
+    fn look(&self, session: &SessionKey, number: u64) -> Look {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = kept.get(session)?;
-        let until = slot.used() + self.idle;
+        let Some(slot) = kept.get(session) else { return Look::Gone };
         if Arc::strong_count(slot) > 1 {
-            return Some(Instant::now() + self.idle);
+            return Look::AtWork;
         }
-        if until > Instant::now() {
-            return Some(until);
+        let is_idle = slot.used().elapsed() >= self.idle;
+        let Ok(live) = slot.live.try_lock() else { return Look::AtWork };
+        let (is_empty, rest) = (live.is_none(), live.as_ref().filter(|kept| kept.number == number));
+        let look = rest.filter(|_| !is_idle).map_or(Look::Gone, |kept| Look::Rests(kept.rest.clone()));
+        let ends = is_empty || (rest.is_some() && is_idle);
+        drop(live);
+        if ends {
+            kept.remove(session);
         }
-        kept.remove(session);
-        None
+        look
+    }
+
+    /// Ends a sandbox that does not rest, unless code has come for it meanwhile: then that has its own limits.
+    fn end(&self, session: &SessionKey, number: u64) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(slot) = kept.get(session).filter(|slot| Arc::strong_count(slot) == 1) else { return };
+        let is_it =
+            slot.live.try_lock().is_ok_and(|live| live.as_ref().is_some_and(|kept| kept.number == number));
+        if is_it {
+            kept.remove(session);
+        }
     }
 }
 
-async fn end_when_idle(sessions: Weak<Sessions>, session: SessionKey, idle: Duration) {
-    let mut until = Instant::now() + idle;
+/// Looks after a sandbox until it is gone. The supervisor has its processes stand still, but code can have itself woken.
+async fn look_after(sessions: Weak<Sessions>, session: SessionKey, number: u64) {
+    let mut pause = PAUSE;
     loop {
-        tokio::time::sleep_until(until.into()).await;
-        let Some(sessions) = sessions.upgrade() else { return };
-        match sessions.end_if_idle(&session) {
-            Some(later) => until = later,
-            None => return,
+        tokio::time::sleep(pause).await;
+        let Some(look) = sessions.upgrade().map(|sessions| sessions.look(&session, number)) else { return };
+        pause = PAUSE;
+        match look {
+            Look::AtWork => {}
+            Look::Gone => return,
+            Look::Rests(rest) => {
+                let began = Instant::now();
+                if rest.is_broken().await
+                    && let Some(sessions) = sessions.upgrade()
+                {
+                    sessions.end(&session, number);
+                }
+                pause = pause.max(began.elapsed() * 4);
+            }
         }
     }
 }

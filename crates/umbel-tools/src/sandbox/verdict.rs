@@ -5,13 +5,12 @@ use umbel_core::{CodeOutcome, CodeOutput};
 use super::Limits;
 
 /// What programs say last when the kernel refuses them more, and which limit that is.
-const LAST_WORDS: [(&str, CodeOutcome); 12] = [
+const LAST_WORDS: [(&str, CodeOutcome); 11] = [
     ("MemoryError", CodeOutcome::MemoryLimit),
     ("Cannot allocate memory", CodeOutcome::MemoryLimit),
     ("std::bad_alloc", CodeOutcome::MemoryLimit),
     ("heap out of memory", CodeOutcome::MemoryLimit),
     ("can't start new thread", CodeOutcome::ProcessLimit),
-    ("Resource temporarily unavailable", CodeOutcome::ProcessLimit),
     ("Cannot fork", CodeOutcome::ProcessLimit),
     ("fork: retry", CodeOutcome::ProcessLimit),
     ("No space left on device", CodeOutcome::DiskLimit),
@@ -19,8 +18,10 @@ const LAST_WORDS: [(&str, CodeOutcome); 12] = [
     ("File too large", CodeOutcome::DiskLimit),
     ("File size limit exceeded", CodeOutcome::DiskLimit),
 ];
-/// Programs that make the sandbox, and complain under their name.
-const MAKERS: [&str; 4] = ["bwrap: ", "setpriv: ", "prlimit: ", "sh: "];
+/// What the kernel says to who cannot have another process, and to others who are to come again.
+const AGAIN: &str = "Resource temporarily unavailable";
+/// How it is told that it was about a process.
+const STARTS: [&str; 4] = ["fork", "thread", "clone", "spawn"];
 
 const SIGKILL: i32 = 9;
 const SIGXCPU: i32 = 24;
@@ -37,12 +38,21 @@ pub(super) fn of_status(status: i32, stderr: &[u8]) -> CodeOutcome {
             let stderr = String::from_utf8_lossy(stderr);
             let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
             let limit = LAST_WORDS.iter().find(|(words, _)| last.contains(words)).map(|(_, limit)| *limit);
+            let limit =
+                limit.or_else(|| is_out_of_processes(&stderr, last).then_some(CodeOutcome::ProcessLimit));
             limit.unwrap_or(match signal {
                 Some(signal) => CodeOutcome::Killed { signal: Some(signal) },
                 None => CodeOutcome::Failed { exit_code: Some(status) },
             })
         }
     }
+}
+
+/// Whether it could not start another process. The line itself may not say so, but then those before it do: they are where
+/// that happened.
+fn is_out_of_processes(stderr: &str, last: &str) -> bool {
+    let mut lines = stderr.lines().rev().filter(|line| !line.trim().is_empty()).take(4);
+    last.contains(AGAIN) && lines.any(|line| STARTS.iter().any(|word| line.contains(word)))
 }
 
 /// How large the limit was.
@@ -73,16 +83,13 @@ pub(super) fn bytes(count: u64) -> String {
     }
 }
 
-/// Whether what was said comes from those who make the sandbox, and not from the code.
-pub(super) fn is_launch_failure(stderr: &[u8]) -> bool {
-    MAKERS.iter().any(|name| stderr.starts_with(name.as_bytes()))
-}
-
 /// Why there is no sandbox, and what to do.
 pub(super) fn cannot_start(said: &str) -> String {
     let said = said.lines().next().unwrap_or_default();
     let todo = if said.contains("Unknown option") {
         "bubblewrap is too old: version 0.8 or newer is needed"
+    } else if said.starts_with("supervisor: descriptor") {
+        "something was opened meanwhile that programs inherit: try again"
     } else if said.contains("find source path") || said.contains("Can't bind mount") {
         "a path that code may read is not there, or not for everybody"
     } else if ["ermission", "not permitted", "namespace", "uid map"].iter().any(|word| said.contains(word)) {
@@ -127,6 +134,9 @@ mod tests {
         assert_eq!(of(1, "Traceback\nMemoryError\n\n"), CodeOutcome::MemoryLimit);
         assert_eq!(of(1, "MemoryError\nValueError: x"), CodeOutcome::Failed { exit_code: Some(1) });
         assert_eq!(of(1, "OSError: [Errno 28] No space left on device"), CodeOutcome::DiskLimit);
+        let again = "BlockingIOError: [Errno 11] Resource temporarily unavailable";
+        assert_eq!(of(1, again), CodeOutcome::Failed { exit_code: Some(1) });
+        assert_eq!(of(1, &format!("    os.fork()\n    ~~^^\n{again}\n")), CodeOutcome::ProcessLimit);
         assert_eq!(of(1, "RuntimeError: can't start new thread"), CodeOutcome::ProcessLimit);
     }
 
@@ -138,8 +148,7 @@ mod tests {
         assert!(forbidden.contains("seccomp=unconfined"), "{forbidden}");
         let missing = cannot_start("bwrap: Can't find source path /nowhere: No such file or directory\n");
         assert!(missing.contains("a path that code may read"), "{missing}");
-        assert!(
-            is_launch_failure(b"bwrap: x") && !is_launch_failure(b"") && !is_launch_failure(b"Traceback")
-        );
+        let open = cannot_start("supervisor: descriptor 7 of this process is open\n");
+        assert!(open.contains("try again"), "{open}");
     }
 }

@@ -5,7 +5,7 @@
 pub(crate) struct Abuse {
     pub(crate) name: &'static str,
     pub(crate) code: &'static str,
-    /// The name of its outcome.
+    /// The name of its outcome. Where machines differ, there are two.
     pub(crate) ends: &'static str,
     /// What it prints then, or what is noted of it.
     pub(crate) says: &'static str,
@@ -73,11 +73,11 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
     // Time.
     abuse("endless loop", "cpu_limit", "1 s", "while True: pass"),
     abuse("endless loops in children", "cpu_limit", "1 s", "for _ in range(3): os.fork()\nwhile True: pass"),
-    abuse("sleep", "time_limit", "2 s", "print('begun'); time.sleep(99)"),
+    abuse("sleep", "time_limit", "10 s", "print('begun'); time.sleep(99)"),
     abuse(
         "does not listen",
         "time_limit",
-        "2 s",
+        "10 s",
         "for s in range(1,65):\n  try: signal.signal(s,signal.SIG_IGN)\n  except (OSError,ValueError): pass\ntime.sleep(99)",
     ),
     abuse(
@@ -88,9 +88,15 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
     ),
     abuse(
         "leaves its session and computes on",
-        "time_limit",
-        "2 s",
-        "if os.fork()==0:\n  os.setsid(); signal.pause()\ntime.sleep(99)",
+        "cpu_limit",
+        "1 s",
+        "if os.fork()==0:\n  os.setsid()\n  while True: pass\ntime.sleep(99)",
+    ),
+    abuse(
+        "computes in children that nobody waits for",
+        "cpu_limit",
+        "1 s",
+        "signal.signal(signal.SIGCHLD,signal.SIG_IGN)\nwhile True:\n  if os.fork()==0:\n    while time.process_time()<0.3: pass\n    os._exit(0)\n  try: os.wait()\n  except ChildProcessError: pass",
     ),
     // Files.
     abuse(
@@ -123,6 +129,18 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "disk_limit",
         "",
         "os.mkdir('d')\nfor n in range(10**5): open('d/%d'%n,'w').close()\ntime.sleep(9)",
+    ),
+    abuse(
+        "a hundred thousand files beside its code",
+        "disk_limit",
+        "",
+        "os.mkdir('/code/d')\nfor n in range(10**5): open('/code/d/%d'%n,'w').close()\ntime.sleep(9)",
+    ),
+    abuse(
+        "a hundred thousand files where the supervisor works",
+        "disk_limit",
+        "",
+        "os.mkdir('/own/d')\nfor n in range(10**5): open('/own/d/%d'%n,'w').close()\ntime.sleep(9)",
     ),
     abuse(
         "thousands of files",
@@ -195,9 +213,15 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
     abuse("lets another print a gigabyte", "output_limit", "64 KiB", "os.execvp('yes',['yes'])"),
     abuse("prints no text", "ok", "\u{fffd}", "os.write(1,b'a\\xff\\xfeb')"),
     abuse("closes its output", "ok", "", "os.close(1); os.close(2)"),
-    abuse("closes its output and goes on", "time_limit", "2 s", "os.closerange(0,99); time.sleep(99)"),
+    abuse("closes its output and goes on", "time_limit", "10 s", "os.closerange(0,99); time.sleep(99)"),
     abuse("says nothing", "ok", "", ""),
     abuse("ends early", "failed", "", "os._exit(3)"),
+    abuse(
+        "speaks as those who make the sandbox",
+        "killed",
+        "bwrap: x",
+        "os.write(2,b'bwrap: x\\n'); os.kill(os.getpid(),9)",
+    ),
     abuse("breaks", "killed", "", "os.kill(os.getpid(),signal.SIGSEGV)"),
     abuse("kills itself", "killed", "", "os.kill(os.getpid(),9)"),
     // The network.
@@ -360,7 +384,7 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
     ),
     abuse(
         "overwrites the supervisor",
-        "killed",
+        "killed|failed",
         "",
         "import re\nm=open('/proc/1/maps').read()\nw=open('/proc/1/mem','r+b',0)\nfor a,b in re.findall(r'^(\\w+)-(\\w+) r-x',m,re.M):\n  try: w.seek(int(a,16)); w.write(bytes(int(b,16)-int(a,16)))\n  except (OSError,ValueError,OverflowError): pass",
     ),

@@ -4,8 +4,10 @@
 //! and as a user.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{ErrorKind as Io, Read};
 use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -37,7 +39,7 @@ fn in_session(code: &str, session: &str) -> CodeInput {
 
 /// Waits until something is so.
 async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < until, "{what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -95,14 +97,18 @@ async fn files_that_cannot_be_given_are_refused() {
     let python = build(Sandbox::python().files(1).file_bytes(10));
     let run = |files: Vec<CodeFile>| python.run(CodeInput::new("", "python").files(files));
     let file = |name: &str, size: usize| CodeFile::new(name, "text/plain", vec![0; size]);
-    for (files, why) in [
-        (vec![file("../up", 1)], "no name of a file"),
-        (vec![file("/etc/x", 1)], "no name of a file"),
-        (vec![file("a", 11)], "10 are allowed"),
-        (vec![file("a", 1), file("b", 1)], "1 are allowed"),
-    ] {
+    for (files, why) in
+        [(vec![file("../up", 1)], "no name of a file"), (vec![file("/etc/x", 1)], "no name of a file")]
+    {
         let error = run(files).await.unwrap_err();
         assert!(error.message().contains(why), "{error}");
+    }
+    // What does not fit is left out, the oldest first, and said.
+    let code = "import os\nprint(os.listdir('.'))";
+    for files in [vec![file("a", 1), file("b", 1)], vec![file("b", 1), file("a", 11)]] {
+        let output = python.run(CodeInput::new(code, "python").files(files)).await.unwrap();
+        assert_eq!(output.stdout, "['b']\n");
+        assert!(output.note.clone().unwrap().contains("`a`"), "{output:?}");
     }
 }
 
@@ -154,6 +160,10 @@ fn what_cannot_work_is_not_built() {
     assert!(said.contains("no program"), "{said}");
     let said = error(Sandbox::new("shell", ["sh"]).stateful());
     assert!(said.contains("python only"), "{said}");
+    let said = error(Sandbox::python().disk(1000));
+    assert!(said.contains("its disk has 1000"), "{said}");
+    let said = error(Sandbox::python().env("a b", ""));
+    assert!(said.contains("no name of a variable"), "{said}");
 }
 
 #[test]
@@ -242,13 +252,6 @@ impl Drop for Host {
     }
 }
 
-/// Memory of this machine that is files, which have no other place in a sandbox, in kilobytes.
-fn files_in_memory() -> u64 {
-    let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let line = memory.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
-    line.split_whitespace().next().unwrap().parse().unwrap()
-}
-
 /// Runs a program, and says what is wrong with how it ended.
 async fn try_abuse(python: SandboxExecutor, abuse: &Abuse) -> Option<String> {
     let began = Instant::now();
@@ -258,11 +261,12 @@ async fn try_abuse(python: SandboxExecutor, abuse: &Abuse) -> Option<String> {
     assert!(namespace.starts_with("pid:["), "{}: {output:?}", abuse.name);
     eventually(abuse.name, || processes_in(namespace) == 0).await;
     let all = format!("{printed}{}{}", output.stderr, output.note.clone().unwrap_or_default());
-    let is_right =
-        output.outcome.name() == abuse.ends && all.contains(abuse.says) && !printed.contains("ESCAPED");
+    let is_right = abuse.ends.split('|').any(|name| name == output.outcome.name())
+        && all.contains(abuse.says)
+        && !printed.contains("ESCAPED");
     // Nothing may be followed or come out of programs that are after the host.
     let is_empty = output.files.iter().all(|file| file.data.is_empty());
-    let is_in_time = took < Duration::from_secs(20);
+    let is_in_time = took < Duration::from_secs(60);
     (!is_right || !is_empty || !is_in_time).then(|| {
         let all: String = all.chars().rev().take(600).collect::<Vec<_>>().into_iter().rev().collect();
         format!("{}: {:?} after {took:?}, {:?}: {all}", abuse.name, output.outcome, output.files)
@@ -272,10 +276,9 @@ async fn try_abuse(python: SandboxExecutor, abuse: &Abuse) -> Option<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_abuse_ends_with_its_name_and_the_host_unharmed() {
     let mut host = Host::new();
-    let before = files_in_memory();
     // Which limit comes first must not depend on what else this machine does.
     let seconds = Duration::from_secs;
-    let asleep = build(host.sandbox().time(seconds(2)).cpu(seconds(20)));
+    let asleep = build(host.sandbox().time(seconds(10)).cpu(seconds(20)));
     let busy = build(host.sandbox().time(seconds(30)).cpu(seconds(1)));
     let other = build(host.sandbox().time(seconds(30)).cpu(seconds(20)));
     let of = |abuse: &Abuse| match abuse.ends {
@@ -287,7 +290,6 @@ async fn every_abuse_ends_with_its_name_and_the_host_unharmed() {
     let wrong: Vec<String> = tried.filter_map(std::future::ready).collect().await;
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), PROGRAMS.len(), wrong.join("\n\n"));
     host.assert_unharmed();
-    eventually("memory is given back", || files_in_memory() < before + (32 << 10)).await;
 }
 
 #[tokio::test]
@@ -387,8 +389,8 @@ async fn without_a_sandbox_the_limits_hold() {
     let folder = open_folder();
     let mark = folder.path().join("made").to_string_lossy().into_owned();
     let limits = || {
-        let limits = Sandbox::python().time(Duration::from_secs(5)).cpu(Duration::from_secs(1));
-        limits.memory(128 << 20).output_bytes(1000).disk(1 << 20).processes(20)
+        let limits = Sandbox::python().time(Duration::from_secs(10)).cpu(Duration::from_secs(1));
+        limits.memory(128 << 20).output_bytes(1000).disk(1 << 20).file_bytes(1 << 20).processes(20)
     };
     let python = build(limits().dangerously_unsandboxed());
     let output =
@@ -455,7 +457,7 @@ async fn a_session_keeps_definitions_and_files() {
 #[tokio::test]
 async fn a_session_that_dies_begins_anew_and_says_so() {
     let limits =
-        || Sandbox::python().time(Duration::from_secs(5)).cpu(Duration::from_secs(1)).memory(128 << 20);
+        || Sandbox::python().time(Duration::from_secs(10)).cpu(Duration::from_secs(1)).memory(128 << 20);
     let python = build(limits().output_bytes(1000).stateful());
     for (code, ends) in [
         ("while True: pass", "cpu_limit"),
@@ -480,7 +482,7 @@ async fn a_session_that_dies_begins_anew_and_says_so() {
 
 #[tokio::test]
 async fn code_of_a_session_cannot_answer_for_later_code() {
-    let python = build(Sandbox::python().time(Duration::from_secs(2)).stateful());
+    let python = build(Sandbox::python().time(Duration::from_secs(10)).stateful());
     let forged = "import os, glob\n\
         for fd in os.listdir('/proc/self/fd'):\n\
         \x20 if int(fd) > 2:\n\
@@ -495,7 +497,7 @@ async fn code_of_a_session_cannot_answer_for_later_code() {
     assert_eq!(output.outcome, CodeOutcome::Failed { exit_code: Some(7) });
     // It can say that it ended: then it did.
     let output =
-        python.run(in_session("import os, time\nos.write(6, b'ended 0\\n'); time.sleep(9)", "a")).await;
+        python.run(in_session("import os, time\nos.write(6, b'ended 0\\n'); time.sleep(60)", "a")).await;
     assert_eq!(output.unwrap().outcome, CodeOutcome::Ok);
     let output = python.run(in_session("print(1)", "a")).await.unwrap();
     assert!(output.stdout == "1\n" && output.note.unwrap().contains("new interpreter"));
@@ -508,14 +510,14 @@ async fn what_goes_on_behind_a_session_stands_still_between_its_code() {
         threading.Thread(target=count, daemon=True).start()\ntime.sleep(0.05)\nprint(n)";
     let first: u64 = python.run(in_session(code, "a")).await.unwrap().stdout.trim().parse().unwrap();
     let before: u64 = python.run(in_session("print(n)", "a")).await.unwrap().stdout.trim().parse().unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     let after: u64 = python.run(in_session("print(n)", "a")).await.unwrap().stdout.trim().parse().unwrap();
-    assert!(first > 0 && before >= first && after - before < 200, "{first} {before} {after}");
+    assert!(first > 0 && before >= first && after - before < 500, "{first} {before} {after}");
 }
 
 #[tokio::test]
 async fn sessions_end_when_there_are_too_many_or_they_are_idle() {
-    let python = build(Sandbox::python().sessions(2).idle(Duration::from_secs(2)));
+    let python = build(Sandbox::python().sessions(2).idle(Duration::from_secs(15)));
     let start = async |session: &'static str| {
         let output = python.run(in_session(NAMESPACE, session)).await.unwrap();
         output.stdout.trim().to_owned()
@@ -532,10 +534,118 @@ async fn sessions_end_when_there_are_too_many_or_they_are_idle() {
     // Nobody is thrown out who is at work.
     let long = "import time\ntime.sleep(1)";
     let wait = async |session: &'static str| python.run(in_session(long, session)).await;
-    let (first, second, third) = tokio::join!(wait("d"), wait("e"), async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        wait("f").await
-    });
+    let (first, second, third) = tokio::join!(wait("d"), wait("e"), wait("f"));
     assert!(first.is_ok() && second.is_ok());
     assert!(third.unwrap_err().message().contains("all 2 sessions"));
+}
+
+/// Something of the host that is open, and that every program would get.
+fn inheritable(what: impl AsFd) {
+    rustix::io::fcntl_setfd(what, rustix::io::FdFlags::empty()).unwrap();
+}
+
+#[tokio::test]
+async fn nothing_that_this_process_has_open_reaches_the_code() {
+    let (root, tcp) = (File::open("/").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let code = "import os, socket\n\
+        for fd in range(3, 256):\n\
+        \x20 try: print('ESCAPED', os.stat('etc/passwd', dir_fd=fd))\n\
+        \x20 except OSError: pass\n\
+        \x20 try: print('ESCAPED', socket.socket(fileno=os.dup(fd)).getsockname())\n\
+        \x20 except OSError: pass\n\
+        print('done')";
+    let sandboxes =
+        [Sandbox::python(), Sandbox::python().stateful(), Sandbox::python().dangerously_unsandboxed()];
+    for sandbox in sandboxes {
+        let python = build(sandbox);
+        inheritable(&root);
+        inheritable(&tcp);
+        let output = python.run(in_session(code, "a")).await.unwrap();
+        assert_eq!(output.stdout, "done\n", "{python:?}: {output:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_wakes_itself_between_its_code_ends() {
+    let python = build(Sandbox::python().stateful());
+    // A timer of the kernel sends it the signal to go on, again and again.
+    let code = "import ctypes, threading\nlibc = ctypes.CDLL(None)\n\
+        event, timer = (ctypes.c_int * 16)(0, 0, 18, 0), ctypes.c_void_p()\n\
+        print(libc.timer_create(1, event, ctypes.byref(timer)), flush=True)\n\
+        print(libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 10**6, 0, 10**6), None), flush=True)\n\
+        def burn():\n  while True: pass\n\
+        threading.Thread(target=burn, daemon=True).start()\n";
+    let output = python.run(in_session(&format!("{NAMESPACE}{code}"), "a")).await.unwrap();
+    let said: Vec<&str> = output.stdout.lines().collect();
+    assert_eq!(said[1..], ["0", "0"], "{output:?}");
+    eventually("it is gone", || processes_in(said[0]) == 0).await;
+    let output = python.run(in_session("print(1)", "a")).await.unwrap();
+    assert!(output.note.unwrap().contains("new interpreter"));
+}
+
+#[tokio::test]
+async fn files_that_do_not_fit_in_are_not_cut() {
+    let python = build(Sandbox::python().disk(1 << 20).file_bytes(1 << 20).stateful());
+    let fill = "open('mine', 'wb').write(bytes(900 << 10))";
+    assert!(python.run(in_session(fill, "a")).await.unwrap().outcome.is_ok());
+    let large = CodeFile::new("large.csv", "text/csv", vec![b'x'; 600 << 10]);
+    let output = python.run(in_session("print('run')", "a").files([large.clone()])).await.unwrap();
+    assert_eq!((output.outcome, output.stdout.as_str()), (CodeOutcome::DiskLimit, ""));
+    assert!(output.files.is_empty() && output.note.clone().unwrap().contains("no room"), "{output:?}");
+    let output =
+        python.run(in_session("import os\nprint(os.path.getsize('large.csv'))", "a").files([large])).await;
+    assert_eq!(output.unwrap().stdout, "614400\n");
+}
+
+#[tokio::test]
+async fn a_session_gets_a_file_once() {
+    let python = build(Sandbox::python().stateful());
+    let run = async |code: &str, data: &str| {
+        let file = CodeFile::new("a.txt", "text/plain", data.as_bytes());
+        python.run(in_session(code, "a").files([file])).await.unwrap()
+    };
+    let read = "print(open('a.txt').read())";
+    assert_eq!(run(read, "1").await.stdout, "1\n");
+    assert_eq!(run("_ = open('a.txt', 'w').write('mine')", "1").await.files.len(), 1);
+    assert_eq!(run(read, "1").await.stdout, "mine\n");
+    assert_eq!(run(read, "2").await.stdout, "2\n");
+}
+
+#[tokio::test]
+async fn a_child_of_code_does_not_answer_for_it() {
+    let python = build(Sandbox::python().stateful());
+    let code = "import os, sys, time\nchild = os.fork()\n\
+        if child: os.waitpid(child, 0)\n\
+        else: sys.exit(9)\nx = 'parent'";
+    let output = python.run(in_session(code, "a")).await.unwrap();
+    assert!(output.outcome.is_ok(), "{output:?}");
+    for _ in 0..4 {
+        assert_eq!(
+            python.run(in_session("print(x, len(os.listdir('/proc')) > 0)", "a")).await.unwrap().stdout,
+            "parent True\n"
+        );
+    }
+}
+
+#[tokio::test]
+async fn no_limit_is_a_limit_too() {
+    let all = Duration::MAX;
+    let python = Sandbox::python().time(all).cpu(all).memory(u64::MAX >> 1).processes(10_000).idle(all);
+    assert_eq!(build(python).run(in_session("print(1)", "a")).await.unwrap().stdout, "1\n");
+}
+
+#[tokio::test]
+async fn variables_count_for_the_code_alone() {
+    let sandbox =
+        Sandbox::python().env("LD_PRELOAD", "/not/there.so").env("GREETING", "a \"b\" $(c) 'd'\n\\");
+    let output =
+        run(&build(sandbox.clone()), "import os\nprint(os.environ['GREETING'], sorted(os.environ))").await;
+    assert!(output.stdout.starts_with("a \"b\" $(c) 'd'\n\\ ["), "{output:?}");
+    assert!(output.stdout.contains("LD_PRELOAD") && !output.stdout.contains("CODE_ENV"), "{output:?}");
+    // The loader complains for each program that has the variable: the code's, and no others.
+    let programs = output.stderr.matches("cannot be preloaded").count();
+    assert!((1..=2).contains(&programs), "{output:?}");
+    let python = build(sandbox.stateful());
+    let output = python.run(in_session("import os\nprint(os.environ['GREETING'])", "a")).await.unwrap();
+    assert_eq!(output.stdout, "a \"b\" $(c) 'd'\n\\\n");
 }
