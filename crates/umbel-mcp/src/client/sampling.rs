@@ -84,10 +84,8 @@ impl Sampling {
         let Some(request) = self.request(&*model, &params) else {
             return refuse("there is something in the messages that models do not take");
         };
-        if self.confirm {
-            if !ask_about(cx, question(server, &params))?.confirmed {
-                return refuse("a person said no");
-            }
+        if self.confirm && !ask_about(cx, question(server, &params))?.confirmed {
+            return refuse("a person said no");
         }
         cx.run().count_model_call()?;
         let answer = match generate(&*model, &request).await {
