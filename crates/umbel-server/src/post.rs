@@ -373,7 +373,7 @@ mod tests {
         logged_digest(&input, digest(&body))
     }
 
-    fn input(said: &str, more: Value, resume: Value) -> Value {
+    fn input(said: &str, more: &Value, resume: &Value) -> Value {
         let user = json!({"id": "m1", "role": "user", "content": said});
         let messages: Vec<Value> = [user].into_iter().chain(more.as_array().cloned().unwrap()).collect();
         json!({"threadId": "t", "runId": "r", "messages": messages, "tools": [], "context": [], "resume": resume})
@@ -383,18 +383,21 @@ mod tests {
     fn what_the_log_keeps_of_a_request_does_not_depend_on_what_people_answer() {
         let resume = |secret: &str, question: &str, status: &str| {
             let entry = json!({"interruptId": question, "status": status, "payload": {"apiKey": secret}});
-            logged(&input("go", json!([]), json!([entry])))
+            logged(&input("go", &json!([]), &json!([entry])))
         };
         assert_eq!(resume("hunter2", "q1", "resolved"), resume("a longer one", "q1", "resolved"));
         assert_ne!(resume("hunter2", "q1", "resolved"), resume("hunter2", "q2", "resolved"));
         assert_ne!(resume("hunter2", "q1", "resolved"), resume("hunter2", "q1", "cancelled"));
         let tool = |said: &str, secret: &str, id: &str| {
             let result = json!({"id": id, "role": "tool", "toolCallId": "q1", "content": secret});
-            logged(&input(said, json!([result]), json!([])))
+            logged(&input(said, &json!([result]), &json!([])))
         };
         assert_eq!(tool("go", "hunter2", "m2"), tool("go", "a longer one", "m2"));
         assert_ne!(tool("go", "hunter2", "m2"), tool("go", "hunter2", "m3"));
         assert_ne!(tool("go", "hunter2", "m2"), tool("stop", "hunter2", "m2"));
-        assert_ne!(logged(&input("go", json!([]), json!([]))), logged(&input("no", json!([]), json!([]))));
+        assert_ne!(
+            logged(&input("go", &json!([]), &json!([]))),
+            logged(&input("no", &json!([]), &json!([])))
+        );
     }
 }
