@@ -21,7 +21,7 @@ use crate::support::{Death, Notes, Spy, answer, call_with_id, calls, outcomes, r
 pub(crate) struct SetClock(Arc<Mutex<f64>>);
 
 impl SetClock {
-    fn set(&self, now: f64) {
+    pub(crate) fn set(&self, now: f64) {
         *self.0.lock().unwrap() = now;
     }
 }
@@ -36,15 +36,15 @@ impl Clock for SetClock {
 /// tokens for those that are 100 seconds old. It notes what it is asked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Service {
-    notes: Notes,
+    pub(crate) notes: Notes,
     /// What becomes of the next exchanges and renewals, if not a token.
-    failures: Arc<Mutex<VecDeque<Failure>>>,
+    pub(crate) failures: Arc<Mutex<VecDeque<Failure>>>,
     /// Renewals wait until they are told to go on.
-    slow: bool,
+    pub(crate) slow: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Failure {
+pub(crate) enum Failure {
     Says(&'static str),
     Gone,
 }
@@ -56,7 +56,7 @@ impl Service {
         self.failures.lock().unwrap().pop_front()
     }
 
-    fn fail(&self, failure: Failure) {
+    pub(crate) fn fail(&self, failure: Failure) {
         self.failures.lock().unwrap().push_back(failure);
     }
 
@@ -65,7 +65,7 @@ impl Service {
         Credential::new(json!({"token": format!("token-{number}"), "until": now + 100.0}))
     }
 
-    fn auth(&self) -> AuthConfig {
+    pub(crate) fn auth(&self) -> AuthConfig {
         AuthConfig::new("mail", self.clone())
     }
 }
@@ -137,7 +137,7 @@ impl AuthMethod for Service {
 }
 
 /// The address that the browser is sent back to.
-fn back(asked: &Interrupt, code: &str) -> Answer {
+pub(crate) fn back(asked: &Interrupt, code: &str) -> Answer {
     let payload = asked.payload.as_ref().unwrap();
     let state = payload["exchangedAuthCredential"]["oauth2"]["state"].as_str().unwrap();
     let mut config = payload.clone();
@@ -147,7 +147,7 @@ fn back(asked: &Interrupt, code: &str) -> Answer {
 }
 
 /// A tool that needs a credential and says which it got.
-fn locked(name: &'static str, auth: AuthConfig, notes: &Notes) -> FunctionTool {
+pub(crate) fn locked(name: &'static str, auth: AuthConfig, notes: &Notes) -> FunctionTool {
     let (notes, inner) = (notes.clone(), auth.clone());
     let tool = FunctionTool::with_context(name, "", move |cx, _: Value| {
         let (notes, auth) = (notes.clone(), inner.clone());
@@ -160,13 +160,13 @@ fn locked(name: &'static str, auth: AuthConfig, notes: &Notes) -> FunctionTool {
     tool.auth(auth)
 }
 
-fn sender(service: &Service, notes: &Notes) -> (ScriptedModel, LlmAgent) {
+pub(crate) fn sender(service: &Service, notes: &Notes) -> (ScriptedModel, LlmAgent) {
     let model = ScriptedModel::new("m").call("send", json!({})).text("done");
     (model.clone(), LlmAgent::new("a").model(model).tool(locked("send", service.auth(), notes)))
 }
 
 /// Runners of that agent that share a store and a clock.
-fn runner(agent: LlmAgent) -> (Arc<InMemoryCredentials>, SetClock, impl Fn() -> RunnerBuilder) {
+pub(crate) fn runner(agent: LlmAgent) -> (Arc<InMemoryCredentials>, SetClock, impl Fn() -> RunnerBuilder) {
     let (secrets, clock) = (Arc::new(InMemoryCredentials::new()), SetClock::default());
     let (store, time) = (secrets.clone(), clock.clone());
     let make = move || Runner::builder("app", agent.clone()).credentials(store.clone()).clock(time.clone());
@@ -519,9 +519,9 @@ async fn a_credential_of_the_program_is_asked_of_nobody_and_kept_nowhere() {
 }
 
 /// A toolset behind a credential.
-struct Chest {
-    auth: AuthConfig,
-    notes: Notes,
+pub(crate) struct Chest {
+    pub(crate) auth: AuthConfig,
+    pub(crate) notes: Notes,
 }
 
 impl Toolset for Chest {
@@ -781,7 +781,7 @@ async fn a_process_that_dies_after_the_answer_loses_no_credential() {
                 let agent = steps("a", vec![vec![("c1", "send"), ("c2", "send")]]);
                 let agent = agent.tool(locked("send", service.auth(), &notes).idempotent());
                 let runner = Runner::builder("app", agent).sessions(store).credentials(secrets.clone());
-                runner.lease(Duration::from_millis(5)).clock(SetClock::default()).build().unwrap()
+                runner.lease(Duration::from_millis(100)).clock(SetClock::default()).build().unwrap()
             };
             let dying = store.dying(Some(death));
             let (first, other) = (make(dying.clone()), make(store.clone()));
@@ -789,6 +789,8 @@ async fn a_process_that_dies_after_the_answer_loses_no_credential() {
             let asked = read(other.run(&key, "go")).await.interrupts()[0].clone();
             let given = asked.answer_with(&back(&asked, "c"));
             run_and_die(&first, &dying, &key, given.clone()).await;
+            // Until its lease is over.
+            tokio::time::sleep(Duration::from_millis(105)).await;
             let recovered = recover(&other).await;
             if death == Death::Before(1) {
                 // The answer never came: it can be given again.

@@ -12,6 +12,7 @@ mod checklist;
 mod code_execution;
 mod confirmations;
 mod context_edit;
+mod credential_leftovers;
 mod credential_secrets;
 mod credentials;
 mod desk;

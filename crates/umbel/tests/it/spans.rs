@@ -10,9 +10,10 @@ use tracing::instrument::WithSubscriber;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Metadata, Subscriber};
 use tracing_core::span::Current;
-use umbel::{AgentTool, FunctionTool, LlmAgent, Response, ScriptedModel, ToolError, Usage};
+use umbel::backoff::Backoff;
+use umbel::{AgentTool, FunctionTool, LlmAgent, Response, ScriptedModel, ToolError, ToolRetry, Usage};
 
-use crate::support::{Seen, begin, echo, fine, read};
+use crate::support::{Notes, Seen, begin, echo, fine, read};
 
 /// A span as it was recorded.
 #[derive(Clone, Debug)]
@@ -230,4 +231,28 @@ async fn an_agent_called_as_a_tool_stands_below_its_call() {
     seen.assert_finished();
     let below = "invocation > invoke_agent > execute_tool > invocation > invoke_agent > chat";
     assert!(listener.paths().contains(&below.to_owned()), "{:?}", listener.paths());
+}
+
+#[tokio::test]
+async fn a_retry_that_asks_a_person_has_not_failed() {
+    let tries = Notes::default();
+    let count = tries.clone();
+    let tool = FunctionTool::with_context("send", "", move |cx, _: Value| {
+        count.add("tried");
+        let is_first = count.all().len() == 1;
+        Box::pin(async move {
+            if is_first {
+                return Err(ToolError::new("not yet"));
+            }
+            cx.interrupt("Send it?")?;
+            Ok("sent")
+        })
+    });
+    let retry = ToolRetry::new().backoff(Backoff::new().initial(std::time::Duration::ZERO));
+    let model = ScriptedModel::new("m").call("send", json!({}));
+    let (listener, seen, _) = listen(LlmAgent::new("a").model(model).tool(tool).handler(retry)).await;
+    assert_eq!(seen.interrupts().len(), 1);
+    let retries = listener.of_name("retry");
+    assert_eq!(retries.len(), 1);
+    assert!(!retries[0].contains_key("error.type"), "{retries:?}");
 }
