@@ -77,7 +77,7 @@ async fn a_server_that_hangs_is_connected_to_anew() {
             match request["method"].as_str() {
                 Some("tools/list") => out.answer(&request, json!({"tools": [tool("a")]})).await,
                 Some("tools/call") if calls.fetch_add(1, Ordering::SeqCst) > 0 => {
-                    out.text(&request, "ok").await
+                    out.text(&request, "ok").await;
                 }
                 Some("tools/call" | "ping") => {}
                 _ => out.refuse(&request, -32601, "not known").await,

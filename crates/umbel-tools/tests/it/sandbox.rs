@@ -569,7 +569,8 @@ async fn nothing_that_this_process_has_open_reaches_the_code() {
 async fn a_session_that_wakes_itself_between_its_code_ends() {
     let python = build(Sandbox::python().stateful());
     // A timer of the kernel sends it the signal to go on, again and again.
-    let code = "import ctypes, threading\nlibc = ctypes.CDLL(None)\n\
+    let code = "import ctypes, signal, threading\nlibc = ctypes.CDLL(None)\n\
+        signal.signal(signal.SIGCONT, lambda *_: None)\n\
         event, timer = (ctypes.c_int * 16)(0, 0, 18, 0), ctypes.c_void_p()\n\
         print(libc.timer_create(1, event, ctypes.byref(timer)), flush=True)\n\
         print(libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 10**6, 0, 10**6), None), flush=True)\n\
