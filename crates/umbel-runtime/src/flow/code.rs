@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use umbel_core::{
-    CallId, CodeOutcome, CodeResult, Content, Event, ExecutableCode, Fence, FunctionResponse, Part, Parts,
-    Payload, Role, Run, ToolSet,
+    CallId, CodeOutcome, CodeResult, Content, Event, ExecutableCode, Fence, FunctionResponse, Object, Part,
+    Parts, Payload, Role, Run, ToolSet,
 };
 
 use super::data_files::looks_at_file;
@@ -141,9 +141,23 @@ pub(super) fn as_result(agent: &LlmAgent, run: &Run, made: &mut Executed) {
 
 const FAILED: CodeOutcome = CodeOutcome::Failed { exit_code: None };
 
+/// What is said before an answer, such as that a person changed the code, and the answer itself.
+fn without_notice(mut given: Object) -> (Option<String>, Object) {
+    match (given.get("notice").cloned(), given.get_mut("result").map(Value::take)) {
+        (Some(Value::String(notice)), Some(Value::Object(result))) if given.len() == 2 => {
+            (Some(notice), result)
+        }
+        (_, Some(result)) => {
+            given.insert("result".to_owned(), result);
+            (None, given)
+        }
+        _ => (None, given),
+    }
+}
+
 /// What the tool, or a layer or a person in its place, answered.
 fn result_of(response: &FunctionResponse) -> CodeResult {
-    let given = response.response.clone().unwrap_or_default();
+    let (notice, given) = without_notice(response.response.clone().unwrap_or_default());
     let named = given.get("outcome").and_then(Value::as_str);
     let outcome = match named {
         Some(name) => CodeOutcome::from_name(name).unwrap_or(FAILED),
@@ -158,7 +172,35 @@ fn result_of(response: &FunctionResponse) -> CodeResult {
     CodeResult {
         id: response.id.clone(),
         outcome: Some(outcome.in_log().to_owned()),
-        output: Some(output),
+        output: Some(match notice {
+            Some(notice) => format!("{notice}\n{output}"),
+            None => output,
+        }),
         ..CodeResult::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(response: &Value) -> (String, String) {
+        let response = FunctionResponse::new(None, "run_code", response.as_object().cloned().unwrap());
+        let result = result_of(&response);
+        (result.outcome.unwrap(), result.output.unwrap())
+    }
+
+    #[test]
+    fn code_that_a_person_changed_is_told_by_how_it_ended() {
+        let failed = json!({"outcome": "failed", "output": "NameError"});
+        let (outcome, output) = told(&json!({"notice": "A person changed it.", "result": failed}));
+        assert_eq!(
+            (outcome.as_str(), output.as_str()),
+            ("OUTCOME_FAILED", "A person changed it.\nNameError")
+        );
+        let (outcome, output) = told(&json!({"result": {"a": 1}}));
+        assert_eq!((outcome.as_str(), output.as_str()), ("OUTCOME_OK", "{\"a\":1}"));
     }
 }
