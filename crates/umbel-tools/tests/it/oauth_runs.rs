@@ -183,9 +183,11 @@ async fn a_token_is_renewed_without_asking_and_a_person_is_asked_if_that_is_refu
     talk.clock.pass(3_590.0);
     assert!(talk.say("go").await.told().contains("sunny"));
     assert_eq!(talk.server.grants("refresh_token").len(), 2);
-    // A server that fails is not one that refuses.
+    // A server that fails is not one that refuses: the token is used as long as it is good.
     talk.clock.pass(3_590.0);
     talk.server.fault(Fault::Broken);
+    assert!(talk.say("go").await.told().contains("sunny"));
+    talk.clock.pass(20.0);
     assert!(talk.say("go").await.told().contains("gives no token"));
     talk.server.fault(Fault::None);
     assert!(talk.say("go").await.told().contains("sunny"));

@@ -150,8 +150,8 @@ fn schemes_that_cannot_be_used_so_say_why() {
     assert!(error(base().sign_in_as_program("code", client())).contains("`clientCredentials`"));
     let open = OpenApi::new(document("http://api.example")).ask_for("header");
     assert!(error(open).contains("would get a key over http"));
-    assert!(error(base().header("X-A", "s3cret\r\n")).contains("the header `X-A` has characters"));
-    for secret in ["s3cret\r\n", ""] {
+    assert!(error(base().header("X-A", "s3c\r\nret")).contains("the header `X-A` has characters"));
+    for secret in ["s3c\r\nret", ""] {
         let refused = error(base().secret("header", secret));
         assert!(refused.contains("api.example/header has characters that cannot be sent"), "{refused}");
     }
