@@ -18,8 +18,13 @@ use super::watch::{self, Watch};
 use super::{Limits, files, verdict};
 use crate::process::{Group, kill_child, spawn_from_lasting_thread};
 
+/// How long it may take until a sandbox is there.
+const START: Duration = Duration::from_secs(30);
+/// How often one is started until nothing that is open comes along.
+const ATTEMPTS: u32 = 20;
 /// How long a sandbox that could not be made may take to say why.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_WORDS_BYTES: usize = 4096;
 /// How much processor time a sandbox may use between codes: clearing up after the last one takes some.
 const REST: Duration = Duration::from_millis(200);
 /// The longest line of an answer.
@@ -32,8 +37,6 @@ pub(super) struct Live {
     child: Child,
     pid: u32,
     watch: Watch,
-    /// The supervisor has said that it is there.
-    is_ready: bool,
     control: BufReader<UnixStream>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
@@ -76,7 +79,25 @@ struct Reply {
 }
 
 impl Live {
+    /// Makes a sandbox, and waits until it is there. Between marking what this process has open and starting a program,
+    /// something else may be opened that programs inherit; the supervisor then refuses, and another one is started.
     pub(super) async fn start(launch: &Arc<Launch>) -> Result<Self> {
+        let mut attempt = 1;
+        loop {
+            let mut live = Self::spawn(launch).await?;
+            let why = match tokio::time::timeout(START, line(&mut live.control)).await {
+                Ok(Ok(line)) if line == "ready\n" => return Ok(live),
+                Ok(_) => live.last_words().await,
+                Err(_) => format!("it was not there after {} s", START.as_secs()),
+            };
+            if !verdict::is_for_a_descriptor(&why) || attempt == ATTEMPTS {
+                return Err(Error::new(ErrorKind::Other, verdict::cannot_start(&why)));
+            }
+            attempt += 1;
+        }
+    }
+
+    async fn spawn(launch: &Arc<Launch>) -> Result<Self> {
         let failed = |error: io::Error| {
             Error::new(ErrorKind::Other, format!("the sandbox for code could not be started: {error}"))
         };
@@ -94,19 +115,7 @@ impl Live {
         let watch = Watch::new(pid, launch.clone());
         let (known, given) = (HashMap::new(), HashMap::new());
         let launch = launch.clone();
-        Ok(Self {
-            launch,
-            child,
-            pid,
-            watch,
-            is_ready: false,
-            control,
-            stdout,
-            stderr,
-            known,
-            given,
-            _place: place,
-        })
+        Ok(Self { launch, child, pid, watch, control, stdout, stderr, known, given, _place: place })
     }
 
     /// Whether it is still there, as far as can be seen.
@@ -133,7 +142,7 @@ impl Live {
         let mut printed = Printed::default();
         let used = self.watch.time().await;
         let reply = {
-            let talk = ask(&mut self.control, &mut self.is_ready, &request, launch.result_bytes());
+            let talk = ask(&mut self.control, &request, launch.result_bytes());
             let too_much = printed.read(&mut self.stdout, &mut self.stderr, limits.output);
             tokio::select! {
                 reply = talk => Ok(reply),
@@ -142,17 +151,13 @@ impl Live {
                 () = tokio::time::sleep(limits.time) => Err(CodeOutcome::TimeLimit),
             }
         };
-        let is_answered = matches!(reply, Ok(Ok(_)));
-        if !is_answered {
-            self.end(matches!(reply, Ok(Err(_)))).await;
+        if !matches!(reply, Ok(Ok(_))) {
+            self.end().await;
         }
         // What was printed before the answer is in the pipes, if it was not read yet.
         printed.drain(&self.stdout, &self.stderr, limits.output);
         match reply {
             Ok(Ok(reply)) => Ok(self.ended(reply, &printed, limits)),
-            Ok(Err(_)) if !self.is_ready => {
-                Err(Error::new(ErrorKind::Other, verdict::cannot_start(&text(&printed.stderr))))
-            }
             Ok(Err(_)) => Ok(stopped(CodeOutcome::Killed { signal: None }, &printed, limits)),
             Err(limit) => Ok(stopped(limit, &printed, limits)),
         }
@@ -163,11 +168,16 @@ impl Live {
         Rest { watch: self.watch.clone(), used: self.watch.time().await }
     }
 
-    /// Ends it at once, or lets it say its last words first.
-    async fn end(&mut self, has_last_words: bool) {
-        if has_last_words {
-            let _ = tokio::time::timeout(LAST_WORDS, self.stderr.readable()).await;
-        }
+    /// What one that could not be made says about that.
+    async fn last_words(&mut self) -> String {
+        let _ = tokio::time::timeout(LAST_WORDS, self.stderr.readable()).await;
+        self.end().await;
+        let mut printed = Printed::default();
+        printed.drain(&self.stdout, &self.stderr, LAST_WORDS_BYTES);
+        text(&printed.stderr)
+    }
+
+    async fn end(&mut self) {
         self.kill();
         let _ = self.child.wait().await;
     }
@@ -227,19 +237,8 @@ fn stopped(outcome: CodeOutcome, printed: &Printed, limits: &Limits) -> Ended {
 }
 
 /// Asks the supervisor to run what is packed. Nothing that comes back is trusted: the code may have got hold of it.
-async fn ask(
-    control: &mut BufReader<UnixStream>,
-    is_ready: &mut bool,
-    request: &[u8],
-    most: u64,
-) -> io::Result<Reply> {
+async fn ask(control: &mut BufReader<UnixStream>, request: &[u8], most: u64) -> io::Result<Reply> {
     let strange = || io::Error::new(io::ErrorKind::InvalidData, "no answer");
-    if !*is_ready {
-        *is_ready = line(control).await? == "ready\n";
-        if !*is_ready {
-            return Err(strange());
-        }
-    }
     let word = format!("{:016x}", RandomState::new().hash_one(request.len()));
     control.write_all(format!("{} {word}\n", request.len()).as_bytes()).await?;
     control.write_all(request).await?;

@@ -83,13 +83,18 @@ pub(super) fn bytes(count: u64) -> String {
     }
 }
 
+/// Whether the supervisor refused because something of this process came along.
+pub(super) fn is_for_a_descriptor(said: &str) -> bool {
+    said.starts_with("supervisor: descriptor")
+}
+
 /// Why there is no sandbox, and what to do.
 pub(super) fn cannot_start(said: &str) -> String {
     let said = said.lines().next().unwrap_or_default();
     let todo = if said.contains("Unknown option") {
         "bubblewrap is too old: version 0.8 or newer is needed"
-    } else if said.starts_with("supervisor: descriptor") {
-        "something was opened meanwhile that programs inherit: try again"
+    } else if is_for_a_descriptor(said) {
+        "something is opened again and again that programs inherit: open it with `O_CLOEXEC`"
     } else if said.contains("find source path") || said.contains("Can't bind mount") {
         "a path that code may read is not there, or not for everybody"
     } else if ["ermission", "not permitted", "namespace", "uid map"].iter().any(|word| said.contains(word)) {
@@ -149,6 +154,6 @@ mod tests {
         let missing = cannot_start("bwrap: Can't find source path /nowhere: No such file or directory\n");
         assert!(missing.contains("a path that code may read"), "{missing}");
         let open = cannot_start("supervisor: descriptor 7 of this process is open\n");
-        assert!(open.contains("try again"), "{open}");
+        assert!(open.contains("O_CLOEXEC"), "{open}");
     }
 }

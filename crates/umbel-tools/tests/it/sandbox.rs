@@ -12,6 +12,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Child, Command};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
@@ -563,6 +564,25 @@ async fn nothing_that_this_process_has_open_reaches_the_code() {
         let output = python.run(in_session(code, "a")).await.unwrap();
         assert_eq!(output.stdout, "done\n", "{python:?}: {output:?}");
     }
+}
+
+#[tokio::test]
+async fn what_is_opened_while_a_sandbox_starts_does_not_reach_the_code_either() {
+    // Two, since one of them may have the number that the filter of system calls gets.
+    let roots = [(); 2].map(|()| File::open("/").unwrap());
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let opens = std::thread::spawn(move || {
+        while stopped.recv_timeout(Duration::from_micros(300)) == Err(RecvTimeoutError::Timeout) {
+            roots.iter().for_each(inheritable);
+        }
+    });
+    let python = python();
+    for _ in 0..40 {
+        let output = run(&python, "import os\nprint(os.listdir('/proc/self/fd'))").await;
+        assert_eq!(output.stdout, "['0', '1', '2', '3']\n", "3 is the folder itself");
+    }
+    drop(stop);
+    opens.join().unwrap();
 }
 
 #[tokio::test]
