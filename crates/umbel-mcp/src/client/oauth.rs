@@ -15,8 +15,7 @@ use rmcp::transport::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use umbel_core::{
-    AuthAnswer, AuthMethod, AuthRequest, Credential, Error, ErrorKind, Expects, HttpAuth, Result, Standing,
-    Work,
+    AuthAnswer, AuthMethod, AuthRequest, Credential, Error, ErrorKind, HttpAuth, Result, Standing, Work,
 };
 use umbel_tools::{Guard, OAuth, OAuthClient, OAuthMethod, Secret, guarded_client};
 
@@ -45,7 +44,7 @@ pub struct McpOAuth {
     server: String,
     redirect: String,
     name: String,
-    client: Option<(String, Option<String>)>,
+    client: Option<OAuthClient>,
     document: Option<String>,
     scopes: Vec<String>,
     by_itself: bool,
@@ -104,8 +103,17 @@ impl McpOAuth {
     }
 
     /// The program is known there already, by this id, and a secret if it has one.
-    pub fn client(mut self, id: impl Into<String>, secret: Option<&str>) -> Self {
-        self.client = Some((id.into(), secret.map(str::to_owned)));
+    pub fn client(self, id: impl Into<String>, secret: Option<&str>) -> Self {
+        let client = OAuthClient::new(id);
+        self.known_as(match secret {
+            Some(secret) => client.secret(Secret::new(secret)),
+            None => client,
+        })
+    }
+
+    /// The program is known there already, as this client: with a secret, or with a private key.
+    pub fn known_as(mut self, client: OAuthClient) -> Self {
+        self.client = Some(client);
         self
     }
 
@@ -121,7 +129,7 @@ impl McpOAuth {
         self
     }
 
-    /// The program signs in for itself (client credentials), and nobody is asked. It needs an id and a secret.
+    /// The program signs in for itself (client credentials), and nobody is asked. It needs an id, and a secret or a key.
     pub fn by_itself(mut self) -> Self {
         self.by_itself = true;
         self
@@ -202,9 +210,9 @@ impl McpOAuth {
     ) -> Result<OAuthClientConfig, AuthError> {
         let reads_documents = metadata.additional_fields.get("client_id_metadata_document_supported");
         let document = self.document.as_ref().filter(|_| reads_documents == Some(&Value::Bool(true)));
-        if let Some((id, secret)) = &self.client {
-            let client = OAuthClientConfig::new(id, &self.redirect);
-            return Ok(secret.iter().fold(client, |client, secret| client.with_client_secret(secret)));
+        if let Some(client) = &self.client {
+            // What proves it is not told: tokens are not asked for in this way.
+            return Ok(OAuthClientConfig::new(client.id(), &self.redirect));
         }
         match document {
             Some(document) => Ok(OAuthClientConfig::new(document, &self.redirect)),
@@ -214,10 +222,11 @@ impl McpOAuth {
 
     /// How tokens come about there.
     fn method(&self, found: &Found) -> Result<OAuthMethod> {
-        let mut client = OAuthClient::new(&found.client);
-        if let Some(secret) = &found.secret {
-            client = client.secret(Secret::new(secret.as_str()));
-        }
+        let mut client = match (&self.client, &found.secret) {
+            (Some(client), _) => client.clone(),
+            (None, Some(secret)) => OAuthClient::new(&found.client).secret(Secret::new(secret.as_str())),
+            (None, None) => OAuthClient::new(&found.client),
+        };
         if found.secret_in_body {
             client = client.secret_in_body();
         }
@@ -228,6 +237,7 @@ impl McpOAuth {
         };
         oauth = found.scopes.iter().fold(oauth, |oauth, scope| oauth.scope(scope));
         oauth = self.private.iter().fold(oauth, |oauth, host| oauth.allow_private(host));
+        oauth = found.issuer.iter().fold(oauth, |oauth, issuer| oauth.issuer(issuer));
         oauth.resource(&found.resource).build()
     }
 
@@ -257,9 +267,6 @@ impl McpOAuth {
     async fn ask_person(&self, now: f64) -> Result<AuthRequest> {
         let found = self.find().await?;
         let mut request = self.method(&found)?.ask(now).await?;
-        if let Expects::Redirect { issuer, .. } = &mut request.expects {
-            issuer.clone_from(&found.issuer);
-        }
         request.pending = json!({"pending": request.pending, "found": found});
         Ok(request)
     }

@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use umbel_core::{Answer, AuthConfig, Outcome, PlainAuth};
 use umbel_mcp::client::{Http, McpOAuth, McpToolset, ToolsetLimits};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
+use umbel_tools::{OAuthClient, Secret};
 
 use crate::fake::tool;
 use crate::{desk, finish, responses};
@@ -381,4 +382,48 @@ async fn a_person_signs_in_where_the_server_says_and_the_run_goes_on_after_a_res
     assert_eq!(site.requests.lock().unwrap().iter().filter(|one| one.path == "/register").count(), 1);
     assert!(!serde_json::to_string(&events).unwrap().contains("token-of-ann"));
     assert!(site.requests.lock().unwrap().iter().all(|one| one.method != "PUT"));
+}
+
+/// Signs programs in, too.
+fn guarded_for_programs(request: &Request, url: &str) -> Reply {
+    match request.form.contains("grant_type=client_credentials") {
+        true => Reply::json(&json!({"access_token": "token-of-ann", "token_type": "Bearer"})),
+        false => guarded(request, url),
+    }
+}
+
+#[tokio::test]
+async fn a_program_signs_itself_in_with_a_secret_or_a_key_of_its_own_and_neither_is_kept() {
+    let site = site(guarded_for_programs).await;
+    let url = format!("{}/mcp", site.url);
+    let host = site.url.trim_start_matches("http://").to_owned();
+    let key = include_str!("../../../umbel-jwt/tests/p256_key.pem");
+    let clients = [
+        OAuthClient::new("c2").secret(Secret::new("hunter2")),
+        OAuthClient::new("c2").private_key(key, Some("k1")).unwrap(),
+    ];
+    let mut forms = Vec::new();
+    for client in clients {
+        let oauth = McpOAuth::new(&url, "https://app.example/back").allow_private(&host);
+        let oauth = AuthConfig::new("web", oauth.known_as(client).by_itself());
+        let kept = oauth.method.renew(None, 1_800_000_000.0).await.unwrap().unwrap();
+        assert!(oauth.method.http(&kept).unwrap().expose().ends_with("token-of-ann"));
+        assert!(!kept.expose().to_string().contains("hunter2"), "it is the program's, and not the user's");
+        let requests = site.requests.lock().unwrap();
+        forms.push(requests.iter().rfind(|one| one.path == "/token").unwrap().form.clone());
+    }
+    assert!(!forms[0].contains("client_assertion"), "{}", forms[0]);
+    let form: HashMap<String, String> = reqwest::Url::parse(&format!("http://form?{}", forms[1]))
+        .unwrap()
+        .query_pairs()
+        .into_owned()
+        .collect();
+    let claims = form["client_assertion"].split('.').nth(1).unwrap();
+    let claims = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, claims).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    assert_eq!(
+        (&claims["iss"], &claims["sub"], &claims["aud"]),
+        (&json!("c2"), &json!("c2"), &json!(site.url))
+    );
+    assert!(!form.contains_key("client_secret"));
 }
