@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use serde_json::json;
 use tracing::level_filters::LevelFilter;
@@ -102,6 +103,36 @@ async fn a_collector_gets_spans_and_metrics_as_protobuf() {
         let text = String::from_utf8_lossy(&asked.body).into_owned();
         assert!(!text.contains("canary"), "{} has content in it", asked.path);
     }
+}
+
+/// The spans that came over the wire.
+fn spans_of(stub: &Stub) -> Vec<Span> {
+    let asked = stub.asked();
+    let traces = asked.iter().filter(|asked| asked.path == "/v1/traces");
+    traces
+        .flat_map(|asked| ExportTraceServiceRequest::decode(asked.body.as_slice()).unwrap().resource_spans)
+        .flat_map(|resource| resource.scope_spans)
+        .flat_map(|scope| scope.spans)
+        .collect()
+}
+
+#[tokio::test]
+async fn a_collector_gets_the_links_of_runs_that_go_on() {
+    let stub = Stub::start(Answer::Say(200, "application/x-protobuf", String::new()));
+    let exporting = to(&stub.url()).build().unwrap();
+    {
+        let subscriber = tracing_subscriber::registry().with(exporting.layer());
+        let _guard = tracing::subscriber::set_default(subscriber);
+        use_credentials().await;
+    }
+    assert!(exporting.shutdown(PATIENCE));
+    let mut invocations: Vec<Span> =
+        spans_of(&stub).into_iter().filter(|span| span.name == "invocation").collect();
+    invocations.sort_by_key(|span| span.start_time_unix_nano);
+    let [first, second] = &*invocations else { panic!("{invocations:?}") };
+    assert!(first.links.is_empty());
+    let [link] = &*second.links else { panic!("{:?}", second.links) };
+    assert_eq!((&link.trace_id, &link.span_id), (&first.trace_id, &first.span_id));
 }
 
 #[tokio::test]
