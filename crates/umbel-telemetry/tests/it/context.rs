@@ -228,7 +228,6 @@ async fn a_request_ends_with_the_stream_that_answers_it() {
     let served = Served::start(held(&go_on)).await;
     let mut stream = served.run("").await;
     read_until(&mut stream, "Well,").await;
-    assert!(listening.of_name("POST /agent").is_empty(), "the answer goes on");
     go_on.notify_one();
     read_until(&mut stream, "RUN_FINISHED").await;
     served.stop().await;
@@ -245,15 +244,21 @@ async fn a_request_whose_client_goes_away_ends_then_and_says_so() {
     let mut stream = served.run("").await;
     read_until(&mut stream, "Well,").await;
     drop(stream);
-    while listening.of_name("POST /agent").is_empty() {
+    while !listening.log().contains("a connection ended") {
         tokio::task::yield_now().await;
     }
-    let request = listening.one("POST /agent");
+    // The run goes on without anybody who looks at it.
+    go_on.notify_one();
+    while listening.of_name("invocation").is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let (request, invocation) = (listening.one("POST /agent"), listening.one("invocation"));
+    assert!(request.end_time < invocation.end_time);
+    assert_eq!(invocation.status, Status::Unset);
     assert_eq!(request.status, Status::error(""));
     let told = attributes(&request);
     assert_eq!(told[attribute::ERROR], "CLIENT_GONE".into());
     assert_eq!(told[attribute::HTTP_STATUS], 200_i64.into());
-    go_on.notify_one();
     served.stop().await;
 }
 
