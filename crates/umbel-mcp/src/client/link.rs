@@ -25,7 +25,7 @@ use super::calls::{Calls, News};
 use super::handler::{Grants, Handler};
 use super::http::Bearer;
 use super::lines::{Ended, Lines};
-use super::stdio::Program;
+use super::stdio::Process;
 use super::steady::Steady;
 use super::toolset::{Place, Protocol, ToolsetLimits};
 
@@ -110,7 +110,7 @@ pub(crate) struct Link {
     /// What the server wants comes with what it is for.
     tells_calls_apart: bool,
     /// Ends with the connection.
-    _program: Option<Program>,
+    _process: Option<Process>,
 }
 
 impl Link {
@@ -145,8 +145,8 @@ impl Link {
         let begin = Begin { server, grants, protocol, limits, ended: ended.clone() };
         let opened = match place {
             Place::Stdio(program) => {
-                let (lines, program) = program.start(server, limits.message_bytes, ended)?;
-                begin.on(lines, Some(program)).await
+                let (lines, process) = program.start(server, limits.message_bytes, ended)?;
+                begin.on(lines, Some(process)).await
             }
             Place::Pipe(connect) => {
                 let (read, write) = tokio::io::split(connect()?);
@@ -324,7 +324,7 @@ struct Begin<'a> {
 }
 
 impl Begin<'_> {
-    async fn on<T>(self, transport: T, program: Option<Program>) -> Result<Link, Failure>
+    async fn on<T>(self, transport: T, process: Option<Process>) -> Result<Link, Failure>
     where
         T: Transport<RoleClient> + 'static,
     {
@@ -358,7 +358,7 @@ impl Begin<'_> {
             used,
             is_watched: Arc::default(),
             tells_calls_apart: false,
-            _program: program,
+            _process: process,
         })
     }
 }
