@@ -50,7 +50,10 @@ impl<'a> Asking<'a> {
     }
 
     /// The answer. `request` makes the request of each round.
-    pub(crate) async fn ask(mut self, request: impl Fn(&Asked) -> ClientRequest) -> Result<ServerResult> {
+    pub(crate) async fn ask(
+        mut self,
+        request: impl Fn(&Asked) -> ClientRequest,
+    ) -> Result<ServerResult, Failure> {
         let options = &self.inner.options;
         let mut attendant = Attendant::new(&options.name, &options.grants);
         attendant.sampling = options.sampling.as_ref();
@@ -75,11 +78,15 @@ impl<'a> Asking<'a> {
             asked = self.fulfil(round, wanted, &attendant).await?;
         }
         let message = format!("the MCP server `{}` asks for more and more before it answers", options.name);
-        Err(Error::new(ErrorKind::Tool, message))
+        Err(Error::new(ErrorKind::Tool, message).into())
     }
 
     /// One request, made again where that helps.
-    async fn round(&self, request: &ClientRequest, attendant: &Attendant<'_>) -> Result<ServerResult> {
+    async fn round(
+        &self,
+        request: &ClientRequest,
+        attendant: &Attendant<'_>,
+    ) -> Result<ServerResult, Failure> {
         let options = &self.inner.options;
         let mut grant = self.grant(None).await?;
         let slot = self.inner.slot(self.cx.run(), grant.as_ref())?;
@@ -102,7 +109,7 @@ impl<'a> Asking<'a> {
                     visited = true;
                     self.visit(&pages).await?;
                 }
-                failure => return Err(failure.into_error(&options.name)),
+                failure => return Err(failure),
             }
         }
     }

@@ -14,6 +14,7 @@ use umbel_core::{Error, ErrorKind, Result};
 use umbel_tools::{ProcessGroup, Program};
 
 use super::lines::{Ended, Lines};
+use super::steady::Room;
 
 /// How much of one line of what a program complains about is kept.
 const COMPLAINT: usize = 4 << 10;
@@ -90,19 +91,22 @@ impl fmt::Debug for Stdio {
     }
 }
 
-/// Tells the log what a program complains about, line by line.
-async fn log_complaints(toolset: String, complaints: impl AsyncRead + Unpin) {
+/// Tells the log what a program complains about, line by line, as far as it is not too much. Gives how many lines were told.
+async fn log_complaints(toolset: String, complaints: impl AsyncRead + Unpin) -> usize {
+    let (mut room, mut told) = (Room::new(&toolset), 0);
     let mut complaints = BufReader::new(complaints);
     let mut line = Vec::new();
     loop {
         line.clear();
         // A line without an end is told in pieces.
         match (&mut complaints).take(COMPLAINT as u64).read_until(b'\n', &mut line).await {
+            Ok(1..) if !room.takes(1.0) => {}
             Ok(1..) => {
+                told += 1;
                 let text = String::from_utf8_lossy(&line);
                 tracing::info!(target: "umbel::mcp", server = toolset, "{}", text.trim_end());
             }
-            _ => return,
+            _ => return told,
         }
     }
 }
@@ -131,5 +135,18 @@ impl Drop for Process {
                 let _ = timeout(GRACE, child.wait()).await;
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_complains_without_end_does_not_fill_the_log() {
+        let few = b"one\ntwo\n".to_vec();
+        assert_eq!(log_complaints("s".to_owned(), std::io::Cursor::new(few)).await, 2);
+        let many = b"it is bad\n".repeat(5_000);
+        assert_eq!(log_complaints("s".to_owned(), std::io::Cursor::new(many)).await, 1_000);
     }
 }

@@ -1,7 +1,7 @@
 //! An MCP server as a toolset.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rmcp::model::{
@@ -39,6 +39,9 @@ pub struct ToolsetLimits {
     pub call: Duration,
     /// How long a connection is kept that nobody uses; 5 minutes.
     pub idle: Duration,
+    /// Connections that are open at once, where each user has one; 1,000. Those that nobody uses make room for others; if all
+    /// are in use, whoever comes waits as long as connecting may take.
+    pub connections: usize,
     /// How long a list of tools counts if the server does not say that it changed; 5 minutes.
     pub list: Duration,
     /// Bytes of one message; 4 MiB. A server that sends more is disconnected before it is read.
@@ -60,6 +63,7 @@ impl Default for ToolsetLimits {
             answer: Duration::from_secs(60),
             call: Duration::from_secs(600),
             idle: Duration::from_secs(300),
+            connections: 1_000,
             list: Duration::from_secs(300),
             message_bytes: 4 << 20,
             result_bytes: 256 << 10,
@@ -177,7 +181,7 @@ pub(crate) struct Options {
 /// What a toolset and its tools share.
 pub(crate) struct Inner {
     pub(crate) options: Options,
-    pub(crate) connections: Connections,
+    pub(crate) connections: Arc<Connections>,
     /// One at a time looks at what is pinned.
     pinning: tokio::sync::Mutex<()>,
 }
@@ -394,7 +398,7 @@ impl fmt::Debug for McpToolset {
 
 impl Inner {
     fn new(options: Options) -> Self {
-        let connections = Connections::new();
+        let connections = Arc::new(Connections::new(options.limits.connections));
         Self { options, connections, pinning: tokio::sync::Mutex::default() }
     }
 
@@ -441,7 +445,7 @@ impl Inner {
             return Ok(tools);
         }
         // Whatever changes from here on is seen the next time.
-        link.take_changed();
+        let changes = link.changes();
         let _turn = if self.options.one_at_a_time { Some(slot.turn.lock().await) } else { None };
         let mut listed = self.list(slot).await?;
         let says =
@@ -463,7 +467,7 @@ impl Inner {
                 tools.push(own);
             }
         }
-        slot.keep(&link, &tools, instruction);
+        slot.keep((&link, changes), &tools, instruction);
         Ok(tools)
     }
 
@@ -555,7 +559,13 @@ impl Inner {
             Confirm::Never if self.options.confirm_destructive && destroys => Confirm::Always,
             confirm => confirm.clone(),
         };
-        McpTool::new(self.clone(), listed, confirm)
+        McpTool::new(self, listed, confirm)
+    }
+
+    /// The toolset of a tool. Tools do not keep it: it keeps them, and connections end with it.
+    pub(crate) fn of(toolset: &Weak<Self>) -> Result<Arc<Self>> {
+        let gone = || Error::new(ErrorKind::Tool, "the toolset of this tool is not there any more");
+        toolset.upgrade().ok_or_else(gone)
     }
 
     /// The connection for the user of a run.
