@@ -13,6 +13,7 @@ use umbel_core::{Error, ErrorKind, Grant, Result, ToolContext};
 use super::attend::Attendant;
 use super::elicitation::{self, People};
 use super::link::Failure;
+use super::oauth::{REFUSED, Refused};
 use super::toolset::Inner;
 
 /// How many rounds a request may take.
@@ -101,8 +102,7 @@ impl<'a> Asking<'a> {
                 Failure::Ended(_) if self.is_safe_twice && !reconnected => reconnected = true,
                 Failure::Stranger(said) if grant.is_some() && !renewed => {
                     renewed = true;
-                    self.inner.note(&said, grant.as_ref());
-                    grant = self.grant(grant.as_ref()).await?;
+                    grant = self.grant(grant.map(|grant| (said, grant))).await?;
                     slot.authorise(grant.as_ref())?;
                 }
                 Failure::GoThereFirst(pages) if !visited && options.grants.elicitation => {
@@ -114,10 +114,14 @@ impl<'a> Asking<'a> {
         }
     }
 
-    async fn grant(&self, refused: Option<&Grant>) -> Result<Option<Grant>> {
+    /// The credential, or another one in the place of one that the server refused in these words.
+    async fn grant(&self, refused: Option<(String, Grant)>) -> Result<Option<Grant>> {
         let Some(auth) = &self.inner.options.auth else { return Ok(None) };
         match refused {
-            Some(refused) => self.cx.credential_refused(auth, refused).await.map(Some),
+            Some((said, grant)) => {
+                let refused = Refused { said, credential: grant.credential().clone() };
+                REFUSED.scope(refused, self.cx.credential_refused(auth, &grant)).await.map(Some)
+            }
             None => self.cx.credential(auth).await.map(Some),
         }
     }

@@ -21,7 +21,7 @@ use super::handler::Grants;
 use super::http::Http;
 use super::link::Failure;
 use super::listed::{Listed, digest, look_at};
-use super::oauth::McpOAuth;
+use super::oauth::{McpOAuth, REFUSED, Refused};
 use super::pins::{InMemoryPins, Pinned, Pins};
 use super::resources;
 use super::sampling::Sampling;
@@ -165,7 +165,6 @@ pub(crate) struct Options {
     pub(crate) answerer: Option<Answerer>,
     pub(crate) protocol: Protocol,
     pub(crate) auth: Option<AuthConfig>,
-    oauth: Option<Arc<McpOAuth>>,
     pub(crate) one_at_a_time: bool,
     pub(crate) trust_hints: bool,
     pub(crate) confirm: Confirm,
@@ -220,7 +219,6 @@ impl McpToolset {
             answerer: None,
             protocol: Protocol::default(),
             auth: None,
-            oauth: None,
             one_at_a_time: false,
             trust_hints: false,
             confirm: Confirm::Never,
@@ -275,11 +273,9 @@ impl McpToolset {
 
     /// Signs each user in where the server says. The credential has the name of the toolset.
     pub fn oauth(self, oauth: McpOAuth) -> Self {
-        let oauth = Arc::new(oauth);
         self.change(|options| {
-            let (credential, method) = (options.name.clone(), oauth.clone());
-            options.auth = Some(AuthConfig { credential, method });
-            options.oauth = Some(oauth);
+            let credential = options.name.clone();
+            options.auth = Some(AuthConfig { credential, method: Arc::new(oauth) });
         })
     }
 
@@ -419,23 +415,16 @@ impl Inner {
             None => None,
         };
         let slot = self.slot(run, grant.as_ref().map(|(_, grant)| grant))?;
-        match self.ready(run, &slot).await {
-            Err(Failure::Stranger(said)) if grant.is_some() => {
-                self.note(&said, grant.as_ref().map(|(_, grant)| grant));
+        let found = match (self.ready(run, &slot).await, grant) {
+            (Err(Failure::Stranger(said)), Some((auth, grant))) => {
+                let refused = Refused { said, credential: grant.credential().clone() };
+                let other = REFUSED.scope(refused, run.credential_refused(auth, &grant)).await?;
+                slot.authorise(Some(&other))?;
+                self.ready(run, &slot).await
             }
-            done => return done.map_err(|failure| failure.into_error(&self.options.name)),
-        }
-        if let Some((auth, refused)) = grant {
-            slot.authorise(Some(&run.credential_refused(auth, &refused).await?))?;
-        }
-        self.ready(run, &slot).await.map_err(|failure| failure.into_error(&self.options.name))
-    }
-
-    /// Notes what the server said when it refused a credential.
-    pub(crate) fn note(&self, said: &str, refused: Option<&umbel_core::Grant>) {
-        if let Some((oauth, refused)) = self.options.oauth.as_ref().zip(refused) {
-            oauth.note(said, refused.credential());
-        }
+            (found, _) => found,
+        };
+        found.map_err(|failure| failure.into_error(&self.options.name))
     }
 
     /// The tools of a connection, listed anew if they changed.

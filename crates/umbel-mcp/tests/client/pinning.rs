@@ -231,7 +231,10 @@ async fn a_server_that_stops_telling_of_changes_is_asked_to_tell_again() {
     let model = ScriptedModel::new("m").text("1").text("2");
     let desk = desk(McpToolset::new("s", pipe).changes(Approval::Trust), model).await;
     desk.say("go").await;
-    while listened.load(Ordering::SeqCst) < 3 {
+    for _ in 0..1_000 {
+        if listened.load(Ordering::SeqCst) >= 3 {
+            break;
+        }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     desk.say("again").await;
