@@ -530,11 +530,17 @@ fn is_about(asked: &Interrupt, place: &Address, name: &str) -> bool {
     asked.credential() == Some(name) && asked.address.inner.is_none() && asked.address.is_same_batch(place)
 }
 
-/// What people said last to a question for that credential.
+/// What people said last to a question for that credential. What they gave for a call is good for its toolset, which is asked
+/// for its tools before the call is made.
 fn last_answer(run: &Run, place: &Address, name: &str) -> Option<Answer> {
     let answers = run.values().answers(run.source());
-    let (_, answer) = answers.into_iter().rfind(|(asked, _)| is_about(asked, place, name))?;
-    Some(answer)
+    let is_given = |asked: &Interrupt, answer: &Answer| {
+        let is_it = asked.credential() == Some(name) && asked.address.inner.is_none();
+        is_it && place.call.is_none() && GivenAuth::of(answer).is_some()
+    };
+    let about =
+        |(asked, answer): &(Interrupt, Answer)| is_about(asked, place, name) || is_given(asked, answer);
+    answers.into_iter().rfind(about).map(|(_, answer)| answer)
 }
 
 #[cfg(test)]
