@@ -221,13 +221,18 @@ impl CredentialManager {
     /// A credential that can be used, renewed if what is kept cannot or was refused by its service. One that was refused and
     /// cannot be renewed is forgotten.
     async fn renew(&self, of: &Of<'_>, refused: Option<&Grant>) -> Result<Option<Grant>> {
+        if let Some(failure) = of.turn.failure() {
+            return Err(failure);
+        }
         let (manager, own) = (self.clone(), of.to_owned());
         let refused = refused.map(|refused| refused.credential().clone());
         // A service that gave a new refresh token may not know the old one any more.
         let renewed = ToTheEnd::new(async move {
             let of = own.lent();
             let work = manager.renew_alone(&of, refused.as_ref());
-            alone(&*manager.store, of.whose, &of.auth.credential, work).await
+            let renewed = alone(&*manager.store, of.whose, &of.auth.credential, work).await;
+            of.turn.note(&renewed);
+            renewed
         });
         Ok(renewed.await?.map(|credential| of.grant(credential)))
     }
@@ -346,7 +351,7 @@ struct Of<'a> {
     whose: Whose<'a>,
     auth: &'a AuthConfig,
     now: f64,
-    turn: &'a Turn,
+    turn: &'a Arc<Turn>,
 }
 
 /// The same for work that outlives who began it. It has its turn until it is done.
@@ -354,7 +359,7 @@ struct OwnOf {
     whose: (String, String),
     auth: AuthConfig,
     now: f64,
-    turn: Turn,
+    turn: Arc<Turn>,
 }
 
 impl Of<'_> {
@@ -501,7 +506,14 @@ async fn obtain(run: &Run, place: Address, auth: &AuthConfig, refused: Option<&G
     // Agents that work side by side ask the same: then one sign-in does for all of them.
     let request = match news.asked(name) {
         Some(request) => request,
-        None => auth.method.ask(now).await?,
+        None => {
+            if let Some(failure) = turn.failure() {
+                return Err(failure);
+            }
+            let asked = auth.method.ask(now).await;
+            turn.note(&asked);
+            asked?
+        }
     };
     Err(ask(run, &place, auth, request).await?)
 }

@@ -20,6 +20,8 @@ struct Service {
     asked: Arc<AtomicUsize>,
     /// It knows nothing of refresh tokens.
     says_no: bool,
+    /// It is out of order.
+    fails: bool,
     /// What was given up.
     revoked: Arc<Mutex<Vec<Credential>>>,
 }
@@ -60,6 +62,9 @@ impl AuthMethod for Service {
         Work::later(async {
             let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
             self.go_on.notified().await;
+            if self.fails {
+                return Err(Error::new(ErrorKind::Timeout, "no answer"));
+            }
             Ok((!self.says_no).then(|| token(number)))
         })
     }
@@ -222,6 +227,11 @@ fn processes<const N: usize>() -> [CredentialManager; N] {
     std::array::from_fn(|_| CredentialManager::new(store.clone()))
 }
 
+/// What comes of work that must not hang.
+async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SILENCE * 10, work).await.expect("nobody waits for ever")
+}
+
 /// What a process gets that wants the credential, and was refused with what it had.
 async fn wanted(
     manager: &CredentialManager,
@@ -248,7 +258,7 @@ async fn of_two_processes_one_renews_and_the_other_takes_what_came_of_it() {
         };
         // It takes longer than any process may be silent.
         let served = tokio::time::sleep(SILENCE * 3).then(|()| async { service.go_on.notify_one() });
-        let (got, ()) = tokio::join!(both, served);
+        let (got, ()) = in_time(async { tokio::join!(both, served) }).await;
         assert_eq!(got, (Some(token(1)), Some(token(1))));
         assert_eq!(service.asked(), 1);
         assert_eq!(
@@ -269,6 +279,26 @@ async fn who_ended_at_work_is_waited_for_a_while() {
     let begun = tokio::time::Instant::now();
     assert_eq!(wanted(&other, &service, None).await, Some(token(1)));
     assert!((SILENCE..SILENCE * 2).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_hangs_is_asked_once_for_all_who_want_it_at_the_same_time() {
+    let (manager, service) = (CredentialManager::default(), Service { fails: true, ..Service::default() });
+    let auth = AuthConfig::new("mail", service.clone());
+    manager.save(WHOSE, "mail", old()).await.unwrap();
+    let want = async || {
+        let turn = manager.turns.take(WHOSE, &auth.credential).await;
+        let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
+        manager.ready(&of).await.unwrap_err().message().to_owned()
+    };
+    for times in 1..=2 {
+        // Who comes later tries again.
+        let served = tokio::time::sleep(SILENCE).then(|()| async { service.go_on.notify_one() });
+        let (first, second, third, ()) =
+            in_time(async { tokio::join!(want(), want(), want(), served) }).await;
+        assert_eq!([first, second, third], ["no answer"; 3]);
+        assert_eq!(service.asked(), times);
+    }
 }
 
 #[tokio::test]
@@ -332,7 +362,7 @@ async fn a_credential_is_given_up_after_it_was_renewed_elsewhere() {
     let mut revoked = Box::pin(other.revoke(WHOSE, &auth, 0.0));
     assert!(revoked.as_mut().now_or_never().is_none());
     service.go_on.notify_one();
-    let (got, revoked) = tokio::join!(renewal, revoked);
+    let (got, revoked) = in_time(async { tokio::join!(renewal, revoked) }).await;
     revoked.unwrap();
     assert_eq!(got, Some(token(1)));
     assert_eq!(*service.revoked.lock().unwrap(), [token(1)], "the one that counts");

@@ -11,7 +11,7 @@ use smol_str::{SmolStr, format_smolstr};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::credential::{Credential, CredentialStore};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::id::{CallId, Ids, RandomIds};
 
 /// An app, and a user of it.
@@ -20,15 +20,42 @@ pub type Whose<'a> = (&'a str, &'a str);
 /// How often a process that is at work says so.
 const BEAT: Duration = Duration::from_secs(2);
 /// A process that has said nothing for so long has ended.
-pub(crate) const SILENCE: Duration = Duration::from_secs(10);
+pub(crate) const SILENCE: Duration = Duration::from_secs(20);
 /// How often others look whether it is done.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Whoever has it works on one credential.
-type Flight = tokio::sync::Mutex<()>;
+/// One credential that is worked on.
+#[derive(Default)]
+struct Flight {
+    lock: Arc<tokio::sync::Mutex<()>>,
+    /// When work on it failed last, and how.
+    failed: Mutex<Option<(Instant, ErrorKind, String)>>,
+}
 
 /// The right to work on one credential in this process, until the last of those who have it is done.
-pub(crate) type Turn = Arc<tokio::sync::OwnedMutexGuard<()>>;
+pub(crate) struct Turn {
+    flight: Arc<Flight>,
+    /// Since when it was waited for.
+    since: Instant,
+    _guard: tokio::sync::OwnedMutexGuard<()>,
+}
+
+impl Turn {
+    /// How the same work failed while this turn was waited for: who asked at the same time gets the same answer, and does not
+    /// try in its turn what just took its time to fail.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        let failed = self.flight.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, kind, message) = failed.as_ref().filter(|(at, ..)| *at > self.since)?;
+        Some(Error::new(*kind, message.clone()))
+    }
+
+    /// Notes whether the work failed, for those who wait.
+    pub(crate) fn note<T>(&self, done: &Result<T>) {
+        let failed =
+            done.as_ref().err().map(|error| (Instant::now(), error.kind(), error.message().to_owned()));
+        *self.flight.failed.lock().unwrap_or_else(PoisonError::into_inner) = failed;
+    }
+}
 
 /// Who is at work on a credential in this process, by app, user and name.
 #[derive(Clone, Default)]
@@ -36,9 +63,11 @@ pub(crate) struct Turns(Arc<Mutex<HashMap<[SmolStr; 3], Weak<Flight>>>>);
 
 impl Turns {
     /// Waits until nobody else works on it.
-    pub(crate) async fn take(&self, whose: Whose<'_>, name: &SmolStr) -> Turn {
+    pub(crate) async fn take(&self, whose: Whose<'_>, name: &SmolStr) -> Arc<Turn> {
         let flight = self.flight([whose.0.into(), whose.1.into(), name.clone()]);
-        Arc::new(flight.lock_owned().await)
+        let since = Instant::now();
+        let guard = flight.lock.clone().lock_owned().await;
+        Arc::new(Turn { flight, since, _guard: guard })
     }
 
     fn flight(&self, place: [SmolStr; 3]) -> Arc<Flight> {
