@@ -178,14 +178,13 @@ pub(super) async fn ask(
             let Some(seconds) = seconds else {
                 return Err(failed("it says that its token expires at a time that cannot be (`expires_in`)"));
             };
-            // None at all is what servers say that do not know. Whole numbers come back from a store as they went there; of others
-            // the last digit may change, and then a credential would be taken for another one.
-            (seconds > 0.0 && seconds <= LONGEST).then_some(seconds.ceil())
+            // None at all is what servers say that do not know.
+            (seconds > 0.0 && seconds <= LONGEST).then_some(seconds)
         }
     };
     let refresh_token = answered.refresh_token.filter(|token| !token.is_empty());
     let id_token = answered.id_token;
-    let expires_at = expires_in.map(|seconds| (now + seconds).floor());
+    let expires_at = expires_in.map(|seconds| now + seconds);
     Ok(Tokens { access_token, refresh_token, id_token, expires_at, expires_in, ..Tokens::default() })
 }
 

@@ -197,22 +197,6 @@ async fn an_answer_of_another_server_than_the_one_that_was_asked_is_refused() {
 }
 
 #[tokio::test]
-async fn tokens_come_back_from_a_store_as_they_were() {
-    let server = OAuthServer::start().await;
-    let method = OAuth::client_credentials(client(), server.url("/token")).allow_private(server.host());
-    let method = method.build().unwrap();
-    server.fault(Fault::Says(json!({"expires_in": 3600.123456789})));
-    for step in 0..50 {
-        let moment = 1_790_000_000.0 + f64::from(step) * 0.123_456_789;
-        let kept = method.renew(None, moment).await.unwrap().unwrap();
-        let read: Value = serde_json::from_str(&kept.expose().to_string()).unwrap();
-        assert!(read == *kept.expose(), "{moment}");
-        assert_eq!(method.standing(Some(&kept), moment + 3_530.0), Standing::Ready);
-        assert_eq!(method.standing(Some(&kept), moment + 3_545.0), Standing::Renew);
-    }
-}
-
-#[tokio::test]
 async fn parameters_go_into_the_link_and_the_resource_to_the_token_endpoint_too() {
     let server = OAuthServer::start().await;
     let method = code(&server, client())
