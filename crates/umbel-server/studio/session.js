@@ -3,6 +3,7 @@
 import { Problem } from "./api.js";
 import { CLIENT_TOOLS, knows, runClientTool } from "./client-tools.js";
 import { addMessage, apply, eventOf, newConversation, seed, unanswered } from "./fold.js";
+import { Returns, signInOf } from "./sign-in.js";
 import { readRun } from "./stream.js";
 import { onFrame, words } from "./dom.js";
 
@@ -78,7 +79,12 @@ export class Session {
 		this.logTimer = undefined;
 		/** @type {Map<Topic, Set<() => void>>} */
 		this.listeners = new Map();
-		this.talkChanged = onFrame(() => this.emit("talk"));
+		/** Who comes back from signing in. */
+		this.returns = new Returns((state, address) => this.signedIn(state, address));
+		this.talkChanged = onFrame(() => {
+			this.returns.listenFor(this.stopping.signal.aborted ? [] : this.undecided());
+			this.emit("talk");
+		});
 		this.wireChanged = onFrame(() => this.emit("wire"));
 	}
 
@@ -203,6 +209,18 @@ export class Session {
 		const resume = open.map((one) => ({ interruptId: one.id, ...this.decisions.get(one.id) }));
 		this.decisions.clear();
 		await this.start([], { resume });
+	}
+
+	/** Questions that a person has still to decide. */
+	undecided() {
+		return this.talk.interrupts.filter((one) => !this.decisions.has(one.id));
+	}
+
+	/** A person came back: that answers all that asked for this sign-in. @param {string} state @param {string} address */
+	signedIn(state, address) {
+		for (const one of this.undecided()) {
+			if (signInOf(one)?.state === state) void this.decide(one.id, { status: "resolved", payload: { authResponseUri: address } });
+		}
 	}
 
 	/** Answers a call of a tool that this client was asked to run. @param {string} callId @param {string} content */
@@ -385,6 +403,7 @@ export class Session {
 	close() {
 		this.stopping.abort();
 		clearTimeout(this.logTimer);
+		this.returns.listenFor([]);
 		this.listeners.clear();
 	}
 
