@@ -11,7 +11,7 @@ use umbel_stores::sqlite::Sqlite;
 
 use crate::packages::Packages;
 use crate::server::{Server, build_umbel, serve_umbel};
-use crate::test::{Verdict, chromium, passed, root, succeed, target};
+use crate::test::{Verdict, cargo, chromium, passed, root, succeed, target};
 
 /// The folder of the checks.
 const FOLDER: &str = "conformance/studio";
@@ -58,8 +58,16 @@ fn drive(packages: &Packages, chromium: &Path) -> Result<(), String> {
     let mut run = packages.node("run.mjs");
     run.arg(&server.address).arg(&screenshots).arg("--chromium").arg(chromium);
     run.arg("--guarded").arg(format!("{}{BASE}", guarded.address));
+    let service = start_service()?;
+    run.arg("--umbel").arg(&umbel).arg("--service").arg(&service.address);
     passed(succeed(&mut run))?;
     start
+}
+
+/// The service that people sign in at: the OAuth server of the tests, with pages.
+fn start_service() -> Result<Server, String> {
+    passed(cargo(&["build", "--quiet", "-p", "umbel-tools", "--example", "oauth_server"], &[]))?;
+    Server::start(Command::new(target().join("debug").join("examples").join("oauth_server")))
 }
 
 /// A server that wants to know who asks, behind a base path.

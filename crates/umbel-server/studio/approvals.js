@@ -39,7 +39,7 @@ export function questionCard(session, asked) {
 	if (isExpired(asked)) return expired(card, asked, settle);
 	if (asked.expiresAt) card.append(h("p.muted", null, icon("clock"), ` Open until ${new Date(asked.expiresAt).toLocaleString()}`));
 	if (isCredential(asked)) {
-		credentialForm(card, asked, settle);
+		credentialForm(card, asked, settle, session.turnedAway.get(asked.id)?.error);
 		return card;
 	}
 	const isForm = asked.responseSchema !== undefined || asked.reason === "input_required" || !["tool_call", "confirmation"].includes(asked.reason);

@@ -6,20 +6,22 @@ import { signInOf } from "./sign-in.js";
 /** What people call the parts of a credential. @type {Record<string, string>} */
 const PARTS = { authResponseUri: "The address of the page that you were sent to", apiKey: "API key", token: "Token", username: "Name", password: "Password" };
 
-/** @param {HTMLElement} card @param {Interrupt} asked @param {Settle} settle */
-export function credentialForm(card, asked, settle) {
+/** @param {HTMLElement} card @param {Interrupt} asked @param {Settle} settle @param {string} [error] what the service said to somebody whom it did not let in */
+export function credentialForm(card, asked, settle, error) {
 	const signIn = signInOf(asked);
-	if (signIn) signInForm(card, asked, signIn, settle);
+	if (signIn) signInForm(card, asked, signIn, settle, error);
 	else {
 		card.append(facts([["For", kept(asked)]]), h("p.muted", null, "It is kept for this agent’s tools. Models do not see it, and neither does the conversation."));
 		card.append(fieldsForm(asked, settle, "Give it", refusal("Do not give it", settle)));
 	}
 }
 
-/** Whom they sign in to and for what, the way there, and a field for those who do not come back by themselves. @param {HTMLElement} card @param {Interrupt} asked @param {SignIn} signIn @param {Settle} settle */
-function signInForm(card, asked, signIn, settle) {
+/** Where they sign in and for what, the way there, and a field for those who do not come back by themselves. @param {HTMLElement} card @param {Interrupt} asked @param {SignIn} signIn @param {Settle} settle @param {string} [error] */
+function signInForm(card, asked, signIn, settle, error) {
 	const { link, host, scopes, back } = signIn;
 	const comesHere = back === new URL("signed-in", document.baseURI).href;
+	// Codes of the standard are short words; whatever else stands there is nobody's business.
+	const why = error !== undefined && /^[a-z_]{1,40}$/.test(error) ? ` (${error})` : "";
 	const waiting = h("p.waiting", { role: "status" });
 	const label = h("span", null, "Sign in");
 	const leave = () => {
@@ -31,10 +33,11 @@ function signInForm(card, asked, signIn, settle) {
 		facts([
 			["For", kept(asked)],
 			["Sign in at", h("strong", null, host)],
-			["It may", scopes.length > 0 ? scopes.map((scope) => h("code.scope", null, scope)) : "what the service tells you there"],
+			["Scopes", scopes.length > 0 ? scopes.map((scope) => h("code.scope", null, scope)) : "none: the service says what it is for"],
 			["Then back to", comesHere ? "the studio, by itself" : URL.canParse(back) ? new URL(back).host || back : "the page that the service names"],
 		]),
 		comesHere ? "" : h("p.muted", null, "That page is not the studio’s. Copy its whole address from your browser and put it here."),
+		error === undefined ? "" : h("p.field-error", { role: "alert" }, `${host} did not let you in${why}. Sign in again, or go on without.`),
 		h("div.buttons", null,
 			h("a.button.primary", { href: link, target: "_blank", rel: "noopener noreferrer", testid: "sign-in", onclick: leave, onauxclick: leave }, label, icon("out")),
 			refusal("Do not sign in", settle)),
@@ -53,7 +56,7 @@ function fieldsForm(asked, settle, give, more) {
 	};
 	return h("form.answer-form", { onsubmit: submit, autocomplete: "off" },
 		fields.map(([name, field]) => h("label.field-label", null, PARTS[name] ?? name, field)),
-		h("div.buttons", null, h("button.button", { type: "submit", class: more ? "primary" : "" }, give), more ?? null));
+		h("div.buttons", null, h(more ? "button.button.primary" : "button.button", { type: "submit" }, give), more ?? null));
 }
 
 /** @param {string} label @param {Settle} settle */

@@ -79,6 +79,8 @@ export class Session {
 		this.logTimer = undefined;
 		/** @type {Map<Topic, Set<() => void>>} */
 		this.listeners = new Map();
+		/** Where a person was not let in, by question: what the service said, and when. @type {Map<string, { error: string, at: number }>} */
+		this.turnedAway = new Map();
 		/** Who comes back from signing in. */
 		this.returns = new Returns((state, address) => this.signedIn(state, address));
 		this.talkChanged = onFrame(() => {
@@ -216,10 +218,16 @@ export class Session {
 		return this.talk.interrupts.filter((one) => !this.decisions.has(one.id));
 	}
 
-	/** A person came back: that answers all that asked for this sign-in. @param {string} state @param {string} address */
+	/** A person came back: that answers all that asked for this sign-in. Who was not let in may try again. @param {string} state @param {string} address */
 	signedIn(state, address) {
-		for (const one of this.undecided()) {
-			if (signInOf(one)?.state === state) void this.decide(one.id, { status: "resolved", payload: { authResponseUri: address } });
+		const error = new URL(address).searchParams.get("error");
+		for (const one of this.undecided().filter((one) => signInOf(one)?.state === state)) {
+			if (error === null) void this.decide(one.id, { status: "resolved", payload: { authResponseUri: address } });
+			else {
+				this.turnedAway.set(one.id, { error, at: Date.now() });
+				if (one.toolCallId) this.touchCall(one.toolCallId);
+				this.talkChanged();
+			}
 		}
 	}
 

@@ -13,7 +13,7 @@ const app = /** @type {HTMLElement} */ (document.getElementById("app"));
 /** @param {string} image @param {string} title @param {string} text @param {HTMLElement} [more] */
 function show(image, title, text, more) {
 	document.title = `${title} · Umbel studio`;
-	replace(app, h("main.alone.came-back", { testid: "signed-in" }, icon(image), h("h1", null, title), h("p", { role: "status" }, text), more));
+	replace(app, h("main", { class: `alone came-back ${image === "check" ? "is-done" : ""}`, testid: "signed-in" }, icon(image), h("h1", null, title), h("p", { role: "status" }, text), more));
 }
 
 const address = location.href;
@@ -28,7 +28,7 @@ if (searchParams.has("state")) {
 		clearTimeout(late);
 		// What is used up needs to be seen by nobody.
 		history.replaceState(null, "", location.pathname);
-		if (searchParams.has("error")) show("cross", "You are not signed in", "The service did not let you in. The studio says more; you may close this window.");
+		if (searchParams.has("error")) show("cross", "You are not signed in", "The service did not let you in. You can try again in the studio, and may close this window.");
 		else show("check", "That is all", "The studio goes on with it. You may close this window.");
 	});
 } else show("key", "Nothing to do here", "People come to this page once they signed in at a service. You may close this window.");
