@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use umbel_stores::sqlite::Sqlite;
 
+use crate::built;
 use crate::packages::Packages;
-use crate::server::{Server, build_umbel, serve_umbel};
-use crate::test::{Verdict, cargo, chromium, passed, root, succeed, target};
+use crate::server::{Server, serve_umbel};
+use crate::test::{Verdict, chromium, passed, root, succeed, target};
 
 /// The folder of the checks.
 const FOLDER: &str = "conformance/studio";
@@ -47,7 +48,7 @@ pub(crate) fn check() -> Verdict {
 
 /// A browser, and the server that it looks at.
 fn drive(packages: &Packages, chromium: &Path) -> Result<(), String> {
-    let umbel = build_umbel()?;
+    let umbel = built::program("umbel")?;
     let folder = tempfile::tempdir().map_err(|error| format!("no folder for sessions: {error}"))?;
     let start = check_start(&umbel, folder.path());
     fill(packages, folder.path())?;
@@ -58,16 +59,10 @@ fn drive(packages: &Packages, chromium: &Path) -> Result<(), String> {
     let mut run = packages.node("run.mjs");
     run.arg(&server.address).arg(&screenshots).arg("--chromium").arg(chromium);
     run.arg("--guarded").arg(format!("{}{BASE}", guarded.address));
-    let service = start_service()?;
+    let service = Server::start(Command::new(built::program("oauth_server")?))?;
     run.arg("--umbel").arg(&umbel).arg("--service").arg(&service.address);
     passed(succeed(&mut run))?;
     start
-}
-
-/// The service that people sign in at: the OAuth server of the tests, with pages.
-fn start_service() -> Result<Server, String> {
-    passed(cargo(&["build", "--quiet", "-p", "umbel-tools", "--example", "oauth_server"], &[]))?;
-    Server::start(Command::new(target().join("debug").join("examples").join("oauth_server")))
 }
 
 /// A server that wants to know who asks, behind a base path.

@@ -203,7 +203,7 @@ export const credentials = {
     const page = await studio.openSigningIn("clerk");
     const { sent, came } = watch(page);
     const question = await asks(page, "order it");
-    assert.match(await question.innerText(), /Models do not see it/);
+    assert.match(await question.innerText(), /models do not see it/);
     const field = question.getByLabel("API key");
     assert.equal(await field.getAttribute("type"), "password");
     await field.fill(KEY);

@@ -11,7 +11,7 @@ export function credentialForm(card, asked, settle, error) {
 	const signIn = signInOf(asked);
 	if (signIn) signInForm(card, asked, signIn, settle, error);
 	else {
-		card.append(facts([["For", kept(asked)]]), h("p.muted", null, "It is kept for this agent’s tools. Models do not see it, and neither does the conversation."));
+		card.append(facts([["For", kept(asked)]]), h("p.muted", null, "It is kept for this agent’s tools. It does not show in the conversation, and models do not see it."));
 		card.append(fieldsForm(asked, settle, "Give it", refusal("Do not give it", settle)));
 	}
 }
@@ -36,12 +36,12 @@ function signInForm(card, asked, signIn, settle, error) {
 			["Scopes", scopes.length > 0 ? scopes.map((scope) => h("code.scope", null, scope)) : "none: the service says what it is for"],
 			["Then back to", comesHere ? "the studio, by itself" : URL.canParse(back) ? new URL(back).host || back : "the page that the service names"],
 		]),
-		comesHere ? "" : h("p.muted", null, "That page is not the studio’s. Copy its whole address from your browser and put it here."),
 		error === undefined ? "" : h("p.field-error", { role: "alert" }, `${host} did not let you in${why}. Sign in again, or go on without.`),
 		h("div.buttons", null,
 			h("a.button.primary", { href: link, target: "_blank", rel: "noopener noreferrer", testid: "sign-in", onclick: leave, onauxclick: leave }, label, icon("out")),
 			refusal("Do not sign in", settle)),
 		waiting,
+		comesHere ? "" : h("p.muted", null, "Once you are there, copy the whole address from your browser and put it in here."),
 		comesHere ? h("details.paste", null, h("summary.muted", null, "It does not come back? Put in the address"), field) : field);
 }
 
