@@ -5,6 +5,7 @@ mod hints;
 mod input;
 mod interrupts;
 mod questions;
+mod redirect;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};

@@ -34,6 +34,14 @@ pub(crate) const REDIRECT: &str = "https://app.example/callback";
 pub(crate) const SUBJECT_TOKEN: &str = "subject-CANARY";
 pub(crate) const ACCOUNT: &str = "robot@project.example";
 
+/// The key of the shop.
+const SHOP_KEY: &str = "key-CANARY";
+/// What people see if they are asked. It is sent by `POST`, as services do it.
+const CONSENT: &str = "<!doctype html><html lang=en><title>Sign in</title><h1>May Umbel see the weather?</h1>\
+    <form method=post><button name=person value=agrees>Agree</button> \
+    <button name=person value=denies>Say no</button> \
+    <button name=person value=lies>Come back with another state</button></form>";
+
 /// What the server does wrong.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fault {
@@ -83,6 +91,8 @@ struct State {
     detects_reuse: bool,
     /// How long the token endpoint takes to answer.
     takes: Duration,
+    /// Whether people are shown a page before they are sent back.
+    asks_people: bool,
     count: usize,
     codes: HashMap<String, Code>,
     /// Refresh tokens that are good, with the scope they were given for.
@@ -127,6 +137,7 @@ impl OAuthServer {
             rotates: true,
             detects_reuse: false,
             takes: Duration::ZERO,
+            asks_people: false,
             count: 0,
             codes: HashMap::new(),
             refresh: HashMap::new(),
@@ -182,6 +193,11 @@ impl OAuthServer {
     /// From now on there are no refresh tokens.
     pub(crate) fn gives_no_refresh_tokens(&self) {
         self.state().gives_refresh = false;
+    }
+
+    /// From now on people are asked whether they agree, as by a service that has pages.
+    pub(crate) fn asks_people(&self) {
+        self.state().asks_people = true;
     }
 
     /// All tokens that it gave count no more.
@@ -269,6 +285,7 @@ impl OAuthServer {
             "/.well-known/openid-configuration" => self.discovery(),
             "/jwks" => self.jwks(),
             "/api" => self.api(request),
+            "/shop" => shop(request),
             _ => json_answer(404, &json!({"error": "no such page"})),
         }
     }
@@ -276,12 +293,17 @@ impl OAuthServer {
     fn authorize(&self, fields: &HashMap<String, String>) -> String {
         let field = |name: &str| fields.get(name).cloned().unwrap_or_default();
         let redirect = field("redirect_uri");
-        if redirect != REDIRECT || ![CLIENT, PUBLIC_CLIENT, KEY_CLIENT].contains(&field("client_id").as_str())
-        {
+        // At which port programs of this machine listen is their own business (RFC 8252, 7.3).
+        let is_known = redirect == REDIRECT || redirect.starts_with("http://127.0.0.1:");
+        if !is_known || ![CLIENT, PUBLIC_CLIENT, KEY_CLIENT].contains(&field("client_id").as_str()) {
             return json_answer(400, &json!({"error": "an unknown client or redirect"}));
         }
         let mut state = self.state();
-        let given = if state.fault == Fault::LiesAboutState { "another".to_owned() } else { field("state") };
+        if state.asks_people && field("person").is_empty() {
+            return http(200, "text/html; charset=utf-8", CONSENT);
+        }
+        let lies = state.fault == Fault::LiesAboutState || field("person") == "lies";
+        let given = if lies { "another".to_owned() } else { field("state") };
         let mut to = format!("{redirect}?state={}", encode(&given));
         let is_right = field("response_type") == "code" && field("code_challenge_method") == "S256";
         if !is_right {
@@ -522,6 +544,14 @@ impl State {
             change(&mut granted, &json!({"refresh_token": refresh}));
         }
         granted
+    }
+}
+
+/// A service that wants a key.
+fn shop(request: &Request) -> String {
+    match request.fields.get("key").map(String::as_str) {
+        Some(SHOP_KEY) => json_answer(200, &json!({"ordered": true})),
+        _ => json_answer(401, &json!({"error": "no such key"})),
     }
 }
 
