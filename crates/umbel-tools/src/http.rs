@@ -7,7 +7,7 @@ use std::time::Duration;
 use reqwest::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue, LOCATION,
 };
-use reqwest::{Client, Method, Response, Url};
+use reqwest::{Client, Method, Response, StatusCode, Url};
 use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::Verifier;
@@ -55,6 +55,14 @@ pub(crate) struct Request {
     pub(crate) body: Option<Vec<u8>>,
     /// Whatever of these comes back is taken out.
     pub(crate) secrets: Vec<Secret>,
+}
+
+/// What came back.
+pub(crate) struct Answered {
+    /// `{"status": …, "body": …}`.
+    pub(crate) value: ToolValue,
+    /// Whether the one who was asked refused who asked (401). Whoever a redirect led to was not shown who asks.
+    pub(crate) is_refused: bool,
 }
 
 /// What came back, whole.
@@ -105,11 +113,6 @@ impl Request {
     }
 }
 
-/// Whether a service refused who asked.
-pub(crate) fn is_refused(answered: &ToolValue) -> bool {
-    answered.value.get("status").and_then(Value::as_u64) == Some(401)
-}
-
 impl Http {
     pub(crate) fn new(guard: Guard, limits: HttpLimits) -> Result<Self> {
         let client = guarded_client(&guard, limits.time)?;
@@ -121,8 +124,8 @@ impl Http {
         &self.guard
     }
 
-    /// Sends a request and gives what came back: `{"status": …, "body": …}`.
-    pub(crate) async fn send(&self, request: Request) -> Result<ToolValue, ToolError> {
+    /// Sends a request and gives what came back.
+    pub(crate) async fn send(&self, request: Request) -> Result<Answered, ToolError> {
         match tokio::time::timeout(self.limits.time, self.follow(request)).await {
             Ok(answered) => answered,
             Err(_) => {
@@ -132,14 +135,17 @@ impl Http {
         }
     }
 
-    async fn follow(&self, mut request: Request) -> Result<ToolValue, ToolError> {
+    async fn follow(&self, mut request: Request) -> Result<Answered, ToolError> {
+        let mut is_there = true;
         for _ in 0..=self.limits.redirects {
             let response = self.send_once(&request).await?;
             let is_read = matches!(request.method, Method::GET | Method::HEAD);
             let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
             let next = response.headers().get(LOCATION).and_then(|next| next.to_str().ok());
             let Some(next) = next.filter(|_| is_read && is_redirect) else {
-                return self.read(response, &request.secrets).await;
+                let is_refused = is_there && response.status() == StatusCode::UNAUTHORIZED;
+                let value = self.read(response, &request.secrets).await?;
+                return Ok(Answered { value, is_refused });
             };
             let next = request.url.join(next).map_err(|_| ToolError::new("a redirect leads nowhere"))?;
             if request.url.scheme() == "https" && next.scheme() != "https" {
@@ -148,6 +154,7 @@ impl Http {
             }
             if next.origin() != request.url.origin() {
                 request.own.clear();
+                is_there = false;
             }
             request.url = next;
         }

@@ -10,7 +10,7 @@ use umbel_core::{
 };
 
 use crate::guard::Guard;
-use crate::http::{Http, HttpLimits, Request, is_refused};
+use crate::http::{Http, HttpLimits, Request};
 
 /// Reads what is at a web address, as far as a [`Guard`] lets it.
 ///
@@ -79,7 +79,7 @@ impl HttpGet {
         let url = reqwest::Url::parse(url).map_err(wrong)?;
         self.http.guard().check_url(&url)?;
         let Some((_, auth)) = self.auth.iter().find(|(host, _)| host.names(&url)) else {
-            return self.http.send(Request::new(Method::GET, url)).await;
+            return Ok(self.http.send(Request::new(Method::GET, url)).await?.value);
         };
         if url.scheme() != "https" && !self.http.guard().is_private(&url) {
             let message = "a credential goes there, which others could read along: use https";
@@ -91,11 +91,11 @@ impl HttpGet {
             request.carry(auth, grant).map(|()| request)
         };
         let answered = self.http.send(request(&grant)?).await?;
-        if !is_refused(&answered) || auth.method.fixed().is_some() {
-            return Ok(answered);
+        if !answered.is_refused || auth.method.fixed().is_some() {
+            return Ok(answered.value);
         }
         let another = cx.credential_refused(auth, &grant).await?;
-        self.http.send(request(&another)?).await
+        Ok(self.http.send(request(&another)?).await?.value)
     }
 }
 

@@ -11,7 +11,7 @@ use umbel_core::{
 };
 
 use super::document::{Arguments, Found, Parameter, Place};
-use crate::http::{Http, Request, encode, is_refused};
+use crate::http::{Http, Request, encode};
 use crate::secret::Secret;
 
 /// What all operations of a service share.
@@ -62,8 +62,8 @@ impl Operation {
             grants.push(cx.credential(auth).await?);
         }
         let mut answered = self.access.http.send(self.request(args, &grants)?).await?;
-        if !is_refused(&answered) {
-            return Ok(answered);
+        if !answered.is_refused {
+            return Ok(answered.value);
         }
         // Which one is meant, nobody says. What needs no person comes first, so that nobody is asked for a good one.
         let (mut others, mut is_renewed) = (Vec::new(), false);
@@ -83,14 +83,14 @@ impl Operation {
         if is_renewed {
             answered = self.access.http.send(self.request(args, &grants)?).await?;
         }
-        if !is_refused(&answered) {
-            return Ok(answered);
+        if !answered.is_refused {
+            return Ok(answered.value);
         }
-        let Some(at) = least_asked(cx, &self.auth, &others) else { return Ok(answered) };
+        let Some(at) = least_asked(cx, &self.auth, &others) else { return Ok(answered.value) };
         if let (Some(auth), Some(grant)) = (self.auth.get(at), grants.get_mut(at)) {
             *grant = cx.credential_refused(auth, grant).await?;
         }
-        self.access.http.send(self.request(args, &grants)?).await
+        Ok(self.access.http.send(self.request(args, &grants)?).await?.value)
     }
 
     /// The request for a call.
