@@ -20,6 +20,7 @@ use crate::contents::build;
 use crate::contents::projection::Projection;
 use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use crate::flow::CONFIRM_LAYER;
+use crate::spans::KEPT_TRACE;
 
 /// A session as far as it was read.
 #[derive(Debug, Default)]
@@ -98,12 +99,15 @@ impl Trail {
     }
 
     /// Forgets what nobody goes on with. A question may be answered much later: what its call did once is not done again
-    /// then.
+    /// then, and its trace is known.
     fn forget(&mut self) {
-        let once = |step: &RunStep| matches!(step, RunStep::Kept { kept } if kept.key.starts_with(ONCE));
+        let stays = |step: &RunStep| match step {
+            RunStep::Kept { kept } => kept.key.starts_with(ONCE) || kept.key.starts_with(KEPT_TRACE),
+            _ => false,
+        };
         let is_open = !self.open.is_empty();
         self.answers.clear();
-        self.records.retain(|(_, step)| is_open && once(step));
+        self.records.retain(|(_, step)| is_open && stays(step));
     }
 
     /// Whether the agent at that place ended a turn after so many events.

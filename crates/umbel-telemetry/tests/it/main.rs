@@ -4,6 +4,7 @@
 
 mod content;
 mod context;
+mod links;
 mod metrics;
 mod otlp;
 mod spans;
