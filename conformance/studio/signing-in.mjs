@@ -6,6 +6,9 @@ import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
+/** What comes before all paths. */
+const BASE = "/at/home";
+
 /** A port that nobody listens at. */
 async function freePort() {
   const server = createServer();
@@ -26,7 +29,7 @@ const document = (service) => ({
   components: {
     securitySchemes: {
       key: { type: "apiKey", in: "query", name: "key" },
-      login: { type: "oauth2", flows: { authorizationCode: { authorizationUrl: `${service}/authorize`, tokenUrl: `${service}/token` } } },
+      login: { type: "oauth2", flows: { authorizationCode: { authorizationUrl: `${service}/consent`, tokenUrl: `${service}/token` } } },
     },
   },
 });
@@ -66,10 +69,11 @@ key = { ask = true }
 /** Starts it on a port of its own, and waits until it listens. */
 export async function serveSignIns(umbel, service) {
   const folder = mkdtempSync(join(tmpdir(), "umbel-signing-in-"));
-  const address = `http://127.0.0.1:${await freePort()}`;
+  const port = await freePort();
+  const address = `http://127.0.0.1:${port}${BASE}`;
   writeFileSync(join(folder, "service.json"), JSON.stringify(document(service)));
   writeFileSync(join(folder, "agents.toml"), agents(service, `${address}/studio/signed-in`));
-  const server = spawn(umbel, ["serve", "--agents", "agents.toml", "--port", new URL(address).port, "--store", "memory:"], { cwd: folder });
+  const server = spawn(umbel, ["serve", "--agents", "agents.toml", "--port", port, "--base-path", BASE, "--store", "memory:"], { cwd: folder });
   const served = {
     address,
     /** All that it printed. */

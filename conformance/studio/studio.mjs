@@ -50,7 +50,7 @@ export class Studio {
   /** Opens the studio of a server of its own, whose agents want credentials. */
   async openSigningIn(agent, options = {}) {
     this.served = await serveSignIns(this.umbel, this.service);
-    const page = await this.page(options, this.served.address);
+    const page = await this.page(options, new URL(this.served.address).origin);
     await page.goto(`${this.served.address}/studio/#/${agent}`);
     await page.getByTestId("composer").waitFor();
     return page;

@@ -109,7 +109,7 @@ export const credentials = {
     await tab.getByRole("button", { name: "Copy the address" }).click();
     await tab.getByTestId("toast").filter({ hasText: "Copied" }).waitFor();
     const before = sent.length;
-    const stranger = await studio.page({}, studio.served.address);
+    const stranger = await studio.page({}, new URL(studio.served.address).origin);
     await stranger.goto(`${studio.served.address}/studio/signed-in`);
     assert.match(await words(stranger, "Nothing to do here"), /You may close this window/);
     const other = await stranger.context().newPage();

@@ -41,6 +41,15 @@ after(() => channels.forEach((channel) => channel.close()));
 /** Comes back with these parameters, and notes them when somebody took them. */
 const takes = (taken, query) => new Promise((resolve) => handOver(`http://127.0.0.1/studio/signed-in?${query}`, () => resolve(taken.push(query))));
 
+test("who comes back too early is heard when they call again", async () => {
+  let again;
+  const taken = new Promise((resolve) => (again = handOver("http://127.0.0.1/studio/signed-in?code=c&state=early", resolve)));
+  const { came } = waits(asked("https://login.example/?state=early"));
+  again();
+  await taken;
+  assert.equal(came.length, 1);
+});
+
 test("who comes back is heard by one of those who asked for that state, once, and by nobody else", async () => {
   const question = (state, id) => asked(`https://login.example/?state=${state}`, id);
   const [first, second, other] = [waits(question("s"), question("s", "q2")), waits(question("s")), waits(question("t"), question("", "q3"))];

@@ -22,10 +22,12 @@ function signInForm(card, asked, signIn, settle, error) {
 	const comesHere = back === new URL("signed-in", document.baseURI).href;
 	// Codes of the standard are short words; whatever else stands there is nobody's business.
 	const why = error !== undefined && /^[a-z_]{1,40}$/.test(error) ? ` (${error})` : "";
+	const problem = h("p.field-error", { role: "alert" }, error === undefined ? "" : `${host} did not let you in${why}. Sign in again, or go on without.`);
 	const waiting = h("p.waiting", { role: "status" });
 	const label = h("span", null, "Sign in");
 	const leave = () => {
 		label.textContent = "Open it again";
+		problem.textContent = "";
 		replace(waiting, comesHere ? [h("span.dots", { "aria-hidden": "true" }, h("i"), h("i"), h("i")), ` Waiting for you to come back from ${host}.`] : null);
 	};
 	const field = fieldsForm(asked, settle, "Give it");
@@ -36,13 +38,15 @@ function signInForm(card, asked, signIn, settle, error) {
 			["Scopes", scopes.length > 0 ? scopes.map((scope) => h("code.scope", null, scope)) : "none: the service says what it is for"],
 			["Then back to", comesHere ? "the studio, by itself" : URL.canParse(back) ? new URL(back).host || back : "the page that the service names"],
 		]),
-		error === undefined ? "" : h("p.field-error", { role: "alert" }, `${host} did not let you in${why}. Sign in again, or go on without.`),
+		problem,
 		h("div.buttons", null,
 			h("a.button.primary", { href: link, target: "_blank", rel: "noopener noreferrer", testid: "sign-in", onclick: leave, onauxclick: leave }, label, icon("out")),
 			refusal("Do not sign in", settle)),
 		waiting,
-		comesHere ? "" : h("p.muted", null, "Once you are there, copy the whole address from your browser and put it in here."),
-		comesHere ? h("details.paste", null, h("summary.muted", null, "It does not come back? Put in the address"), field) : field);
+		comesHere
+			? h("details.paste", null, h("summary.muted", null, "It does not come back? Put in the address"), field)
+			: h("p.muted", null, "Once you are there, copy the whole address from your browser and put it in here."));
+	if (!comesHere) card.append(field);
 }
 
 /** Fields that show nothing of what is typed. @param {Interrupt} asked @param {Settle} settle @param {string} give @param {HTMLElement} [more] */
@@ -51,7 +55,9 @@ function fieldsForm(asked, settle, give, more) {
 	const fields = names.map((name) => /** @type {const} */ ([name, h("input.field", { type: name === "username" ? "text" : "password", required: true, autocomplete: "off", spellcheck: "false" })]));
 	const submit = (/** @type {Event} */ event) => {
 		event.preventDefault();
-		settle({ status: "resolved", payload: Object.fromEntries(fields.map(([name, field]) => [name, field.value.trim()])) });
+		// A space may be part of a password. Who copies an address often has one too many.
+		const value = (/** @type {string} */ name, /** @type {string} */ typed) => (name === "authResponseUri" ? typed.trim() : typed);
+		settle({ status: "resolved", payload: Object.fromEntries(fields.map(([name, field]) => [name, value(name, field.value)])) });
 		for (const [, field] of fields) field.value = "";
 	};
 	return h("form.answer-form", { onsubmit: submit, autocomplete: "off" },

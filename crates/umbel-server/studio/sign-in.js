@@ -48,7 +48,8 @@ export class Returns {
 }
 
 /**
- * Hands the address that a person was sent to over to a tab that asked for it; calls back once it is taken.
+ * Hands the address that a person was sent to over to a tab that asked for it; calls back once it is taken. What it gives tries
+ * again: a tab may just be loaded anew.
  * @param {string} address @param {() => void} onTaken
  */
 export function handOver(address, onTaken) {
@@ -62,5 +63,10 @@ export function handOver(address, onTaken) {
 			onTaken();
 		}
 	};
-	channel.postMessage({ isBack: true });
+	const call = () => {
+		to = undefined;
+		channel.postMessage({ isBack: true });
+	};
+	call();
+	return call;
 }

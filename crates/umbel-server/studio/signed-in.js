@@ -7,6 +7,8 @@ import "./theme.js";
 
 /** How long nobody may answer until people are told what to do, in milliseconds. */
 const PATIENCE = 2_000;
+/** How often the studio is called. */
+const AGAIN = 1_000;
 
 const app = /** @type {HTMLElement} */ (document.getElementById("app"));
 
@@ -24,11 +26,13 @@ if (searchParams.has("state")) {
 		const button = h("button.button", { onclick: () => void copy(address, "Copied. Give it to nobody else.") }, icon("copy"), "Copy the address");
 		show("warning", "No studio waits for this here", "If you were asked in another browser, at another address or in a terminal, put in the address of this page there. Else you may close this window.", button);
 	}, PATIENCE);
-	handOver(address, () => {
+	const again = handOver(address, () => {
+		clearInterval(calls);
 		clearTimeout(late);
 		// What is used up needs to be seen by nobody.
 		history.replaceState(null, "", location.pathname);
 		if (searchParams.has("error")) show("cross", "You are not signed in", "The service did not let you in. You can try again in the studio, and may close this window.");
 		else show("check", "That is all", "The studio goes on with it. You may close this window.");
 	});
+	const calls = setInterval(again, AGAIN);
 } else show("key", "Nothing to do here", "People come to this page once they signed in at a service. You may close this window.");

@@ -561,3 +561,23 @@ async fn the_address_can_be_pasted_whether_or_not_the_chat_listens_for_it() {
         assert!(text.contains("← order: ordered") && !text.contains("CANARY"), "{text}");
     }
 }
+
+#[tokio::test]
+async fn an_address_that_is_no_answer_is_asked_for_once_more() {
+    let (mut person, mut chat) = SignIn::begin().await;
+    let paper = person.paper.clone();
+    let signs_in = async move {
+        let link = person.link().await;
+        let denied = person.server.deny(&link).await;
+        let to = person.server.sign_in(&link).await;
+        let lines = format!("{to}x&state=another\n{denied}\n{to}\n");
+        person.keyboard.write_all(lines.as_bytes()).await.unwrap();
+    };
+    let (ended, ()) = tokio::join!(chat.talk(), signs_in);
+    ended.unwrap();
+    let text = paper.text();
+    assert!(text.contains("a parameter of the address is there twice"), "{text}");
+    assert!(text.contains("`access_denied`: sign in again") && text.contains("answer once more"), "{text}");
+    assert_eq!(text.matches("shop asks: Sign in").count(), 3, "{text}");
+    assert!(text.contains("← order: ordered") && !text.contains("CANARY"), "{text}");
+}

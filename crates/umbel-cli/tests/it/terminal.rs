@@ -150,7 +150,7 @@ fn a_person_sees_cards_approves_stops_and_comes_back() {
 fn colours_are_left_out_where_nobody_wants_them() {
     let folder = tempfile::tempdir().unwrap();
     for (wish, coloured) in [("", true), ("NO_COLOR=1 ", false)] {
-        let mut chat = Terminal::start(folder.path(), wish, "chat --agents agents.toml --store memory:");
+        let mut chat = Terminal::start(folder.path(), wish, "chat --store memory:");
         chat.see(&["Model: a script", "you>"]);
         assert_eq!(chat.shown.contains("\x1b[2mguide:"), coloured, "{}", chat.shown);
         // Ctrl-D leaves.

@@ -458,7 +458,7 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "still here",
         "os.kill(1,9); os.kill(os.getppid(),15); print('still here')",
     ),
-    abuse("interrupts the supervisor", "killed", "", "os.kill(1,2); time.sleep(9)"),
+    abuse("interrupts the supervisor", "killed", "", "os.kill(1,2)"),
     abuse("stops the supervisor", "ok", "still here", "os.kill(1,19); print('still here')"),
     abuse(
         "sends the supervisor signals",

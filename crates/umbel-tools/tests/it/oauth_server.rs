@@ -36,7 +36,7 @@ pub(crate) const ACCOUNT: &str = "robot@project.example";
 
 /// The key of the shop.
 const SHOP_KEY: &str = "key-CANARY";
-/// What people see if they are asked. It is sent by `POST`, as services do it.
+/// What people see where they are asked first. It is sent by `POST`, as services do it.
 const CONSENT: &str = "<!doctype html><html lang=en><title>Sign in</title><h1>May Umbel see the weather?</h1>\
     <form method=post><button name=person value=agrees>Agree</button> \
     <button name=person value=denies>Say no</button> \
@@ -91,8 +91,6 @@ struct State {
     detects_reuse: bool,
     /// How long the token endpoint takes to answer.
     takes: Duration,
-    /// Whether people are shown a page before they are sent back.
-    asks_people: bool,
     count: usize,
     codes: HashMap<String, Code>,
     /// Refresh tokens that are good, with the scope they were given for.
@@ -137,7 +135,6 @@ impl OAuthServer {
             rotates: true,
             detects_reuse: false,
             takes: Duration::ZERO,
-            asks_people: false,
             count: 0,
             codes: HashMap::new(),
             refresh: HashMap::new(),
@@ -193,11 +190,6 @@ impl OAuthServer {
     /// From now on there are no refresh tokens.
     pub(crate) fn gives_no_refresh_tokens(&self) {
         self.state().gives_refresh = false;
-    }
-
-    /// From now on people are asked whether they agree, as by a service that has pages.
-    pub(crate) fn asks_people(&self) {
-        self.state().asks_people = true;
     }
 
     /// All tokens that it gave count no more.
@@ -279,7 +271,10 @@ impl OAuthServer {
     fn answer(&self, request: &Request) -> String {
         self.note(request);
         match request.path.as_str() {
-            "/authorize" => self.authorize(&request.fields),
+            "/consent" if !request.fields.contains_key("person") => {
+                http(200, "text/html; charset=utf-8", CONSENT)
+            }
+            "/authorize" | "/consent" => self.authorize(&request.fields),
             "/token" => self.token(request),
             "/revoke" => self.revoke(request),
             "/.well-known/openid-configuration" => self.discovery(),
@@ -299,9 +294,6 @@ impl OAuthServer {
             return json_answer(400, &json!({"error": "an unknown client or redirect"}));
         }
         let mut state = self.state();
-        if state.asks_people && field("person").is_empty() {
-            return http(200, "text/html; charset=utf-8", CONSENT);
-        }
         let lies = state.fault == Fault::LiesAboutState || field("person") == "lies";
         let given = if lies { "another".to_owned() } else { field("state") };
         let mut to = format!("{redirect}?state={}", encode(&given));
