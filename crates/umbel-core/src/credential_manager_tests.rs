@@ -337,6 +337,20 @@ async fn what_a_code_was_redeemed_for_is_given_up_if_its_user_was_erased_meanwhi
 }
 
 #[tokio::test]
+async fn an_answer_that_was_used_is_no_work_for_which_others_are_waited_for() {
+    let ([one, other], service) = (processes(), Service::default());
+    let mut at_work = Box::pin(alone(&*other.store, WHOSE, "mail", std::future::pending::<Result<()>>()));
+    assert!(at_work.as_mut().now_or_never().is_none());
+    let auth = AuthConfig::new("mail", service);
+    let turn = one.turns.take(WHOSE, &auth.credential).await;
+    let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
+    let used = GivenAuth { credential_key: "mail".into(), question: "q".into(), answer_digest: "d".into() };
+    assert!(Box::pin(one.exchange(&of, &used)).now_or_never().unwrap().unwrap().is_none());
+    let given = answered(&one).await;
+    assert!(Box::pin(one.exchange(&of, &given)).now_or_never().is_none(), "this one is");
+}
+
+#[tokio::test]
 async fn only_what_was_refused_is_forgotten() {
     for (meanwhile, left) in [(None, None), (Some(token(7)), Some(token(7)))] {
         let ([one, other], service) = (processes(), Service { says_no: true, ..Service::default() });
