@@ -11,6 +11,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::cargo;
 use crate::onion::{self, Figure};
 use crate::test::{Verdict, ensure, root};
 use crate::{http, model_bench, stores};
@@ -100,8 +101,8 @@ const CRATES: [&str; 4] = ["bench-umbel", "bench-stores", "bench-http", "bench-m
 /// Builds the benchmark and gives a copy of the binary of one crate.
 pub(crate) fn build(package: &str, counting: bool) -> Result<PathBuf, Trouble> {
     let bench = root().join("bench");
-    let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    command.args(["build", "--release", "--quiet", "--locked"]).current_dir(&bench);
+    let mut command = cargo::command(&bench);
+    command.args(["build", "--release", "--quiet", "--locked"]);
     command.args(CRATES.iter().flat_map(|package| ["-p", package]));
     if counting {
         command.args(["--features", "harness/count-alloc"]);

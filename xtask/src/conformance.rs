@@ -2,15 +2,16 @@
 
 use std::process::{Command, ExitCode};
 
+use crate::built;
 use crate::packages::Packages;
 use crate::server::Server;
-use crate::test::{Verdict, cargo, root, target};
+use crate::test::{Verdict, root};
 
 /// Where tests find the folder to which they write their events.
 const EVENTS_VARIABLE: &str = "UMBEL_AGUI_EVENTS";
 
 /// The crates whose tests write events down.
-const CRATES: [&str; 2] = ["umbel-agui", "umbel-server"];
+const CRATES: [&str; 2] = ["crates/umbel-agui", "crates/umbel-server"];
 
 /// `cargo xtask test conformance`: the events of all tests, and the server with every check.
 pub(crate) fn check() -> Verdict {
@@ -57,11 +58,8 @@ fn check_events(packages: &Packages) -> Verdict {
     let Some(folder) = events.path().to_str() else {
         return Verdict::Failed("the folder for temporary files has no name in Unicode".to_owned());
     };
-    let mut args = vec!["test", "--all-features"];
-    args.extend(CRATES.iter().flat_map(|name| ["-p", name]));
-    match cargo(&args, &[(EVENTS_VARIABLE, folder)]) {
-        Verdict::Passed => {}
-        other => return other,
+    if let Err(why) = built::run_tests(&CRATES, &[], &[(EVENTS_VARIABLE, folder)]) {
+        return Verdict::Failed(why);
     }
     for script in ["validate.mjs", "proto.mjs", "folds.mjs"] {
         match packages.run(script, &[folder]) {
@@ -97,11 +95,7 @@ fn check_client(packages: &Packages, server: &Server) -> Verdict {
 
 /// The example with the agents of the checks.
 fn start_server() -> Result<Server, String> {
-    let build = ["build", "--quiet", "-p", "umbel-server", "--example", "conformance"];
-    if let Verdict::Failed(why) | Verdict::NotRun(why) = cargo(&build, &[]) {
-        return Err(why);
-    }
-    let mut command = Command::new(target().join("debug").join("examples").join("conformance"));
+    let mut command = Command::new(built::program("conformance")?);
     command.args(["--port", "0"]);
     Server::start(command)
 }

@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
+use crate::built;
 use crate::packages::Packages;
-use crate::server::{Server, build_umbel, serve_umbel};
+use crate::server::{Server, serve_umbel};
 use crate::test::{chromium, passed, succeed, target};
 
 /// Where the front end is.
@@ -23,7 +24,7 @@ fn drive() -> Result<(), String> {
     let chromium = chromium()?;
     let packages = Packages::install(FOLDER)?;
     passed(packages.npm_run("build"))?;
-    let umbel = build_umbel()?;
+    let umbel = built::program("umbel")?;
     let folder = tempfile::tempdir().map_err(|error| format!("no folder for sessions: {error}"))?;
     let server = Server::start(serve_umbel(&umbel, folder.path()))?;
     let screenshots = target().join("copilotkit");

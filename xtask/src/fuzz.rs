@@ -9,6 +9,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use crate::cargo;
 use crate::test::{Verdict, root, succeed};
 
 const TARGETS: [&str; 5] = ["openai_chat", "openai_responses", "anthropic", "gemini", "ollama"];
@@ -96,9 +97,8 @@ fn this_machine() -> Result<String, String> {
 }
 
 fn build(folder: &Path, machine: &str) -> Result<(), String> {
-    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let mut cargo = Command::new(program);
-    cargo.args(["build", "--release", "--locked", "--target", machine]).current_dir(folder);
+    let mut cargo = cargo::command(folder);
+    cargo.args(["build", "--release", "--locked", "--target", machine]);
     cargo.env("RUSTFLAGS", FLAGS).env("CARGO_TARGET_DIR", folder.join("target"));
     match succeed(&mut cargo) {
         Verdict::Passed => Ok(()),

@@ -1,11 +1,11 @@
 //! `cargo xtask test mcp`: MCP both ways, held against the official packages of the protocol.
 
-use std::path::PathBuf;
 use std::process::Command;
 
+use crate::built;
 use crate::packages::Packages;
 use crate::server::Server;
-use crate::test::{Verdict, cargo, passed, succeed, target};
+use crate::test::{Verdict, passed, succeed, target};
 
 /// The folder of the checks.
 const FOLDER: &str = "conformance/mcp";
@@ -25,13 +25,13 @@ pub(crate) fn check() -> Verdict {
 
 /// Our client: an agent uses the official servers.
 fn client_of_servers() -> Result<(), String> {
-    let mut agent = Command::new(example("official_servers")?);
+    let mut agent = Command::new(built::program("official_servers")?);
     passed(succeed(agent.arg(target().join(FOLDER.replace('/', "-")))))
 }
 
 /// Our client: the official suite starts it for each of its scenarios.
 fn client(packages: &Packages) -> Result<(), String> {
-    let program = example("conformance_client")?;
+    let program = built::program("conformance_client")?;
     let results = tempfile::tempdir().map_err(|error| format!("no folder for results: {error}"))?;
     let mut suite = suite(packages);
     suite.args(["client", "--suite", "all", "--command"]).arg(program);
@@ -41,7 +41,7 @@ fn client(packages: &Packages) -> Result<(), String> {
 
 /// Our server: the official client uses it, over HTTP and over standard input and output, and the official suite looks at it.
 fn server(packages: &Packages) -> Result<(), String> {
-    let program = example("conformance_server")?;
+    let program = built::program("conformance_server")?;
     let server = Server::start(Command::new(&program))?;
     passed(succeed(packages.node("server.mjs").arg(&server.address).arg(&program)))?;
     let mut suite = suite(packages);
@@ -54,10 +54,4 @@ fn suite(packages: &Packages) -> Command {
     let mut node = packages.node("--import");
     node.args(["./old-node.mjs", SUITE]);
     node
-}
-
-/// Builds an example of umbel-mcp, and says where it is.
-fn example(name: &str) -> Result<PathBuf, String> {
-    passed(cargo(&["build", "--quiet", "-p", "umbel-mcp", "--example", name], &[]))?;
-    Ok(target().join("debug").join("examples").join(name))
 }

@@ -1,11 +1,11 @@
 //! `cargo xtask bench models`: what it costs to write requests to providers and to read their answers, beside others.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
 
 use crate::budgets::{Trouble, build, instructions, json_of, per_one};
+use crate::cargo;
 use crate::test::{ensure, root};
 
 /// Messages of a conversation, as the table has them.
@@ -68,10 +68,8 @@ fn stream(binary: &Path, what: &[&str]) -> Result<u64, Trouble> {
 /// The peers are no part of what budgets need, so they are built apart.
 fn build_peers() -> Result<PathBuf, Trouble> {
     let bench = root().join("bench");
-    let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    command
-        .args(["build", "--release", "--quiet", "--locked", "-p", "bench-models-peers"])
-        .current_dir(&bench);
+    let mut command = cargo::command(&bench);
+    command.args(["build", "--release", "--quiet", "--locked", "-p", "bench-models-peers"]);
     match command.status() {
         Ok(status) if status.success() => Ok(bench.join("target").join("release").join("bench-models-peers")),
         Ok(_) => Err(Trouble::Broken("the peers do not build".to_owned())),

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::built;
+use crate::cargo;
 use crate::packages::Packages;
 use crate::server::Server;
-use crate::test::{Verdict, cargo, ensure, root, succeed, target};
+use crate::test::{Verdict, ensure, root, succeed, target};
 
 /// Where tests find the mock of all providers.
 const MOCK_VARIABLE: &str = "UMBEL_TEST_AIMOCK";
@@ -29,8 +31,11 @@ pub(crate) fn check() -> Verdict {
         Ok(mock) => mock,
         Err(why) => return Verdict::Failed(why),
     };
-    let test = ["test", "-p", "umbel-models", "--test", "aimock"];
-    cargo(&test, &[(MOCK_VARIABLE, &mock.address)])
+    let tests = built::tests("crates/umbel-models", "aimock");
+    match tests.map(|tests| succeed(Command::new(tests).env(MOCK_VARIABLE, &mock.address))) {
+        Ok(verdict) => verdict,
+        Err(why) => Verdict::Failed(why),
+    }
 }
 
 /// `cargo xtask local-model`: an agent on a real small model, on this machine.
@@ -56,7 +61,7 @@ fn serve_local_model() -> Result<(), String> {
     let address = format!("{}/v1#smollm2", server.address);
     println!("the model listens on {}", server.address);
     let run = ["run", "--quiet", "-p", "umbel-models", "--example", "local_model"];
-    match cargo(&run, &[(MODEL_VARIABLE, &address)]) {
+    match cargo::run(&run, &[(MODEL_VARIABLE, &address)]) {
         Verdict::Passed => Ok(()),
         Verdict::Failed(why) | Verdict::NotRun(why) => Err(why),
     }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::test::{Verdict, cargo, ensure, succeed};
+use crate::built;
+use crate::test::{Verdict, ensure, succeed};
 
 /// Where tests find the address of the server.
 pub(crate) const VARIABLE: &str = "UMBEL_TEST_POSTGRES";
@@ -121,18 +122,11 @@ pub(crate) fn check() -> Verdict {
     };
     let env = server.env();
     let env = env.each_ref().map(|(name, value)| (*name, value.as_str()));
-    let tests = [
-        &["test", "-p", "umbel-stores", "--all-features", "postgres"][..],
-        &["test", "-p", "umbel", "--test", "it", "postgres"],
-        &["test", "-p", "xtask"],
-    ];
-    for args in tests {
-        match cargo(args, &env) {
-            Verdict::Passed => {}
-            other => return other,
-        }
+    let contract = built::run_tests(&["crates/umbel-stores", "crates/umbel"], &["postgres"], &env);
+    match contract.and_then(|()| built::run_tests(&["xtask"], &[], &env)) {
+        Ok(()) => Verdict::Passed,
+        Err(why) => Verdict::Failed(why),
     }
-    Verdict::Passed
 }
 
 /// `cargo xtask postgres COMMAND`: runs a command beside a server.

@@ -2,12 +2,11 @@
 //! one who may do nothing.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
-use serde_json::Value;
-
-use crate::test::{Verdict, ensure, passed, root, succeed};
+use crate::built;
+use crate::test::{Verdict, ensure, passed, succeed};
 
 /// Who may do nothing, on every machine.
 const NOBODY: &str = "65534";
@@ -28,7 +27,7 @@ pub(crate) fn check() -> Verdict {
 
 fn try_abuses() -> Result<(), String> {
     prepare()?;
-    let tests = tests()?;
+    let tests = built::tests("crates/umbel-tools", "it")?;
     passed(succeed(Command::new(&tests).arg("sandbox::")))?;
     if !rustix::process::geteuid().is_root() {
         println!("this is no root, so it was tried as a user only");
@@ -50,17 +49,4 @@ fn as_nobody(tests: &Path) -> Command {
     command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
     command.arg(tests).arg("sandbox::").current_dir("/");
     command
-}
-
-/// Builds the tests and says where they are.
-fn tests() -> Result<PathBuf, String> {
-    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let mut build = Command::new(program);
-    build.args(["test", "--quiet", "-p", "umbel-tools", "--test", "it", "--no-run", "--message-format=json"]);
-    let output = build.current_dir(root()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| format!("the tests cannot be built: {error}"))?;
-    let lines = String::from_utf8_lossy(&output.stdout);
-    let mut messages = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let found = messages.find_map(|message| message.get("executable")?.as_str().map(PathBuf::from));
-    found.ok_or_else(|| "the tests cannot be built".to_owned())
 }

@@ -1,12 +1,10 @@
 //! A server that a check needs: it says where it listens, and is killed when the check is over.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
-
-use crate::test::{Verdict, cargo, target};
 
 /// How the address begins that a server says once it can be reached, somewhere in a line.
 const SCHEME: &str = "http://";
@@ -41,14 +39,6 @@ impl Server {
             .recv_timeout(START)
             .map_err(|_| format!("{program} ended or never said where it listens"))?;
         Ok(server)
-    }
-}
-
-/// Builds the binary `umbel` and says where it is.
-pub(crate) fn build_umbel() -> Result<PathBuf, String> {
-    match cargo(&["build", "--quiet", "-p", "umbel-cli"], &[]) {
-        Verdict::Passed => Ok(target().join("debug").join("umbel")),
-        Verdict::Failed(why) | Verdict::NotRun(why) => Err(why),
     }
 }
 

@@ -3,14 +3,15 @@
 
 use std::process::Command;
 
-use crate::server::build_umbel;
+use crate::built;
+use crate::cargo;
 use crate::test::{Verdict, root, succeed, target};
 
 /// The name of the project.
 const NAME: &str = "starter-check";
 
 pub(crate) fn check() -> Verdict {
-    let umbel = match build_umbel() {
+    let umbel = match built::program("umbel") {
         Ok(umbel) => umbel,
         Err(why) => return Verdict::Failed(why),
     };
@@ -26,11 +27,10 @@ pub(crate) fn check() -> Verdict {
     if let Verdict::Failed(why) = succeed(&mut new) {
         return Verdict::Failed(why);
     }
-    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let mut test = Command::new(program);
-    test.args(["test", "--quiet"]).current_dir(&project);
+    let mut test = cargo::command(&project);
+    test.args(["test", "--quiet"]);
     // The same place and the same settings, so that what is built already need not be built again.
-    test.env("CARGO_TARGET_DIR", target()).env_remove("CARGO_MANIFEST_DIR");
+    test.env("CARGO_TARGET_DIR", target());
     if std::env::var_os("CARGO_PROFILE_DEV_DEBUG").is_none() {
         test.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
     }

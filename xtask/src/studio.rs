@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use umbel_stores::sqlite::Sqlite;
 
+use crate::built;
 use crate::packages::Packages;
-use crate::server::{Server, build_umbel, serve_umbel};
+use crate::server::{Server, serve_umbel};
 use crate::test::{Verdict, chromium, passed, root, succeed, target};
 
 /// The folder of the checks.
@@ -47,7 +48,7 @@ pub(crate) fn check() -> Verdict {
 
 /// A browser, and the server that it looks at.
 fn drive(packages: &Packages, chromium: &Path) -> Result<(), String> {
-    let umbel = build_umbel()?;
+    let umbel = built::program("umbel")?;
     let folder = tempfile::tempdir().map_err(|error| format!("no folder for sessions: {error}"))?;
     let start = check_start(&umbel, folder.path());
     fill(packages, folder.path())?;
@@ -58,6 +59,8 @@ fn drive(packages: &Packages, chromium: &Path) -> Result<(), String> {
     let mut run = packages.node("run.mjs");
     run.arg(&server.address).arg(&screenshots).arg("--chromium").arg(chromium);
     run.arg("--guarded").arg(format!("{}{BASE}", guarded.address));
+    let service = Server::start(Command::new(built::program("oauth_server")?))?;
+    run.arg("--umbel").arg(&umbel).arg("--service").arg(&service.address);
     passed(succeed(&mut run))?;
     start
 }

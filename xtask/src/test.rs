@@ -5,7 +5,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use crate::{
-    budgets, conformance, crash, mcp, models, pages, postgres, sandbox, starter, studio, style, vectors,
+    budgets, cargo, conformance, crash, mcp, models, pages, postgres, sandbox, starter, studio, style,
+    vectors,
 };
 
 /// The root of the workspace.
@@ -33,14 +34,14 @@ struct Check {
 }
 
 const CHECKS: &[Check] = &[
-    Check { name: "format", run: || cargo(&["fmt", "--all", "--check"], &[]) },
+    Check { name: "format", run: || cargo::run(&["fmt", "--all", "--check"], &[]) },
     Check { name: "style", run: style::check },
     Check { name: "pages", run: pages::check },
     Check {
         name: "lints",
-        run: || cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
+        run: || cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
     },
-    Check { name: "tests", run: || with_sandbox(&["test", "--workspace"]) },
+    Check { name: "tests", run: run_tests },
     Check { name: "sandbox", run: sandbox::check },
     Check { name: "vectors", run: vectors::check_all },
     Check { name: "postgres", run: postgres::check },
@@ -52,9 +53,8 @@ const CHECKS: &[Check] = &[
     Check { name: "models", run: models::check },
     Check {
         name: "docs",
-        run: || cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]),
+        run: || cargo::run(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")]),
     },
-    Check { name: "example", run: || with_sandbox(&["test", "--quiet", "-p", "umbel-examples"]) },
     Check { name: "budgets", run: budgets::check },
 ];
 
@@ -85,18 +85,10 @@ pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs cargo in the workspace.
-pub(crate) fn cargo(args: &[&str], env: &[(&str, &str)]) -> Verdict {
-    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let mut command = Command::new(program);
-    command.args(args).envs(env.iter().copied()).current_dir(root());
-    succeed(&mut command)
-}
-
-/// The same, where code is run in sandboxes. Without them it fails, and says why.
-fn with_sandbox(args: &[&str]) -> Verdict {
+/// All tests of the workspace, those in the documentation too. Some run code in sandboxes; without them they fail, and say why.
+fn run_tests() -> Verdict {
     match sandbox::prepare() {
-        Ok(()) => cargo(args, &[]),
+        Ok(()) => cargo::run(&["test", "--workspace"], &[]),
         Err(why) => Verdict::Failed(why),
     }
 }

@@ -47,7 +47,8 @@ impl<E: CodeExecutor + ?Sized> CodeExecutor for Arc<E> {
 pub struct CodeSpec {
     /// The language it runs, in small letters, such as `python`.
     pub language: SmolStr,
-    /// What code defines is there for later code of the same session: [`CodeInput::session`] says which that is.
+    /// What code defines and writes is there for later code of the same session: [`CodeInput::session`] says which that
+    /// is. The model is told.
     pub stateful: bool,
     /// Running the same code again does no harm, since it can reach nothing outside: code that was cut short by a crash
     /// is then simply run again.
@@ -63,7 +64,7 @@ impl CodeSpec {
         Self { language: language.into(), stateful: false, repeatable: false, timeout: None }
     }
 
-    /// The same, where later code finds what earlier code defined.
+    /// The same, where later code finds what earlier code defined and wrote.
     pub fn stateful(mut self) -> Self {
         self.stateful = true;
         self

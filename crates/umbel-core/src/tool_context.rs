@@ -10,6 +10,7 @@ use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::actions::{Confirmation, ModelUsage};
+use crate::code::{LOOKS_AT_FILE, RUN_CODE};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extensions::Extensions;
@@ -158,6 +159,22 @@ impl ToolContext {
     /// The tool that the model called, if a person put this one in its place.
     pub fn instead_of(&self) -> Option<&SmolStr> {
         self.shared.made.instead_of.as_ref()
+    }
+
+    /// Whether it runs code that stands in an event, so that no tool of that name was called.
+    pub fn is_code(&self) -> bool {
+        let Shared { tool, call, made, .. } = &*self.shared;
+        let runs_it = |id: &EventId| {
+            let events = self.run().events();
+            let found = events.iter().rev().find(|event| event.id == *id);
+            found.is_some_and(|event| event.code_id().is_some_and(|code| Some(code) == call.as_ref()))
+        };
+        tool == RUN_CODE && made.event.as_ref().is_some_and(runs_it)
+    }
+
+    /// Whether it runs code by which a file is looked at that the user sent. No model wrote it, so nobody needs to agree.
+    pub fn looks_at_file(&self) -> bool {
+        self.call_id().is_some_and(|id| id.as_str().starts_with(LOOKS_AT_FILE)) && self.is_code()
     }
 
     /// Says that the call comes among layers that stand around one tool.

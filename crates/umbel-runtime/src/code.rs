@@ -115,7 +115,7 @@ pub(crate) struct AgentCode {
     /// The tool that runs code, for calls that the flow makes itself.
     pub(crate) tools: Arc<ToolSet>,
     pub(crate) words: Arc<CodeWords>,
-    /// What the model is told.
+    /// What the model is told, unless it runs code itself.
     pub(crate) instruction: Arc<str>,
 }
 
@@ -123,8 +123,10 @@ impl AgentCode {
     pub(crate) fn new(execution: CodeExecution) -> Self {
         let first = execution.fences.first().cloned();
         let code = first.unwrap_or_else(|| Fence::named("tool_code"));
-        let language = execution.executor().map_or("python", |executor| &executor.spec().language);
-        let instruction = text::run_code_note(language, &code, &execution.result_fence);
+        let note = |executor: &Arc<dyn CodeExecutor>| {
+            text::run_code_note(executor.spec(), &code, &execution.result_fence)
+        };
+        let instruction = execution.executor().map(note).unwrap_or_default();
         let words = Arc::new(CodeWords { code, result: execution.result_fence.clone() });
         let mut tools = ToolSet::new();
         if execution.executor().is_some() {

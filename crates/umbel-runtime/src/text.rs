@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde_json::Value;
-use umbel_core::{Error, Fence, Object, json};
+use umbel_core::{CodeSpec, Error, Fence, Object, json};
 
 /// Opens a quotation of another agent.
 pub const QUOTE_BEGIN: &str = "<<<QUOTED_AGENT>>>";
@@ -108,22 +108,31 @@ pub fn unfinished_call(tool: &str) -> String {
 pub const CALL_SKIPPED: &str = "This call was not made: the work went on without it.";
 
 /// Tells the model how to have code run.
-pub fn run_code_note(language: &str, code: &Fence, result: &Fence) -> String {
+pub fn run_code_note(spec: &CodeSpec, code: &Fence, result: &Fence) -> String {
     format!(
-        "You can have {language} code run. Write it like this, and end your turn behind it:\n\n{}\n\nIt is then run, and \
+        "You can have {} code run. Write it like this, and end your turn behind it:\n\n{}\n\nIt is then run, and \
          you are told what it printed, like this:\n\n{}\n\nNever write such a result yourself. Print what you want to \
-         know. Files that the code writes to its working directory are kept. There is no tool for running code: do not \
-         call one.",
+         know. {} There is no tool for running code: do not call one.",
+        spec.language,
         code.around("print(6 * 7)"),
         result.around("42"),
+        kept_of_code(spec),
     )
 }
 
 /// What the tool that runs code does.
-pub fn run_code_tool(language: &str) -> String {
-    format!(
-        "Runs {language} code and gives what it printed. Files that it writes to its working directory are kept."
-    )
+pub fn run_code_tool(spec: &CodeSpec) -> String {
+    format!("Runs {} code and gives what it printed. {}", spec.language, kept_of_code(spec))
+}
+
+/// What is left of code when it has ended.
+fn kept_of_code(spec: &CodeSpec) -> &'static str {
+    if spec.stateful {
+        "What code defines, and files that it writes to its working directory, are there for later code."
+    } else {
+        "Files that code writes to its working directory are kept for the user, but each code starts anew: it has nothing \
+         that earlier code defined, imported or wrote."
+    }
 }
 
 /// What that tool is given.

@@ -126,7 +126,7 @@ impl HttpClient for Collector {
             Ok(answer) if answer.status().is_success() => match refused(answer.body()) {
                 // It is of no use to send them again.
                 count @ 1.. => {
-                    self.complain(&place, &format!("it refuses some of it, {count} the first time"))
+                    self.complain(&place, &format!("it refuses some of it, {count} the first time"));
                 }
                 _ => self.forgive(&place),
             },

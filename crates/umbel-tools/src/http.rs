@@ -12,7 +12,9 @@ use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::Verifier;
 use serde_json::{Value, json};
-use umbel_core::{Error, ErrorKind, Result, ToolError, ToolValue, TraceContext};
+use umbel_core::{
+    AuthConfig, Error, ErrorKind, Grant, HttpPlace, Result, ToolError, ToolValue, TraceContext,
+};
 
 use crate::guard::Guard;
 use crate::secret::{Secret, hide, hide_in};
@@ -66,6 +68,46 @@ impl Request {
         let (headers, own) = (HeaderMap::new(), HeaderMap::new());
         Self { method, url, headers, own, body: None, secrets: Vec::new() }
     }
+
+    /// Puts a credential where it belongs, and sees to it that it does not come back.
+    pub(crate) fn carry(&mut self, auth: &AuthConfig, grant: &Grant) -> Result<(), ToolError> {
+        let Some(carried) = grant.http() else {
+            let message = format!("the credential `{}` cannot be sent with a request", auth.credential);
+            return Err(ToolError::new(message));
+        };
+        let value = carried.expose();
+        match carried.place {
+            HttpPlace::Header => {
+                let (name, value) = header(&carried.name, value)?;
+                self.own.insert(name, value);
+            }
+            HttpPlace::Query => {
+                self.url.query_pairs_mut().append_pair(&carried.name, value);
+            }
+            HttpPlace::Cookie => self.add_cookie(&carried.name, value)?,
+        }
+        let token = value.split_once(' ').map_or(value, |(_, token)| token);
+        let password = grant.credential().expose().get("password").and_then(Value::as_str);
+        self.secrets.extend([Some(value), Some(token), password].into_iter().flatten().map(Secret::from));
+        Ok(())
+    }
+
+    /// One more cookie. A key may be among them, so they are for that host alone.
+    pub(crate) fn add_cookie(&mut self, name: &str, value: &str) -> Result<(), ToolError> {
+        let before = self.own.get(COOKIE).and_then(|before| before.to_str().ok());
+        let before = before.map(|before| format!("{before}; ")).unwrap_or_default();
+        let wrong = |_| ToolError::invalid_arguments("a cookie has characters that cookies cannot have");
+        let all = format!("{before}{name}={}", encode(value));
+        let mut all = HeaderValue::from_str(&all).map_err(wrong)?;
+        all.set_sensitive(true);
+        self.own.insert(COOKIE, all);
+        Ok(())
+    }
+}
+
+/// Whether a service refused who asked.
+pub(crate) fn is_refused(answered: &ToolValue) -> bool {
+    answered.value.get("status").and_then(Value::as_u64) == Some(401)
 }
 
 impl Http {

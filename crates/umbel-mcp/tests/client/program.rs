@@ -95,6 +95,40 @@ async fn a_program_may_end_by_itself_when_its_connection_does() {
 }
 
 #[tokio::test]
+async fn a_program_that_listens_to_nothing_is_killed_when_its_connection_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = format!("echo $$ > pid; trap '' TERM HUP INT; said=ok; {SAY}; while :; do sleep 1000; done");
+    let desk = desk(toolset(program(&answer).folder(folder.path())), model()).await;
+    assert_eq!(desk.result().await, json!({"result": "ok"}));
+    let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+    let place = format!("/proc/{}/stat", pid.trim());
+    let is_alive = || std::fs::read_to_string(&place).is_ok_and(|stat| !stat.contains(") Z "));
+    let begin = std::time::Instant::now();
+    drop(desk);
+    assert!(is_alive(), "it gets its time");
+    while is_alive() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "it is still there");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(
+        begin.elapsed() > Duration::from_secs(3),
+        "its input was closed, and it was told to end, before that"
+    );
+}
+
+#[tokio::test]
+async fn a_program_that_writes_garbage_without_end_is_given_up() {
+    let limits = umbel_mcp::client::ToolsetLimits { message_bytes: 1 << 20, ..Default::default() };
+    for garbage in ["yes garbage", "cat /dev/zero"] {
+        let desk = desk(toolset(program(garbage)).limits(limits), model()).await;
+        let words = desk.result().await["error"].as_str().unwrap().to_owned();
+        let is_known =
+            words.contains("it writes what are no messages") || words.contains("more than 1048576 bytes");
+        assert!(is_known, "{garbage}: {words}");
+    }
+}
+
+#[tokio::test]
 async fn a_program_that_ends_in_the_middle_of_a_call_is_told_of() {
     let desk = desk(toolset(program("exit 3")), model()).await;
     let words = desk.result().await["error"].as_str().unwrap().to_owned();

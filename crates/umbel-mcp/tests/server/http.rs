@@ -73,6 +73,13 @@ impl House {
         Self { address, service }
     }
 
+    /// Where it is, for clients of ours, and what ann shows there.
+    pub(crate) fn door(&self) -> umbel_mcp::client::Http {
+        let (token, _) = TOKENS[0];
+        let place = format!("http://{}/mcp", self.address);
+        umbel_mcp::client::Http::new(place).header("authorization", format!("Bearer {token}").as_str())
+    }
+
     /// Sends a request, and gives the stream that its answer comes from.
     pub(crate) async fn open(
         &self,
@@ -114,6 +121,18 @@ impl House {
         self.send("POST", user, headers, &body.to_string()).await
     }
 
+    /// What comes over a stream, line by line.
+    pub(crate) async fn stream(
+        &self,
+        method: &str,
+        user: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Heard {
+        let stream = self.open(method, user, headers, body).await;
+        Heard(BufReader::new(stream).lines())
+    }
+
     /// Begins a session.
     pub(crate) async fn session(&self, user: &str) -> String {
         let reply = self.post(user, &[], &initialize()).await;
@@ -123,6 +142,22 @@ impl House {
         let reply = self.post(user, &[("mcp-session-id", &session)], &ready).await;
         assert_eq!(reply.status, 202, "{reply:?}");
         session
+    }
+}
+
+/// A stream that is read as it comes.
+pub(crate) struct Heard(tokio::io::Lines<BufReader<TcpStream>>);
+
+impl Heard {
+    /// The next message.
+    pub(crate) async fn message(&mut self) -> Value {
+        loop {
+            let line = soon(self.0.next_line()).await.unwrap().expect("the stream goes on");
+            let message = line.strip_prefix("data:").and_then(|data| serde_json::from_str(data.trim()).ok());
+            if let Some(message) = message.filter(Value::is_object) {
+                return message;
+            }
+        }
     }
 }
 

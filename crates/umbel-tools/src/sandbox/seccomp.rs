@@ -8,7 +8,7 @@
 type Call = (i32, i32);
 
 /// Calls that fail as if nobody had the right to make them.
-const FORBIDDEN: [Call; 43] = [
+const FORBIDDEN: [Call; 44] = [
     (101, 117), // ptrace
     (310, 270), // process_vm_readv
     (311, 271), // process_vm_writev
@@ -52,10 +52,11 @@ const FORBIDDEN: [Call; 43] = [
     (173, -1),  // ioperm
     (256, 238), // migrate_pages
     (279, 239), // move_pages
+    (300, 262), // fanotify_init
 ];
 
 /// Calls that are not there, so that programs do without them.
-const MISSING: [Call; 10] = [
+const MISSING: [Call; 11] = [
     (435, 435), // clone3: what it makes cannot be seen from here; `clone` is used instead
     (319, 279), // memfd_create: memory that no limit counts
     (447, 447), // memfd_secret
@@ -66,6 +67,7 @@ const MISSING: [Call; 10] = [
     (426, 426), // io_uring_enter
     (427, 427), // io_uring_register
     (323, 282), // userfaultfd
+    (206, 0),   // io_setup: how much there may be is counted for the whole machine
 ];
 
 const SOCKET: Call = (41, 198);
@@ -73,6 +75,7 @@ const SOCKETPAIR: Call = (53, 199);
 const CLONE: Call = (56, 220);
 const MMAP: Call = (9, 222);
 const IOCTL: Call = (16, 29);
+const PRLIMIT: Call = (302, 261);
 
 const EPERM: u32 = 1;
 const ENOMEM: u32 = 12;
@@ -197,6 +200,8 @@ fn filter_for(machine: Machine) -> Vec<u8> {
     // The rest looks for bits that must not be there.
     for (call, argument, bits, is_forbidden, error) in [
         (CLONE, 0, NAMESPACES, None, EPERM),
+        // Nobody sets the limits of another process, such as the supervisor.
+        (PRLIMIT, 0, u32::MAX, None, EPERM),
         (MMAP, 3, SHARED_MEMORY, Some(SHARED_MEMORY), ENOMEM),
         (IOCTL, 1, u32::MAX, TERMINAL.first().copied(), EPERM),
         (IOCTL, 1, u32::MAX, TERMINAL.last().copied(), EPERM),
@@ -279,6 +284,8 @@ mod tests {
             assert_eq!(call(MMAP, [0, 0, 3, 0x01]), ALLOWED);
             assert_eq!(call(MMAP, [0, 0, 3, 0x21]), fails(ENOMEM));
             assert_eq!(call(MMAP, [0, 0, 3, 0x4023]), fails(ENOMEM));
+            assert_eq!(call(PRLIMIT, [0, 7, 1, 1]), ALLOWED, "its own limits");
+            assert_eq!(call(PRLIMIT, [1, 7, 1, 1]), fails(EPERM), "those of another");
             assert_eq!(call(IOCTL, [0, 0x5401, 0, 0]), ALLOWED);
             assert_eq!(call(IOCTL, [0, 0x5412, 0, 0]), fails(EPERM));
             assert_eq!(call(IOCTL, [0, 0x541c, 0, 0]), fails(EPERM));

@@ -21,6 +21,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub(super) struct Sessions {
     limit: usize,
     idle: Duration,
+    /// How long code may wait until other code of its session has ended.
+    patience: Duration,
     kept: Mutex<HashMap<SessionKey, Arc<Slot>>>,
 }
 
@@ -61,11 +63,11 @@ impl Slot {
 }
 
 impl Sessions {
-    pub(super) fn new(limit: usize, idle: Duration) -> Arc<Self> {
-        Arc::new(Self { limit, idle, kept: Mutex::default() })
+    pub(super) fn new(limit: usize, idle: Duration, patience: Duration) -> Arc<Self> {
+        Arc::new(Self { limit, idle, patience, kept: Mutex::default() })
     }
 
-    /// Runs code where earlier code of the session ran. One at a time does.
+    /// Runs code where earlier code of the session ran. One at a time does, and its time begins when it is its turn.
     pub(super) async fn run(
         self: &Arc<Self>,
         launch: &Arc<Launch>,
@@ -74,7 +76,10 @@ impl Sessions {
     ) -> Result<CodeOutput> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let slot = self.slot(session)?;
-        let mut kept = slot.live.lock().await;
+        let Ok(mut kept) = tokio::time::timeout(self.patience, slot.live.lock()).await else {
+            let message = "other code of this session is still at work: try again later";
+            return Err(Error::new(ErrorKind::RateLimited, message));
+        };
         slot.touch();
         let there = kept.take().and_then(|mut kept| kept.live.is_there().then_some(kept));
         let (mut live, number) = match there {
@@ -171,5 +176,24 @@ async fn look_after(sessions: Weak<Sessions>, session: SessionKey, number: u64) 
                 pause = pause.max(began.elapsed() * 4);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Sandbox;
+
+    #[tokio::test(start_paused = true)]
+    async fn code_does_not_wait_for_ever_until_it_is_its_turn() {
+        let sessions = Sessions::new(1, Duration::MAX, Duration::from_secs(60));
+        let launch = Arc::new(Launch::prepare(Sandbox::python().dangerously_unsandboxed()).unwrap());
+        let key = SessionKey::new("app", "ann", "a").unwrap();
+        let slot = sessions.slot(&key).unwrap();
+        let _at_work = slot.live.lock().await;
+        let began = tokio::time::Instant::now();
+        let error = sessions.run(&launch, &key, &CodeInput::new("", "python")).await.unwrap_err();
+        assert_eq!((error.kind(), began.elapsed()), (ErrorKind::RateLimited, Duration::from_secs(60)));
+        assert!(error.message().contains("still at work"), "{error}");
     }
 }

@@ -1,14 +1,15 @@
 # The first process of a sandbox. It says "ready" on its standard input, which is a socket, and is asked there: a line "SIZE
-# WORD", then that many bytes of a tar archive with the code and its files. It answers with a line "WORD STATUS SIZE", and as
-# many bytes of a tar archive with the files that the code left; the word is "ended" if the command did, and "full" if the
-# archive could not be unpacked. "-" as the size says that the files are too large.
+# WORD FILES", then that many bytes of a tar archive with the code and so many files. It answers with a line "WORD STATUS SIZE",
+# and as many bytes of a tar archive with the files that the code made or changed; the word is "ended" if the command did, and
+# "full" if the archive could not be unpacked. "-" as the size says that the files are too large.
 #
-# once|session  FOLDER  MOST-FILES  COMMAND...
+# once|session  FOLDER  LIFELINE  MOST-FILES  COMMAND...
 #
 # Everything is in the folder: code/main is the code, work is where it runs, own is for this script. The command runs the
-# code and ends (once), or waits for words on 5 and says them on 6 with a status when the code has run (session).
-kind=$1 folder=$2 most=$3
-shift 3
+# code and ends (once), or waits for words on 5 and says them on 6 with a status when the code has run (session). The lifeline
+# is a file that ends with the process that asks; none where the kernel sees to that.
+kind=$1 folder=$2 lifeline=$3 most=$4
+shift 4
 # Nothing of this machine that is open may come along.
 for open in /proc/$$/fd/*; do
     if [ "${open##*/}" -gt 2 ] && [ -L "$open" ]; then
@@ -16,44 +17,50 @@ for open in /proc/$$/fd/*; do
         exit 1
     fi
 done
+# All that is not gone by then ends with the process that asks.
+if [ -n "$lifeline" ]; then
+    exec 9<"$lifeline"
+    { read -r gone; kill -KILL 0; } <&9 9<&- >/dev/null 2>&1 &
+    exec 9<&-
+fi
 # The code gets neither the socket nor what this shell says.
 exec 3<&0 </dev/null 4>&2 2>/dev/null
 cd "$folder/work" || exit 1
+own="$folder/own"
 
 # All other processes. Only the first process of a sandbox may do that: for it there are no others than the sandbox's.
 signal_others() {
     if [ $$ -eq 1 ]; then kill "-$1" -1; fi
 }
 
-# Runs the command with the variables that are set for the code. They are for it alone, so they come in others.
-run() {
-    at=0
-    while eval "[ -n \"\${CODE_ENV_$at+x}\" ]"; do
-        eval "export \"\$CODE_ENV_$at\""
-        unset "CODE_ENV_$at"
-        at=$((at + 1))
-    done
-    exec "$@"
-}
-
 if [ "$kind" = session ]; then
-    ask="$folder/own/ask" told="$folder/own/told"
+    ask="$own/ask" told="$own/told"
     mkfifo "$ask" "$told" || exit 1
     # The command reads the one and writes to the other. Of the second this shell has only the end to read from, so that it
     # hears when nobody is left to write.
     exec 5<>"$ask" 6<>"$told" 7<"$ask" 8>"$told" 9<"$told"
     exec 6<&9 9<&-
     rm -f "$ask" "$told"
-    { exec 3>&-; (run "$@" 2>&4 4>&- 5<&7 6>&8 7<&- 8>&-); echo "ended $?" >&8; } &
+    { exec 3>&-; (exec "$@" 2>&4 4>&- 5<&7 6>&8 7<&- 8>&-); echo "ended $?" >&8; } &
     exec 7<&- 8>&-
 fi
 
+# Says it as it is: `echo` would make lines of what stands for them.
+answer() {
+    printf '%s %s %s\n' "$1" "$2" "$3" >&3
+}
+
 echo ready >&3
-while read -r size word <&3; do
+while read -r size word given <&3; do
     # All of it is read, so that the next request is found.
     if ! head -c "$size" <&3 | { tar -x -m -f - -C "${folder:-/}" --no-same-owner; is_there=$?; cat >/dev/null; exit "$is_there"; }; then
-        echo "full 0 -" >&3
+        answer full 0 -
         continue
+    fi
+    # What the code is given is not what it leaves. The clock of files goes in steps, and what it does now must be later.
+    if [ "$given" -gt 0 ]; then
+        true >"$own/mark"
+        sleep 0.01
     fi
     # What goes on behind the code of a session stands still between requests.
     signal_others CONT
@@ -64,22 +71,28 @@ while read -r size word <&3; do
             if [ "$said" = "$word" ] || [ "$said" = ended ]; then break; fi
         done
         if [ -z "$said" ]; then said=ended status=137; fi
+        # What the code says there may be anything.
+        case $status in '' | *[!0-9]*) status=255 ;; esac
         signal_others STOP
     else
-        (run "$@" 2>&4 3>&- 4>&-)
+        (exec "$@" 2>&4 3>&- 4>&-)
         said=ended status=$?
         signal_others KILL
     fi
-    result="$folder/own/result"
-    rm -rf "$result"
-    find . -maxdepth 1 -type f -print0 | head -z -n "$((most + 1))" |
-        tar -c -f "$result" --format=gnu --null --no-recursion --ignore-failed-read -T -
+    # Whatever is changed from here on is for the next time.
+    true >"$own/next"
+    rm -rf "$own/result"
+    if [ -e "$own/mark" ]; then marked=1; else marked=; fi
+    find . -maxdepth 1 -type f ${marked:+-cnewer "$own/mark"} -print0 |
+        head -z -n "$((most + 1))" |
+        tar -c -f "$own/result" --format=gnu --hard-dereference --null --no-recursion --ignore-failed-read -T -
     # 1 is for files that changed meanwhile.
     if [ $? -le 1 ]; then
-        echo "$said $status $(($(wc -c <"$result")))" >&3
-        cat "$result" >&3
+        answer "$said" "$status" "$(($(wc -c <"$own/result")))"
+        cat "$own/result" >&3
     else
-        echo "$said $status -" >&3
+        answer "$said" "$status" -
     fi
-    rm -rf "$result"
+    rm -rf "$own/result"
+    mv -f "$own/next" "$own/mark"
 done

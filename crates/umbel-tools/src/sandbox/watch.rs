@@ -177,15 +177,32 @@ fn of_stat(stat: &str) -> Option<Stat> {
 }
 
 fn private_memory(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    ["RssAnon:", "RssShmem:", "VmSwap:"].iter().map(|name| kilobytes(&status, name)).sum()
+    let status = status(pid);
+    ["RssAnon:", "RssShmem:", "VmSwap:", PAGE_TABLES].iter().map(|name| kilobytes(&status, name)).sum()
+}
+
+/// What the kernel itself needs to know where the memory of a process is: much, if that is scattered.
+const PAGE_TABLES: &str = "VmPTE:";
+
+/// What the kernel says of a process in many lines. Once its first thread is gone, only the others know of its memory.
+fn status(pid: u32) -> String {
+    let first = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    if first.contains(PAGE_TABLES) {
+        return first;
+    }
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut others = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
+    others.find(|status| status.contains(PAGE_TABLES)).unwrap_or(first)
 }
 
 /// The same, where what is shared counts once. It takes the kernel longer to say.
 fn exact_memory(pids: &[u32]) -> u64 {
     let of = |pid: &u32| match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
-        Ok(rollup) => kilobytes(&rollup, "Pss:") + kilobytes(&rollup, "SwapPss:"),
-        Err(_) => private_memory(*pid),
+        Ok(rollup) if rollup.contains("Pss:") => {
+            let own = ["Pss:", "SwapPss:"].iter().map(|name| kilobytes(&rollup, name)).sum::<u64>();
+            own + kilobytes(&status(*pid), PAGE_TABLES)
+        }
+        _ => private_memory(*pid),
     };
     pids.iter().map(of).sum()
 }

@@ -52,6 +52,18 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "not allowed to raise maximum limit",
         "resource.setrlimit(resource.RLIMIT_NPROC,(10**6,10**6)); print('ESCAPED')",
     ),
+    abuse(
+        "leaves its children unburied",
+        "process_limit",
+        "32 processes",
+        "for _ in range(200):\n  if os.fork()==0: os._exit(0)\ntime.sleep(9)",
+    ),
+    abuse(
+        "limits the supervisor",
+        "failed",
+        "Operation not permitted",
+        "resource.prlimit(1,resource.RLIMIT_NOFILE,(0,0)); print('ESCAPED')",
+    ),
     // Memory.
     abuse("memory bomb", "memory_limit", "128 MiB", "x=[]\nwhile True: x.append(bytearray(10**6))"),
     abuse("one allocation", "memory_limit", "MemoryError", "bytearray(10**12)"),
@@ -70,16 +82,35 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
     ),
     abuse("memory as a file", "failed", "Function not implemented", "os.memfd_create('x'); print('ESCAPED')"),
     abuse("memory of System V", "failed", "Function not implemented", "call('shmget',0,1<<30,0o1600)"),
+    abuse(
+        "memory that only the kernel sees",
+        "memory_limit",
+        "128 MiB",
+        "m=mmap.mmap(-1,1<<38,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS|0x4000,mmap.PROT_READ); m.madvise(15)\nfor at in range(0,1<<38,1<<21): m[at]\nprint('ESCAPED')",
+    ),
+    abuse(
+        "memory of a process without its first thread",
+        "memory_limit",
+        "128 MiB",
+        "def fill():\n  x=[bytearray(10**6) for _ in range(300)]; print('ESCAPED',flush=True); os._exit(0)\nthreading.Thread(target=fill).start()\nlibc.syscall(60 if os.uname().machine=='x86_64' else 93,0)",
+    ),
+    abuse(
+        "memory behind the ends of files",
+        "disk_limit|failed",
+        "",
+        "open('x','w').close()\nfor n in range(1000): os.setxattr('x','user.%d'%n,bytes(60000))\ntime.sleep(1); print('ESCAPED')",
+    ),
     // Time.
     abuse("endless loop", "cpu_limit", "1 s", "while True: pass"),
     abuse("endless loops in children", "cpu_limit", "1 s", "for _ in range(3): os.fork()\nwhile True: pass"),
-    abuse("sleep", "time_limit", "10 s", "print('begun'); time.sleep(99)"),
+    abuse("sleep", "time_limit", "5 s", "print('begun'); time.sleep(99)"),
     abuse(
         "does not listen",
         "time_limit",
-        "10 s",
+        "5 s",
         "for s in range(1,65):\n  try: signal.signal(s,signal.SIG_IGN)\n  except (OSError,ValueError): pass\ntime.sleep(99)",
     ),
+    abuse("stops itself", "time_limit", "5 s", "os.kill(os.getpid(),signal.SIGSTOP)"),
     abuse(
         "leaves its session and lives on",
         "ok",
@@ -154,6 +185,12 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "too large",
         "for n in range(3): open('%d'%n,'wb').write(bytes(3*10**6))",
     ),
+    abuse(
+        "holes that are too large",
+        "disk_limit",
+        "too large",
+        "for n in range(3): open('%d'%n,'wb').truncate(15<<20)",
+    ),
     abuse("writes to the root", "failed", "Read-only file system", "write('/x')"),
     abuse("writes to /usr", "failed", "Read-only file system", "write('/usr/x')"),
     abuse("writes to /dev", "failed", "Read-only file system", "write('/dev/x')"),
@@ -188,8 +225,20 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
     abuse(
         "the file system of the first process",
         "failed",
-        "No such file",
+        "Permission denied",
         "print('ESCAPED',open('/proc/1/root'+E['CANARY']).read())",
+    ),
+    abuse(
+        "the environment of the first process",
+        "failed",
+        "Permission denied",
+        "print('ESCAPED',open('/proc/1/environ').read())",
+    ),
+    abuse(
+        "links to a file of the host",
+        "failed",
+        "No such file",
+        "os.link(E['CANARY'],'x'); print('ESCAPED')",
     ),
     // What it leaves.
     abuse(
@@ -199,6 +248,7 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "os.symlink(E['CANARY'],'link'); os.symlink('/proc/self/environ','e'); os.symlink('/usr','d')",
     ),
     abuse("leaves a pipe and a socket", "ok", "", "os.mkfifo('p'); socket.socket(socket.AF_UNIX).bind('s')"),
+    abuse("leaves a device of nothing", "ok", "", "os.mknod('x',0o20666,0)"),
     abuse(
         "leaves a strange name",
         "ok",
@@ -213,7 +263,7 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
     abuse("lets another print a gigabyte", "output_limit", "64 KiB", "os.execvp('yes',['yes'])"),
     abuse("prints no text", "ok", "\u{fffd}", "os.write(1,b'a\\xff\\xfeb')"),
     abuse("closes its output", "ok", "", "os.close(1); os.close(2)"),
-    abuse("closes its output and goes on", "time_limit", "10 s", "os.closerange(0,99); time.sleep(99)"),
+    abuse("closes its output and goes on", "time_limit", "5 s", "os.closerange(0,99); time.sleep(99)"),
     abuse("says nothing", "ok", "", ""),
     abuse("ends early", "failed", "", "os._exit(3)"),
     abuse(
@@ -285,6 +335,12 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "Operation not permitted",
         "socket.socket(socket.AF_INET,socket.SOCK_RAW,1); print('ESCAPED')",
     ),
+    abuse(
+        "holds files open in a socket",
+        "failed",
+        "Too many references",
+        "import array\na,b=socket.socketpair()\nfor n in range(2000): a.sendmsg([b'x'],[(socket.SOL_SOCKET,socket.SCM_RIGHTS,array.array('i',[0,1,2]))],socket.MSG_DONTWAIT)\nprint('ESCAPED')",
+    ),
     // Privileges.
     abuse("becomes root", "failed", "Invalid argument", "os.setuid(0); print('ESCAPED')"),
     abuse(
@@ -295,12 +351,14 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
     ),
     abuse("mounts", "failed", "Operation not permitted", "call('mount',b'x',b'/tmp',b'tmpfs',0,None)"),
     abuse("unmounts", "failed", "Operation not permitted", "call('umount2',b'/work',2)"),
+    abuse("takes a mount with it", "failed", "Operation not permitted", "call('syscall',428,-100,b'/usr',1)"),
+    abuse("opens a file system", "failed", "Operation not permitted", "call('syscall',430,b'tmpfs',0)"),
     abuse("makes a user namespace", "failed", "Operation not permitted", "call('unshare',0x10000000)"),
     abuse(
         "enters a namespace",
         "failed",
         "Operation not permitted",
-        "call('setns',os.open('/proc/1/ns/net',0),0)",
+        "call('setns',os.open('/proc/self/ns/net',0),0)",
     ),
     abuse(
         "clones into a user namespace",
@@ -329,6 +387,30 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "call('syscall',321 if os.uname().machine=='x86_64' else 280,0,0,0)",
     ),
     abuse("sets up a ring", "failed", "Function not implemented", "call('syscall',425,8,0)"),
+    abuse(
+        "sets up a queue for files",
+        "failed",
+        "Function not implemented",
+        "q=ctypes.c_ulong(0); call('syscall',206 if os.uname().machine=='x86_64' else 0,60000,ctypes.byref(q))",
+    ),
+    abuse(
+        "watches all files",
+        "failed",
+        "Operation not permitted",
+        "call('syscall',300 if os.uname().machine=='x86_64' else 262,0x200,0)",
+    ),
+    abuse(
+        "handles its own page faults",
+        "failed",
+        "Function not implemented",
+        "call('syscall',323 if os.uname().machine=='x86_64' else 282,1)",
+    ),
+    abuse(
+        "clones past the filter",
+        "failed",
+        "Function not implemented",
+        "call('syscall',435,(ctypes.c_ulong*11)(0x10000000),88)",
+    ),
     abuse(
         "goes before others",
         "failed",
@@ -362,6 +444,7 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "Operation not permitted",
         "fcntl.ioctl(1,0x5412,b'x'); print('ESCAPED')",
     ),
+    abuse("opens a terminal", "failed", "No such file", "os.openpty(); print('ESCAPED')"),
     // Those who look after it.
     abuse(
         "kills everybody",
@@ -375,17 +458,24 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "still here",
         "os.kill(1,9); os.kill(os.getppid(),15); print('still here')",
     ),
+    abuse("interrupts the supervisor", "killed", "", "os.kill(1,2)"),
     abuse("stops the supervisor", "ok", "still here", "os.kill(1,19); print('still here')"),
+    abuse(
+        "sends the supervisor signals",
+        "ok",
+        "still here",
+        "for s in set(range(1,65))-{2,32,33}: os.kill(1,s)\nprint('still here')",
+    ),
     abuse(
         "takes the supervisor's socket",
         "failed",
-        "No such device or address",
+        "Permission denied",
         "f=['/proc/1/fd/'+f for f in os.listdir('/proc/1/fd')]; s=[f for f in f if 'socket' in os.readlink(f)]; os.open(s[0],os.O_RDWR); print('ESCAPED')",
     ),
     abuse(
         "overwrites the supervisor",
-        "killed|failed",
-        "",
-        "import re\nm=open('/proc/1/maps').read()\nw=open('/proc/1/mem','r+b',0)\nfor a,b in re.findall(r'^(\\w+)-(\\w+) r-x',m,re.M):\n  try: w.seek(int(a,16)); w.write(bytes(int(b,16)-int(a,16)))\n  except (OSError,ValueError,OverflowError): pass",
+        "failed",
+        "Permission denied",
+        "open('/proc/1/mem','r+b',0); print('ESCAPED')",
     ),
 ];

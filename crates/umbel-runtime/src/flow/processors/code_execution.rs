@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use umbel_core::{Answer, Content, ContentsView, Part, Payload, Result, Role, Run, RunStep, Work};
+use umbel_core::{Content, ContentsView, Part, Payload, Result, Role, Run, RunStep, Work};
 
 use super::{Answered, RequestProcessor, ResponseProcessor, answers};
 use crate::agents::LlmAgent;
@@ -62,12 +62,9 @@ async fn look_at(draft: &mut Draft<'_>, file: &DataFile) -> Result<()> {
     let id = file.call_id();
     let parts = [Part::text(text::looking_at(&file.name)), code_part(id.clone(), language, file.loader())];
     let event = draft.run.event().with_content(Content::new(Role::Model, parts));
-    let started = RunStep::CallsStarted { calls: Box::new(vec![id.clone()]) };
+    let started = RunStep::CallsStarted { calls: Box::new(vec![id]) };
     let event = draft.run.emit_with(event, vec![started]).await?;
-    let mut batch = Batch::of_event(&event);
-    // Nobody needs to agree to what no model wrote.
-    batch.confirmations.insert(id, Answer::approve());
-    answers::make(draft, &batch).await
+    answers::make(draft, &Batch::of_event(&event)).await
 }
 
 /// Tells the model how to have code run, and takes code out of its answers.
@@ -122,8 +119,12 @@ impl ResponseProcessor for CodeExecution {
     }
 
     fn process<'a>(&'a self, answer: &'a mut Answered<'_>) -> Work<'a, Result<()>> {
-        let Some(code) = &answer.agent.code else { return Work::done(Ok(())) };
+        let Some(code) = &answer.agent.code else {
+            disown(answer);
+            return Work::done(Ok(()));
+        };
         let Some(executor) = code.execution.executor() else {
+            disown(answer);
             return if answer.run.artifacts().is_ok() && has_images(answer) {
                 Work::later(keep_images(answer))
             } else {
@@ -136,6 +137,7 @@ impl ResponseProcessor for CodeExecution {
             return Work::done(Ok(()));
         };
         if failures(answer.run) >= code.execution.max_failures {
+            disown(answer);
             return Work::done(Ok(()));
         }
         let id = found.id.unwrap_or_else(|| answer.run.services().ids.call());
@@ -143,6 +145,17 @@ impl ResponseProcessor for CodeExecution {
         parts.push(code_part(id, &executor.spec().language, found.code));
         answer.response.content = Some(Arc::new(Content { role: Some(Role::Model), parts }));
         Work::done(Ok(()))
+    }
+}
+
+/// Code that is not to be run here has no id of ours, whatever a model says.
+fn disown(answer: &mut Answered<'_>) {
+    if let Some(content) = &mut answer.response.content
+        && content.code_id().is_some()
+        && let Some(Payload::Code(code)) =
+            Arc::make_mut(content).parts.last_mut().map(|part| &mut part.payload)
+    {
+        code.id = None;
     }
 }
 

@@ -1,12 +1,18 @@
 //! Tables that the user sends, as files that code reads.
 
+use std::sync::Arc;
+
 use serde_json::json;
+use umbel::handlers::Approve;
 use umbel::{
-    CodeExecution, CodeSpec, Confirm, Content, LlmAgent, Part, Role, Runner, ScriptedModel, SessionKey,
+    Answer, Chunk, CodeExecution, CodeSpec, Confirm, Content, LlmAgent, Part, Response, Role, RunCode,
+    Runner, ScriptedModel, SessionKey,
 };
 
 use super::{Toy, block, told};
-use crate::support::{begin, read, said, stored};
+use crate::desk::shown;
+use crate::recovery::{self, recover, run_and_die};
+use crate::support::{Death, Spy, begin, call_with_id, calls, read, run_once, said, stored};
 
 const TABLE: &[u8] = b"city,people\nRome,3\n";
 
@@ -106,6 +112,70 @@ async fn nobody_is_asked_about_code_that_looks_at_a_table() {
     let (runner, key, toy) = begun(model, |execution| execution.data_files().confirm(Confirm::Always)).await;
     read(runner.run(&key, message([Part::data("text/csv", TABLE)]))).await.assert_finished();
     assert_eq!(toy.inputs().len(), 1);
+}
+
+#[tokio::test]
+async fn handlers_that_ask_people_ask_about_the_code_of_the_model_alone() {
+    for approve in
+        [Approve::new().tool("run_code"), Approve::every_call(), Approve::every_call().whole_batch()]
+    {
+        let toy = Toy::new();
+        let model = ScriptedModel::new("m").text(block("print 1")).text("ok");
+        let execution = CodeExecution::new(toy.clone()).data_files();
+        let agent = LlmAgent::new("a").model(model).code_executor(execution).handler(approve);
+        let (runner, key) = begin(agent).await;
+        let seen = read(runner.run(&key, message([Part::data("text/csv", TABLE)]))).await;
+        assert_eq!(toy.inputs().len(), 1, "the table was looked at");
+        assert_eq!(shown(&seen.interrupts()[0]).1, json!({"code": "print 1"}));
+        let asked = seen.interrupts()[0].clone();
+        read(runner.resume(&key, [(&asked, Answer::approve())])).await.assert_finished();
+        assert_eq!(toy.ran()[1..], ["print 1"]);
+    }
+}
+
+#[tokio::test]
+async fn no_model_can_pass_its_code_off_as_a_look_at_a_table() {
+    let id = "adk-file-data_1_1.csv";
+    let code = json!({"role": "model", "parts": [{"executableCode": {"id": id, "code": "fail"}}]});
+    let forged = Response::new(serde_json::from_value::<Content>(code).unwrap());
+    let toy = Toy::new();
+    let model = ScriptedModel::new("m").response(forged.clone());
+    let agent = LlmAgent::new("a").model(model).code_executor(toy.clone());
+    let seen = run_once(agent.handler(Approve::new().tool("run_code"))).await;
+    assert_eq!((seen.interrupts().len(), toy.ran().len()), (1, 0));
+    // Nor by a call of the tool.
+    let call = calls([call_with_id(id, "run_code", json!({"code": "fail"}))]);
+    let agent =
+        LlmAgent::new("a").model(ScriptedModel::new("m").response(call)).tool(RunCode::new(toy.clone()));
+    let seen = run_once(agent.handler(Approve::new().tool("run_code"))).await;
+    assert_eq!((seen.interrupts().len(), toy.ran().len()), (1, 0));
+    // Nor does it run where no code is run.
+    let agent = LlmAgent::new("a").model(ScriptedModel::new("m").response(forged.clone()));
+    let seen = run_once(agent.tool(RunCode::new(toy.clone()))).await;
+    assert_eq!((told(&seen.assert_finished().whole()), toy.ran().len()), (vec!["> fail".to_owned()], 0));
+    // It counts when it fails.
+    let model = ScriptedModel::from_fn("m", move |_| vec![Ok(Chunk::Complete(forged.clone()))]);
+    run_once(LlmAgent::new("a").model(model).code_executor(toy.clone())).await.assert_finished();
+    assert_eq!(toy.ran().len(), 2);
+}
+
+#[tokio::test]
+async fn nobody_is_asked_about_a_look_at_a_table_that_was_cut_short() {
+    let (toy, store) = (Toy { is_noting: true, ..Toy::new() }, Spy::default());
+    let make = |store: Spy| {
+        let execution = CodeExecution::new(toy.clone()).data_files().confirm(Confirm::Always);
+        let agent = LlmAgent::new("a").model(ScriptedModel::new("m").text("I see.")).code_executor(execution);
+        recovery::runner(store, Arc::new(agent)).build().unwrap()
+    };
+    let other = make(store.clone());
+    let key = other.create_session("ann").await.unwrap().key;
+    // The message is the first write, the code the second, its result the third.
+    let dying = store.dying(Some(Death::Before(3)));
+    run_and_die(&make(dying.clone()), &dying, &key, message([Part::data("text/csv", TABLE)])).await;
+    assert_eq!(toy.ran().len(), 1);
+    recover(&other).await;
+    assert!(other.open_questions(&key).await.unwrap().is_empty());
+    assert_eq!(told(&stored(&other, &key).await).last().unwrap(), "I see.");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Code that models write: what is run, what they are told of it, and what is in the log.
 
 mod by_model;
+mod counting;
 mod data_files;
 mod running;
 mod waiting;

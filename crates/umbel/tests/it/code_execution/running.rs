@@ -255,6 +255,23 @@ async fn what_an_executor_keeps_belongs_to_the_session() {
     }
 }
 
+#[tokio::test]
+async fn the_model_is_told_whether_later_code_finds_what_earlier_code_defined() {
+    let told = async |spec: CodeSpec| {
+        let (agent, model) = agent(["ok"]);
+        let agent = agent.code_executor(Toy::with(spec.clone()));
+        run_once(agent.clone()).await.assert_finished();
+        let tool = RunCode::new(Toy::with(spec));
+        [model.requests()[0].instruction.text(), umbel::Tool::spec(&tool).description.to_string()]
+    };
+    for words in told(CodeSpec::new("python")).await {
+        assert!(words.contains("each code starts anew"), "{words}");
+    }
+    for words in told(CodeSpec::new("python").stateful()).await {
+        assert!(words.contains("are there for later code") && !words.contains("anew"), "{words}");
+    }
+}
+
 /// Sees calls and events.
 #[derive(Clone, Default)]
 struct Watch(Notes);
