@@ -65,7 +65,8 @@ fn piece(delta: Value, finish: Option<&str>) -> String {
     format!("data: {}\n\n", json!({"id": "c-1", "model": "m-1", "choices": [choice]}))
 }
 
-/// A provider that calls all tools, then answers, and then repeats the key that it does not like.
+/// A provider that calls all tools, then answers, and then repeats the key that it does not like: at once, and in the middle of
+/// an answer.
 fn provider() -> Stub {
     let call = |index: usize, name: &str| {
         let arguments = json!({"secret": "said-argument"}).to_string();
@@ -83,10 +84,13 @@ fn provider() -> Stub {
             let body = piece(json!({"role": "assistant", "content": "said-answer"}), Some("stop"));
             Answer::Say(200, "text/event-stream", format!("{body}data: [DONE]\n\n"))
         }
-        _ => {
+        nth => {
             let error =
                 json!({"error": {"message": "Incorrect API key: secret-api-key", "code": "invalid_api_key"}});
-            Answer::Say(401, "application/json", error.to_string())
+            match nth {
+                2 => Answer::Say(401, "application/json", error.to_string()),
+                _ => Answer::Say(200, "text/event-stream", format!("data: {error}\n\n")),
+            }
         }
     })
 }
@@ -172,7 +176,7 @@ fn message(id: &str) -> Value {
     json!({"messages": [{"id": id, "role": "user", "content": "said-prompt"}]})
 }
 
-/// Three runs: one that asks for a credential, one that gets it, and one whose model fails. Gives all that clients are told.
+/// Four runs: one that asks for a credential, one that gets it, and two whose model fails. Gives all that clients are told.
 async fn talk(served: &Served) -> Vec<String> {
     let asked = served.read("POST /agent", &input("r1", &message("m1"))).await;
     let interrupted =
@@ -187,15 +191,18 @@ async fn talk(served: &Served) -> Vec<String> {
     }
     assert!(told[1].contains("INVALID_ANSWER"), "{}", told[1]);
     assert!(told[2].contains("said-answer"), "{}", told[2]);
-    told.push(served.read("POST /agent", &input("r4", &message("m2"))).await);
-    assert!(told[3].contains("RUN_ERROR"), "{}", told[3]);
+    for (run, id) in [("r4", "m2"), ("r5", "m3")] {
+        let failed = served.read("POST /agent", &input(run, &message(id))).await;
+        assert!(failed.contains("RUN_ERROR"), "{failed}");
+        told.push(failed);
+    }
     told
 }
 
 /// What can be asked about the runs, with content in it or without.
 async fn asked_later(served: &Served) -> (Vec<String>, Vec<String>) {
     let (mut with_content, mut without) = (Vec::new(), Vec::new());
-    for run in ["r1", "r3", "r4"] {
+    for run in ["r1", "r3", "r4", "r5"] {
         let trace = served.read(&format!("GET /agent/runs/{run}/trace?thread=t"), "").await;
         assert!(trace.contains("\"kind\":\"model\""), "{trace}");
         without.push(trace);
