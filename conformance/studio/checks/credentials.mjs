@@ -74,7 +74,7 @@ export const credentials = {
     tab.on("request", (request) => requests.push(request));
     assert.equal(await tab.evaluate(() => globalThis.opener), null);
     await tab.getByRole("button", { name: "Agree" }).click();
-    assert.match(await words(tab, "That is all"), /You may close this window/);
+    assert.match(await words(tab, "You are signed in"), /You may close this window/);
     await studio.picture(tab, "signed-in");
     await studio.axe(tab, "the page that people come back to");
     await hears(page, "Take a hat along.");
@@ -168,7 +168,7 @@ export const credentials = {
     await page.getByTestId("new-session").click();
     await page.getByTestId("suggestions").or(page.locator(".welcome")).first().waitFor();
     await tab.getByRole("button", { name: "Agree" }).click();
-    await words(tab, "That is all");
+    await words(tab, "You are signed in");
     await page.bringToFront();
     await page.goto(thread);
     for (const one of [page, twin]) await hears(one, "Take a hat along.");

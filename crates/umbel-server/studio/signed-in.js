@@ -32,7 +32,7 @@ if (searchParams.has("state")) {
 		// What is used up needs to be seen by nobody.
 		history.replaceState(null, "", location.pathname);
 		if (searchParams.has("error")) show("cross", "You are not signed in", "The service did not let you in. You can try again in the studio, and may close this window.");
-		else show("check", "That is all", "The studio goes on with it. You may close this window.");
+		else show("check", "You are signed in", "The studio goes on. You may close this window.");
 	});
 	const calls = setInterval(again, AGAIN);
 } else show("key", "Nothing to do here", "People come to this page once they signed in at a service. You may close this window.");

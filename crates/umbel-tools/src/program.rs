@@ -73,3 +73,19 @@ impl fmt::Debug for Program {
         write!(f, "Program({})", self.path.display())
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_gets_nothing_that_this_process_has_open() {
+        let file = tempfile::tempfile().unwrap();
+        // As files of libraries in C are.
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&file);
+        let look = format!("test -e /proc/self/fd/{number} && echo open || echo closed");
+        let said = Program::new("sh").command().args(["-c", &look]).output().await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "closed");
+    }
+}

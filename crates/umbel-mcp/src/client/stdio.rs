@@ -65,6 +65,11 @@ impl Stdio {
         self
     }
 
+    /// What tells it from other servers.
+    pub(crate) fn identity(&self) -> serde_json::Value {
+        serde_json::json!([self.program.path().to_string_lossy(), self.args])
+    }
+
     /// Starts it. What it complains about goes to the log, under the name of its toolset.
     pub(crate) fn start(&self, toolset: &str, bytes: usize, ended: Ended) -> Result<(Lines, Process)> {
         let mut command = self.program.command();

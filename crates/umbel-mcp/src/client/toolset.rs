@@ -134,6 +134,19 @@ impl fmt::Debug for McpPlace {
     }
 }
 
+impl Place {
+    /// What tells a server from another one, be it started or asked anew: its address without what may be secret in it, or the
+    /// program with its arguments. Nothing if it is in this process.
+    fn identity(&self) -> Option<String> {
+        let what = match self {
+            Self::Http(http) => json!(http.place()),
+            Self::Stdio(stdio) => stdio.identity(),
+            Self::Pipe(_) => return None,
+        };
+        Some(digest(&what))
+    }
+}
+
 impl From<Stdio> for McpPlace {
     fn from(stdio: Stdio) -> Self {
         Self(Place::Stdio(stdio))
@@ -494,15 +507,11 @@ impl Inner {
     async fn agreed(&self, run: &Run, listed: Vec<Listed>) -> Result<Vec<Listed>> {
         let Options { name, pins, first, change, .. } = &self.options;
         let _turn = self.pinning.lock().await;
-        let record = self.record(run);
-        let mut known = pins.load(&record).await?;
-        if known.is_none() && record != *name {
-            // What the program agreed to is where each user begins.
-            known = pins.load(name).await?;
-        }
+        let (record, known) = self.pinned(run).await?;
         let approval = if known.is_some() { *change } else { *first };
         let is_first = known.is_none();
-        let mut pinned = known.unwrap_or_default();
+        let mut pinned =
+            known.unwrap_or_else(|| Pinned { place: self.options.place.identity(), ..Pinned::default() });
         let news = pinned.news(&listed);
         if !news.is_empty() || is_first {
             let agreed = match approval {
@@ -571,14 +580,29 @@ impl Inner {
         is_own.then(|| [key.app().into(), key.user().into()])
     }
 
-    /// Under which name is kept what was agreed to. Where each user has a connection, a server may tell each of them
-    /// something else, and each agrees for nobody else.
-    fn record(&self, run: &Run) -> String {
-        let name = self.options.name.as_str();
-        match self.who(run) {
-            Some([app, user]) => json!([name, app, user]).to_string(),
-            None => name.to_owned(),
+    /// What was agreed to, and under which name that is kept. Where each user has a connection, a server may tell each of them
+    /// something else, and each agrees for nobody else. What the program agreed to is where each begins.
+    ///
+    /// The server that came first has its name; another one of that name has the place where it is, too. Nothing was agreed
+    /// to of that one, but it is no server that was never seen: it may have been put in the place of the first.
+    async fn pinned(&self, run: &Run) -> Result<(String, Option<Pinned>)> {
+        let Options { name, pins, .. } = &self.options;
+        let place = self.options.place.identity();
+        let (mut record, mut known) = (name.to_string(), pins.load(name).await?);
+        let is_another = known.as_ref().is_some_and(|known| known.is_of_another(place.as_deref()));
+        if let Some(place) = place.as_deref().filter(|_| is_another) {
+            let short: String = place.chars().take(16).collect();
+            record = format!("{name} @ {short}");
+            known = Some(pins.load(&record).await?.unwrap_or_default());
         }
+        if let Some([app, user]) = self.who(run) {
+            record = json!([record, app, user]).to_string();
+            known = pins.load(&record).await?.or(known);
+        }
+        if let Some(known) = &mut known {
+            known.place = known.place.take().or(place);
+        }
+        Ok((record, known))
     }
 
     /// The connection that all share.

@@ -9,7 +9,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use umbel_core::{
-    Caller, Confirm, InMemoryArtifacts, InMemorySessions, Part, Question, SessionStore, TraceContext,
+    Caller, Confirm, ErrorKind, InMemoryArtifacts, InMemorySessions, Part, Question, SessionStore,
+    TraceContext,
 };
 use umbel_mcp::server::{AgentOffer, McpLimits, McpServer, McpService};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
@@ -663,4 +664,29 @@ async fn what_is_offered_may_change_while_clients_stay() {
     let bad = McpServer::new("house").agent(speaker(["."])).agent(speaker(["."]));
     assert!(house.service.replace(bad).is_err());
     assert_eq!(house.post("ann", &named, &tool_call(3, "other", json!({}))).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_request_says_how_its_call_is_run() {
+    let model = ScriptedModel::new("m").text("1").text("2");
+    let agent = LlmAgent::new("guide").instruction("The plan of {who} is {plan}.").model(model.clone());
+    let offer = AgentOffer::new(Runner::new("app", agent).unwrap()).run_config(|caller, head, mut config| {
+        let plan = head.and_then(|head| head.headers.get("x-plan")?.to_str().ok());
+        let plan = plan.ok_or_else(|| umbel_core::Error::new(ErrorKind::InvalidInput, "say which plan"))?;
+        let state = [("plan".to_owned(), json!(plan)), ("who".to_owned(), json!(caller.user.as_str()))];
+        config.state_delta.extend(state);
+        Ok(config)
+    });
+    let house = House::new(McpServer::new("house").agent(offer)).await;
+    let session = house.session("ann").await;
+    let ask = tool_call(1, "guide", json!({"request": "Hi"}));
+    let reply = house.post("ann", &[("mcp-session-id", &session), ("x-plan", "gold")], &ask).await;
+    assert_eq!(reply.answer()["result"]["content"][0]["text"], "1");
+    assert!(model.requests()[0].instruction.text().contains("The plan of ann is gold."));
+    let without = house.post("ann", &[("mcp-session-id", &session)], &ask).await.answer();
+    assert_eq!((&without["result"]["isError"], model.requests().len()), (&json!(true), 1));
+    assert!(
+        without["result"]["content"][0]["text"].as_str().unwrap().contains("say which plan"),
+        "{without}"
+    );
 }

@@ -1,12 +1,11 @@
 //! Which trace work is part of: of who asks, and for who is asked.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures::StreamExt;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use umbel_core::conventions::attribute;
 use umbel_core::{BoxStream, Chunk, FunctionTool, Model, ModelRequest, Result, RunConfig, TraceContext};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
@@ -16,6 +15,7 @@ use umbel_tools::{Guard, HttpGet};
 use opentelemetry::trace::{SpanKind, Status};
 use opentelemetry_sdk::trace::SpanData;
 
+use crate::served::{CLOSE, Served};
 use crate::stub::{Answer, Stub};
 use crate::support::{attributes, begin, listen, read, run};
 
@@ -107,56 +107,6 @@ async fn tools_can_ask_which_trace_they_are_part_of() {
     drop(listening);
     let (runner, key) = begin(agent()).await;
     assert_eq!(answered(&runner, &key).await, Value::Null, "nobody listens any more");
-}
-
-/// Says that nothing comes after this request, so that the answer can be read to its end.
-const CLOSE: &str = "connection: close\r\n";
-
-/// A server that listens on this thread.
-struct Served {
-    address: SocketAddr,
-    stop: tokio::sync::oneshot::Sender<()>,
-    serving: tokio::task::JoinHandle<std::io::Result<()>>,
-}
-
-impl Served {
-    async fn start(server: Server) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let service = server.build().unwrap();
-        let serving = tokio::spawn(service.serve(listener, async move {
-            let _ = stopped.await;
-        }));
-        Self { address, stop, serving }
-    }
-
-    /// Sends a request, and does not wait for the answer.
-    async fn ask(&self, request: &str, headers: &str, body: &str) -> TcpStream {
-        let request = format!(
-            "{request} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-             {headers}\r\n{body}",
-            self.address,
-            body.len()
-        );
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        stream.write_all(request.as_bytes()).await.unwrap();
-        stream
-    }
-
-    /// Begins a run.
-    async fn run(&self, headers: &str) -> TcpStream {
-        let body = json!({
-            "threadId": "t", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {},
-            "messages": [{"id": "1", "role": "user", "content": "hi"}],
-        });
-        self.ask("POST /agent", headers, &body.to_string()).await
-    }
-
-    async fn stop(self) {
-        let _ = self.stop.send(());
-        self.serving.await.unwrap().unwrap();
-    }
 }
 
 /// Reads until that word came.
@@ -267,8 +217,7 @@ async fn requests_are_named_by_what_is_known_beforehand() {
     let listening = listen();
     let served = Served::start(server()).await;
     for request in ["GET /agent/threads/t-7?token=canary", "BREW /agent", "GET /made-up/canary"] {
-        let mut answer = String::new();
-        served.ask(request, CLOSE, "").await.read_to_string(&mut answer).await.unwrap();
+        served.read(request, "").await;
     }
     served.stop().await;
     let mut names: Vec<_> = listening.spans().iter().map(|span| span.name.to_string()).collect();
