@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { serveSignIns } from "./signing-in.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
@@ -17,10 +18,13 @@ export const NARROW = { width: 390, height: 844 };
 export const PANES = ["events", "trace", "state", "graph", "prompt", "docs"];
 
 export class Studio {
-  constructor(browser, proxy, screenshots, guarded) {
+  constructor(browser, proxy, screenshots, { guarded, umbel, service }) {
     this.browser = browser;
     this.proxy = proxy;
     this.guarded = guarded;
+    this.umbel = umbel;
+    /** Where a service is that people sign in at. */
+    this.service = service;
     this.screenshots = screenshots;
     this.complaints = [];
     this.contexts = [];
@@ -40,6 +44,15 @@ export class Studio {
   async openGuarded() {
     const page = await this.page({}, new URL(this.guarded).origin);
     await page.goto(`${this.guarded}/`);
+    return page;
+  }
+
+  /** Opens the studio of a server of its own, whose agents want credentials. */
+  async openSigningIn(agent, options = {}) {
+    this.served = await serveSignIns(this.umbel, this.service);
+    const page = await this.page(options, new URL(this.served.address).origin);
+    await page.goto(`${this.served.address}/studio/#/${agent}`);
+    await page.getByTestId("composer").waitFor();
     return page;
   }
 
@@ -75,6 +88,7 @@ export class Studio {
     for (const context of this.contexts.splice(0)) {
       await context.close();
     }
+    this.served?.stop();
     assert.deepEqual(this.complaints, []);
   }
 

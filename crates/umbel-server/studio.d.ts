@@ -51,6 +51,8 @@ type Interrupt = {
   metadata?: Record<string, any>;
 };
 type Decision = { status: "resolved" | "cancelled"; payload?: any };
+/** How a person signs in at a service: where, for what, and where they come back to. */
+type SignIn = { link: string; host: string; state: string; back: string; scopes: string[] };
 type Settle = (answer: Decision) => void;
 type Subagent = {
   id: string;

@@ -59,6 +59,8 @@ fn drive(packages: &Packages, chromium: &Path) -> Result<(), String> {
     let mut run = packages.node("run.mjs");
     run.arg(&server.address).arg(&screenshots).arg("--chromium").arg(chromium);
     run.arg("--guarded").arg(format!("{}{BASE}", guarded.address));
+    let service = Server::start(Command::new(built::program("oauth_server")?))?;
+    run.arg("--umbel").arg(&umbel).arg("--service").arg(&service.address);
     passed(succeed(&mut run))?;
     start
 }

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { decisionsOf, isCredential, isExpired, signInLink } from "../../../crates/umbel-server/studio/approvals.js";
+import { decisionsOf, isCredential, isExpired } from "../../../crates/umbel-server/studio/approvals.js";
 import { answeredBy, stateOf } from "../../../crates/umbel-server/studio/call-card.js";
 import { newConversation } from "../../../crates/umbel-server/studio/fold.js";
 
@@ -18,12 +18,8 @@ test("what may be decided is what the question says, or what its kind allows", (
   assert.deepEqual(decisionsOf({ id: "q", reason: "confirmation" }), ["approve", "reject"]);
 });
 
-test("people sign in at addresses of the web, and at no others", () => {
-  const asked = (authUri) => ({ id: "q", reason: "umbel:credential", metadata: { payload: { exchangedAuthCredential: { oauth2: { authUri } } } } });
-  assert.equal(signInLink(asked("https://login.example/authorize?state=a b")), "https://login.example/authorize?state=a%20b");
-  for (const link of ["javascript:alert(1)", " https://login.example", "https://", "data:text/html,x", 5, undefined]) assert.equal(signInLink(asked(link)), null);
-  assert.equal(signInLink({ id: "q", reason: "umbel:credential" }), null);
-  assert.deepEqual([isCredential(asked("")), isCredential({ id: "q", reason: "confirmation" })], [true, false]);
+test("a credential is told from other questions", () => {
+  assert.deepEqual([isCredential({ id: "q", reason: "umbel:credential" }), isCredential({ id: "q", reason: "confirmation" })], [true, false]);
 });
 
 const call = { id: "c1", type: "function", function: { name: "x", arguments: "{}" } };

@@ -13,6 +13,7 @@ globalThis.localStorage = sessionStorage;
 globalThis.document = { documentElement: { dataset: {} } };
 const { Problem } = await import("../../../crates/umbel-server/studio/api.js");
 const { Session } = await import("../../../crates/umbel-server/studio/session.js");
+const { handOver } = await import("../../../crates/umbel-server/studio/sign-in.js");
 
 const agent = { path: "/guide", name: "guide" };
 const user = { id: "u1", role: "user", content: "hello" };
@@ -205,4 +206,25 @@ test("the log is read to its end, though nothing of a page may be shown", async 
   await session.readLog();
   assert.deepEqual(session.log.map((entry) => entry.event.id), ["a", "b"]);
   assert.deepEqual(asked.filter(([name]) => name === "events").map(([, , after]) => after), [undefined, 9, 19]);
+});
+
+test("who comes back from signing in answers all that asked for it, and sessions that are closed hear nothing", async () => {
+  const signIn = (id, state) => ({ id, reason: "umbel:credential", metadata: { payload: { exchangedAuthCredential: { oauth2: { authUri: `https://login.example/?state=${state}` } } } } });
+  const { api, asked } = server({ thread: async () => ({ ...empty, messages: [user], interrupts: [signIn("q1", "s"), signIn("q2", "s")] }) });
+  const session = await opened(api);
+  await new Promise((drawn) => session.on("talk", drawn));
+  const ended = new Promise((resolve) => session.on("ended", resolve));
+  handOver("http://127.0.0.1/studio/signed-in?code=c&state=s", () => undefined);
+  await ended;
+  const payload = { authResponseUri: "http://127.0.0.1/studio/signed-in?code=c&state=s" };
+  const given = asked.filter(([name]) => name === "begin").map(([, input]) => input.resume);
+  assert.deepEqual(given, [["q1", "q2"].map((interruptId) => ({ interruptId, status: "resolved", payload }))]);
+  session.talk.interrupts = [signIn("q3", "t")];
+  session.returns.listenFor(session.undecided());
+  assert.equal(session.returns.channels.size, 1);
+  session.talkChanged();
+  session.close();
+  // What changed before is drawn after.
+  await new Promise((drawn) => session.on("talk", drawn));
+  assert.equal(session.returns.channels.size, 0);
 });

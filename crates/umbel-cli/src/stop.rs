@@ -11,10 +11,10 @@ use crate::STOPPED;
 /// Does it, unless the program is told to stop before it is done.
 pub(crate) async fn until_stopped(work: impl Future<Output = io::Result<ExitCode>>) -> io::Result<ExitCode> {
     tokio::select! {
-        // Until it waits for the first time, a signal does what it always does.
+        // What is waited for first is heard from the beginning: the work may start programs before it waits itself.
         biased;
-        done = until_terminated(work) => done,
         Ok(()) = tokio::signal::ctrl_c() => Ok(ExitCode::from(STOPPED)),
+        done = until_terminated(work) => done,
     }
 }
 
@@ -34,8 +34,8 @@ pub(crate) async fn until_terminated(
         };
         tokio::select! {
             biased;
-            done = work => done,
             _ = terminated => Ok(ExitCode::from(STOPPED)),
+            done = work => done,
         }
     }
     #[cfg(not(unix))]

@@ -54,8 +54,8 @@ impl AuthConfig {
 
 /// How a credential comes about: from the program, from a person, or from a service.
 ///
-/// The runtime keeps what a method gives, per user and by the name in [`AuthConfig`], and calls no two methods of it at a
-/// time for the same credential. **Error messages reach models and logs: they must not hold secrets.** Times are seconds
+/// The runtime keeps what a method gives, per user and by the name in [`AuthConfig`], and renews, exchanges and revokes a
+/// credential one at a time, in all processes that share a store. **Error messages reach models and logs: they must not hold secrets.** Times are seconds
 /// since 1970.
 pub trait AuthMethod: Send + Sync + fmt::Debug {
     /// What it is, as google-adk's `authScheme`. It is shown to people and written to the log: it holds no secret.

@@ -47,7 +47,7 @@ pub mod attribute {
     pub const WORKFLOW: &str = "gen_ai.workflow.name";
     /// The model that is asked.
     pub const REQUEST_MODEL: &str = "gen_ai.request.model";
-    /// Whether the answer is to come in pieces.
+    /// That the answer is to come in pieces; missing if it is not.
     pub const REQUEST_STREAM: &str = "gen_ai.request.stream";
     /// Randomness.
     pub const TEMPERATURE: &str = "gen_ai.request.temperature";
@@ -71,13 +71,14 @@ pub mod attribute {
     pub const RESPONSE_ID: &str = "gen_ai.response.id";
     /// The model that answered, as it calls itself.
     pub const RESPONSE_MODEL: &str = "gen_ai.response.model";
-    /// Why the answer ended. A list; a field of a span holds the one there is.
+    /// Why the answer ended. A list, in the words of the conventions; a field of a span holds the one there is, in the words of
+    /// events.
     pub const FINISH_REASONS: &str = "gen_ai.response.finish_reasons";
     /// Seconds until the first piece of an answer came.
     pub const FIRST_CHUNK: &str = "gen_ai.response.time_to_first_chunk";
     /// Tokens of the prompt.
     pub const INPUT_TOKENS: &str = "gen_ai.usage.input_tokens";
-    /// Tokens of the answer.
+    /// Tokens of the answer, those of thoughts among them.
     pub const OUTPUT_TOKENS: &str = "gen_ai.usage.output_tokens";
     /// Of the prompt, those that the provider had kept.
     pub const CACHE_READ_TOKENS: &str = "gen_ai.usage.cache_read.input_tokens";
@@ -113,10 +114,14 @@ pub mod attribute {
     pub const SERVER_PORT: &str = "server.port";
     /// What went wrong, as a code.
     pub const ERROR: &str = "error.type";
-    /// `GET` and its like.
+    /// `GET` and its like; `_OTHER` for those that nobody knows.
     pub const HTTP_METHOD: &str = "http.request.method";
     /// The path of a route, without what is in it.
     pub const HTTP_ROUTE: &str = "http.route";
+    /// The path itself.
+    pub const URL_PATH: &str = "url.path";
+    /// `http`.
+    pub const URL_SCHEME: &str = "url.scheme";
     /// The status of an answer.
     pub const HTTP_STATUS: &str = "http.response.status_code";
     /// The run.

@@ -48,6 +48,18 @@ pub trait CredentialStore: Send + Sync + fmt::Debug {
     fn load<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str)
     -> Work<'a, Result<Option<Credential>>>;
 
+    /// Stores a credential in the place of another, only if that one is still there: of several who want to do so, in whichever
+    /// process, one does. `None` as `before` is that there is none, and as `after` that there shall be none. Tells whether `after`
+    /// is there now: it may have been there already.
+    fn replace<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+        before: Option<&'a Credential>,
+        after: Option<Credential>,
+    ) -> Work<'a, Result<bool>>;
+
     /// Forgets it.
     fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>>;
 
@@ -85,6 +97,17 @@ impl<S: CredentialStore + ?Sized> CredentialStore for Arc<S> {
         (**self).load(app, user, name)
     }
 
+    fn replace<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+        before: Option<&'a Credential>,
+        after: Option<Credential>,
+    ) -> Work<'a, Result<bool>> {
+        (**self).replace(app, user, name, before, after)
+    }
+
     fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>> {
         (**self).delete(app, user, name)
     }
@@ -114,6 +137,12 @@ struct Saved {
     credential: Credential,
 }
 
+impl Saved {
+    fn now(credential: Credential) -> Self {
+        Self { time: SystemClock.now(), credential }
+    }
+}
+
 impl InMemoryCredentials {
     /// An empty store.
     pub fn new() -> Self {
@@ -134,6 +163,11 @@ impl InMemoryCredentials {
     }
 }
 
+fn check(app: &str, user: &str, name: &str) -> Result<()> {
+    let texts = [("app", app), ("user", user), ("name", name)];
+    texts.into_iter().try_for_each(|(what, text)| refuse_nul(&format!("{what} of a credential"), text))
+}
+
 fn place(app: &str, user: &str, name: &str) -> [String; 3] {
     [app, user, name].map(str::to_owned)
 }
@@ -146,14 +180,11 @@ impl CredentialStore for InMemoryCredentials {
         name: &'a str,
         credential: Credential,
     ) -> Work<'a, Result<()>> {
-        for (what, text) in [("app", app), ("user", user), ("name", name)] {
-            if let Err(error) = refuse_nul(&format!("{what} of a credential"), text) {
-                return Work::done(Err(error));
-            }
+        if let Err(error) = check(app, user, name) {
+            return Work::done(Err(error));
         }
         self.with(|secrets| {
-            let saved = Saved { time: SystemClock.now(), credential };
-            secrets.insert(place(app, user, name), saved);
+            secrets.insert(place(app, user, name), Saved::now(credential));
         })
     }
 
@@ -164,6 +195,31 @@ impl CredentialStore for InMemoryCredentials {
         name: &'a str,
     ) -> Work<'a, Result<Option<Credential>>> {
         self.with(|secrets| secrets.get(&place(app, user, name)).map(|saved| saved.credential.clone()))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+        before: Option<&'a Credential>,
+        after: Option<Credential>,
+    ) -> Work<'a, Result<bool>> {
+        if let Err(error) = check(app, user, name) {
+            return Work::done(Err(error));
+        }
+        self.with(|secrets| {
+            let place = place(app, user, name);
+            let there = secrets.get(&place).map(|saved| &saved.credential);
+            if there != before {
+                return there == after.as_ref();
+            }
+            match after {
+                Some(after) => drop(secrets.insert(place, Saved::now(after))),
+                None => drop(secrets.remove(&place)),
+            }
+            true
+        })
     }
 
     fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>> {

@@ -1,9 +1,7 @@
 //! The one place where credentials are looked up, renewed, asked for and given up.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,6 +9,8 @@ use smol_str::{SmolStr, format_smolstr};
 
 use crate::auth::{AuthAnswer, AuthConfig, AuthRequest, Expects, Grant, Standing};
 use crate::credential::{Credential, CredentialStore, InMemoryCredentials};
+pub use crate::credential_turn::Whose;
+use crate::credential_turn::{Turn, Turns, alone};
 use crate::credential_watch::CredentialWatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::CallId;
@@ -23,33 +23,18 @@ use crate::tool_context::ToolContext;
 pub const TOOLSET_AUTH: &str = "_adk_toolset_auth_";
 /// How the layer begins that asks for the credential of a call.
 const CALL_AUTH: &str = "_credential/";
-/// How often and after which time it is looked whether another process has a new credential, before a person is asked.
-const LOOKS: u32 = 3;
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Who is at work on a credential, by app, user and name. It is one list for all runners of the process: those that follow
-/// each other have the same credentials.
-static FLIGHTS: LazyLock<Mutex<HashMap<[SmolStr; 3], Weak<Flight>>>> = LazyLock::new(Mutex::default);
-
-/// Credentials in a store: looked up, renewed before they expire, given up. Of several in a process who want the same one at
-/// the same time, one does the work and the others get what came of it.
+/// Credentials in a store: looked up, renewed before they expire, given up. Of several who want the same one at the same time, in
+/// this process or another, one does the work and the others get what came of it.
 #[derive(Clone)]
 pub struct CredentialManager {
     store: Arc<dyn CredentialStore>,
+    turns: Turns,
 }
-
-/// An app, and a user of it.
-pub type Whose<'a> = (&'a str, &'a str);
 
 fn whose(run: &Run) -> Whose<'_> {
     (run.session_key().app(), run.session_key().user())
 }
-
-/// Whoever has it works on one credential.
-type Flight = tokio::sync::Mutex<()>;
-
-/// The right to work on one credential, until the last of those who have it is done.
-type Turn = Arc<tokio::sync::OwnedMutexGuard<()>>;
 
 /// What is kept of a question until it is answered.
 #[derive(Clone, Serialize, Deserialize)]
@@ -131,7 +116,7 @@ impl News {
 impl CredentialManager {
     /// Manages the credentials of a store.
     pub fn new(store: Arc<dyn CredentialStore>) -> Self {
-        Self { store }
+        Self { store, turns: Turns::default() }
     }
 
     /// The store.
@@ -151,11 +136,19 @@ impl CredentialManager {
 
     /// Gives a credential up: the service is told, and it is forgotten here, even if the service did not want to know.
     pub async fn revoke(&self, whose: Whose<'_>, auth: &AuthConfig, now: f64) -> Result<()> {
-        let _turn = turn(whose, &auth.credential).await;
-        let Some(kept) = self.load(whose, &auth.credential).await? else { return Ok(()) };
-        let told = auth.method.revoke(&kept, now).await;
-        self.delete(whose, &auth.credential).await?;
-        told
+        let turn = self.turns.take(whose, &auth.credential).await;
+        let (manager, own) = (self.clone(), Of { whose, auth, now, turn: &turn }.to_owned());
+        let revoked = ToTheEnd::new(async move {
+            let Of { whose, auth, now, .. } = own.lent();
+            let work = async {
+                let Some(kept) = manager.load(whose, &auth.credential).await? else { return Ok(()) };
+                let told = auth.method.revoke(&kept, now).await;
+                manager.delete(whose, &auth.credential).await?;
+                told
+            };
+            alone(&*manager.store, whose, &auth.credential, work).await
+        });
+        revoked.await
     }
 
     /// Keeps what is needed once a question is answered.
@@ -201,81 +194,84 @@ impl CredentialManager {
     pub async fn own(
         &self,
         whose: Whose<'_>,
-        name: &SmolStr,
-        make: impl FnOnce() -> Result<Credential>,
+        name: &str,
+        make: impl Fn() -> Result<Credential>,
     ) -> Result<Credential> {
-        let _turn = turn(whose, name).await;
-        if let Some(known) = self.load(whose, name).await? {
-            return Ok(known);
+        loop {
+            if let Some(known) = self.load(whose, name).await? {
+                return Ok(known);
+            }
+            let made = make()?;
+            if self.replace(whose, name, None, Some(made.clone())).await? {
+                return Ok(made);
+            }
         }
-        let made = make()?;
-        self.save(whose, name, made.clone()).await?;
-        Ok(made)
     }
 
-    /// The credential as it is kept, renewed if it must be. What another process renewed meanwhile is as good.
+    /// The credential as it is kept, renewed if it must be.
     async fn ready(&self, of: &Of<'_>) -> Result<Option<Grant>> {
         let kept = self.load(of.whose, &of.auth.credential).await?;
-        match of.auth.method.standing(kept.as_ref(), of.now) {
+        match of.standing(kept.as_ref()) {
             Standing::Ready => Ok(kept.map(|kept| of.grant(kept))),
             Standing::Ask => Ok(None),
-            Standing::Renew => self.renew(of, kept).await,
+            Standing::Renew => self.renew(of, None).await,
         }
     }
 
-    async fn renew(&self, of: &Of<'_>, kept: Option<Credential>) -> Result<Option<Grant>> {
-        let (manager, own, before) = (self.clone(), of.to_owned(), kept.clone());
+    /// A credential that can be used, renewed if what is kept cannot or was refused by its service. One that was refused and
+    /// cannot be renewed is forgotten.
+    async fn renew(&self, of: &Of<'_>, refused: Option<&Grant>) -> Result<Option<Grant>> {
+        if let Some(failure) = of.turn.failure() {
+            return Err(failure);
+        }
+        let (manager, own) = (self.clone(), of.to_owned());
+        let refused = refused.map(|refused| refused.credential().clone());
         // A service that gave a new refresh token may not know the old one any more.
         let renewed = ToTheEnd::new(async move {
             let of = own.lent();
-            let renewed = of.auth.method.renew(before.as_ref(), of.now).await;
-            if let Ok(Some(new)) = &renewed {
-                manager.save(of.whose, &of.auth.credential, new.clone()).await?;
-            }
+            let work = manager.renew_alone(&of, refused.as_ref());
+            let renewed = alone(&*manager.store, of.whose, &of.auth.credential, work).await;
+            of.turn.note(&renewed);
             renewed
         });
-        let renewed = renewed.await;
-        if let Ok(Some(new)) = renewed {
-            return Ok(Some(of.grant(new)));
-        }
-        // Another process may have been first, and not have saved yet what it got.
-        let looks = if matches!(renewed, Ok(None)) && kept.is_some() { LOOKS } else { 1 };
-        for look in 0..looks {
-            if look > 0 {
-                tokio::time::sleep(LOOK_AGAIN).await;
-            }
-            let other = self.load(of.whose, &of.auth.credential).await?;
-            let other = other.filter(|other| Some(other) != kept.as_ref());
-            if let Some(other) =
-                other.filter(|other| of.auth.method.standing(Some(other), of.now) == Standing::Ready)
-            {
-                return Ok(Some(of.grant(other)));
-            }
-        }
-        renewed.map(|_| None)
+        Ok(renewed.await?.map(|credential| of.grant(credential)))
     }
 
-    /// Sees to it that a credential is not used again that its service refused. Gives another one if that is to be had.
-    async fn refused(&self, of: &Of<'_>, refused: &Grant) -> Result<Option<Grant>> {
-        let name = &of.auth.credential;
-        let is_refused = |kept: &Option<Credential>| kept.as_ref() == Some(refused.credential());
+    async fn renew_alone(&self, of: &Of<'_>, refused: Option<&Credential>) -> Result<Option<Credential>> {
+        let (name, method) = (&of.auth.credential, &of.auth.method);
         let kept = self.load(of.whose, name).await?;
-        if !is_refused(&kept) {
-            return self.ready(of).await;
+        let is_refused = kept.is_some() && kept.as_ref() == refused;
+        // Another process may have been first.
+        match of.standing(kept.as_ref()) {
+            Standing::Ready if !is_refused => return Ok(kept),
+            Standing::Ask if !is_refused => return Ok(None),
+            _ => {}
         }
-        let renewed = self.renew(of, kept).await?;
-        // What came there meanwhile was not refused.
-        if renewed.is_none() && is_refused(&self.load(of.whose, name).await?) {
-            self.delete(of.whose, name).await?;
+        let new = method.renew(kept.as_ref(), of.now).await?;
+        if new.is_none() && !is_refused {
+            return Ok(None);
         }
-        Ok(renewed)
+        if self.replace(of.whose, name, kept.as_ref(), new.clone()).await? {
+            return Ok(new);
+        }
+        // Somebody has signed in anew, or has given it up: that counts.
+        let there = self.load(of.whose, name).await?;
+        if let (Some(new), None) = (new, &there) {
+            // If the service does not listen, it expires.
+            _ = method.revoke(&new, of.now).await;
+        }
+        Ok(there.filter(|there| of.standing(Some(there)) == Standing::Ready))
     }
 
     /// The credential that a person's answer leads to. `None` if the answer was used before.
     async fn exchange(&self, of: &Of<'_>, given: &GivenAuth) -> Result<Option<Grant>> {
         let (manager, own, given) = (self.clone(), of.to_owned(), given.clone());
         // A code can be redeemed once.
-        let exchanged = ToTheEnd::new(async move { manager.redeem(&own.lent(), &given).await });
+        let exchanged = ToTheEnd::new(async move {
+            let of = own.lent();
+            let work = manager.redeem(&of, &given);
+            alone(&*manager.store, of.whose, &of.auth.credential, work).await
+        });
         Ok(exchanged.await?.map(|credential| of.grant(credential)))
     }
 
@@ -286,18 +282,22 @@ impl CredentialManager {
             // A process ended before it was done with it.
             Some(exchanged) => {
                 let kept = self.load(of.whose, name).await?;
-                let is_newer = |kept: &Credential| {
-                    *kept != exchanged && of.auth.method.standing(Some(kept), of.now) == Standing::Ready
-                };
+                let is_newer =
+                    |kept: &Credential| *kept != exchanged && of.standing(Some(kept)) == Standing::Ready;
                 Ok(kept.filter(is_newer).unwrap_or(exchanged))
             }
             None => {
                 let pending = self.pending(of.whose, &given.question).await?.map(|kept| kept.pending);
-                let answer =
-                    AuthAnswer { given: answer.expose().clone(), pending: pending.unwrap_or_default() };
-                let exchanged = of.auth.method.exchange(answer, of.now).await;
-                if let Ok(credential) = &exchanged {
-                    self.save(of.whose, &place, in_place_of_answer(credential)).await?;
+                let given = answer.expose().clone();
+                let given = AuthAnswer { given, pending: pending.unwrap_or_default() };
+                let exchanged = of.auth.method.exchange(given, of.now).await;
+                if let Ok(new) = &exchanged {
+                    let noted = Some(in_place_of_answer(new));
+                    if !self.replace(of.whose, &place, Some(&answer), noted).await? {
+                        // All of the user's was erased meanwhile: this is not to be kept either.
+                        _ = of.auth.method.revoke(new, of.now).await;
+                        return Ok(None);
+                    }
                 }
                 exchanged
             }
@@ -318,6 +318,16 @@ impl CredentialManager {
         self.store.save(whose.0, whose.1, name, credential).await
     }
 
+    async fn replace(
+        &self,
+        whose: Whose<'_>,
+        name: &str,
+        before: Option<&Credential>,
+        after: Option<Credential>,
+    ) -> Result<bool> {
+        self.store.replace(whose.0, whose.1, name, before, after).await
+    }
+
     async fn delete(&self, whose: Whose<'_>, name: &str) -> Result<()> {
         self.store.delete(whose.0, whose.1, name).await
     }
@@ -336,29 +346,12 @@ impl fmt::Debug for CredentialManager {
     }
 }
 
-/// Waits until nobody else in the process works on a credential.
-async fn turn(whose: Whose<'_>, name: &SmolStr) -> Turn {
-    let flight = flight([whose.0.into(), whose.1.into(), name.clone()]);
-    Arc::new(flight.lock_owned().await)
-}
-
-fn flight(place: [SmolStr; 3]) -> Arc<Flight> {
-    let mut flights = FLIGHTS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(flight) = flights.get(&place).and_then(Weak::upgrade) {
-        return flight;
-    }
-    flights.retain(|_, flight| flight.strong_count() > 0);
-    let flight = Arc::new(Flight::default());
-    flights.insert(place, Arc::downgrade(&flight));
-    flight
-}
-
 /// The credential that is worked on, for whom and when.
 struct Of<'a> {
     whose: Whose<'a>,
     auth: &'a AuthConfig,
     now: f64,
-    turn: &'a Turn,
+    turn: &'a Arc<Turn>,
 }
 
 /// The same for work that outlives who began it. It has its turn until it is done.
@@ -366,10 +359,14 @@ struct OwnOf {
     whose: (String, String),
     auth: AuthConfig,
     now: f64,
-    turn: Turn,
+    turn: Arc<Turn>,
 }
 
 impl Of<'_> {
+    fn standing(&self, kept: Option<&Credential>) -> Standing {
+        self.auth.method.standing(kept, self.now)
+    }
+
     fn grant(&self, credential: Credential) -> Grant {
         Grant::new(&*self.auth.method, credential)
     }
@@ -469,7 +466,7 @@ async fn obtain(run: &Run, place: Address, auth: &AuthConfig, refused: Option<&G
         };
     }
     let (manager, whose) = (&run.services().credentials, whose(run));
-    let turn = turn(whose, name).await;
+    let turn = manager.turns.take(whose, name).await;
     let now = run.services().clock.now();
     let of = Of { whose, auth, now, turn: &turn };
     let answered = last_answer(run, &place, name);
@@ -489,7 +486,7 @@ async fn obtain(run: &Run, place: Address, auth: &AuthConfig, refused: Option<&G
         }
     }
     let found = match refused {
-        Some(refused) => manager.refused(&of, refused).await?,
+        Some(refused) => manager.renew(&of, Some(refused)).await?,
         None => manager.ready(&of).await?,
     };
     if let Some(grant) = found {
@@ -509,7 +506,14 @@ async fn obtain(run: &Run, place: Address, auth: &AuthConfig, refused: Option<&G
     // Agents that work side by side ask the same: then one sign-in does for all of them.
     let request = match news.asked(name) {
         Some(request) => request,
-        None => auth.method.ask(now).await?,
+        None => {
+            if let Some(failure) = turn.failure() {
+                return Err(failure);
+            }
+            let asked = auth.method.ask(now).await;
+            turn.note(&asked);
+            asked?
+        }
     };
     Err(ask(run, &place, auth, request).await?)
 }
@@ -538,11 +542,17 @@ fn is_about(asked: &Interrupt, place: &Address, name: &str) -> bool {
     asked.credential() == Some(name) && asked.address.inner.is_none() && asked.address.is_same_batch(place)
 }
 
-/// What people said last to a question for that credential.
+/// What people said last to a question for that credential. What they gave for a call is good for its toolset, which is asked
+/// for its tools before the call is made.
 fn last_answer(run: &Run, place: &Address, name: &str) -> Option<Answer> {
     let answers = run.values().answers(run.source());
-    let (_, answer) = answers.into_iter().rfind(|(asked, _)| is_about(asked, place, name))?;
-    Some(answer)
+    let is_given = |asked: &Interrupt, answer: &Answer| {
+        let is_it = asked.credential() == Some(name) && asked.address.inner.is_none();
+        is_it && place.call.is_none() && GivenAuth::of(answer).is_some()
+    };
+    let about =
+        |(asked, answer): &(Interrupt, Answer)| is_about(asked, place, name) || is_given(asked, answer);
+    answers.into_iter().rfind(about).map(|(_, answer)| answer)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What becomes of credentials when work on them is cut short.
+//! What becomes of credentials when work on them is cut short, and when several processes work on them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::auth::{AuthMethod, HttpAuth};
+use crate::credential_turn::{self, SILENCE};
 use crate::work::Work;
 
 const WHOSE: Whose<'static> = ("app", "user");
@@ -17,8 +18,18 @@ const WHOSE: Whose<'static> = ("app", "user");
 struct Service {
     go_on: Arc<Notify>,
     asked: Arc<AtomicUsize>,
-    /// What another process saves meanwhile, before the service says no, or after that time.
-    other: Option<(CredentialManager, Option<Duration>, Credential)>,
+    /// It knows nothing of refresh tokens.
+    says_no: bool,
+    /// It is out of order.
+    fails: bool,
+    /// What was given up.
+    revoked: Arc<Mutex<Vec<Credential>>>,
+}
+
+impl Service {
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
 }
 
 fn token(number: usize) -> Credential {
@@ -51,14 +62,16 @@ impl AuthMethod for Service {
         Work::later(async {
             let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
             self.go_on.notified().await;
-            let Some((manager, after, saved)) = self.other.clone() else { return Ok(Some(token(number))) };
-            let save = async move { manager.save(WHOSE, "late", saved).await.unwrap() };
-            match after {
-                None => save.await,
-                Some(time) => drop(tokio::spawn(tokio::time::sleep(time).then(|()| save))),
+            if self.fails {
+                return Err(Error::new(ErrorKind::Timeout, "no answer"));
             }
-            Ok(None)
+            Ok((!self.says_no).then(|| token(number)))
         })
+    }
+
+    fn revoke<'a>(&'a self, kept: &'a Credential, _now: f64) -> Work<'a, Result<()>> {
+        self.revoked.lock().unwrap().push(kept.clone());
+        Work::done(Ok(()))
     }
 
     fn exchange<'a>(&'a self, answer: AuthAnswer, _now: f64) -> Work<'a, Result<Credential>> {
@@ -87,16 +100,19 @@ async fn a_renewal_goes_on_when_who_wanted_it_is_stopped_and_the_next_one_gets_i
     let auth = AuthConfig::new("renewed", service.clone());
     manager.save(WHOSE, "renewed", old()).await.unwrap();
     {
-        let turn = turn(WHOSE, &auth.credential).await;
+        let turn = manager.turns.take(WHOSE, &auth.credential).await;
         let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
         assert!(Box::pin(manager.ready(&of)).now_or_never().is_none());
     }
-    assert!(Box::pin(turn(WHOSE, &auth.credential)).now_or_never().is_none(), "it is being worked on");
+    assert!(
+        Box::pin(manager.turns.take(WHOSE, &auth.credential)).now_or_never().is_none(),
+        "it is being worked on"
+    );
     service.go_on.notify_one();
-    let turn = turn(WHOSE, &auth.credential).await;
+    let turn = manager.turns.take(WHOSE, &auth.credential).await;
     let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
     assert_eq!(manager.ready(&of).await.unwrap().unwrap().credential(), &token(1));
-    assert_eq!(service.asked.load(Ordering::SeqCst), 1);
+    assert_eq!(service.asked(), 1);
 }
 
 #[tokio::test]
@@ -105,16 +121,16 @@ async fn a_code_is_redeemed_to_the_end_when_who_wanted_it_is_stopped() {
     let auth = AuthConfig::new("redeemed", service.clone());
     let given = answered(&manager).await;
     {
-        let turn = turn(WHOSE, &auth.credential).await;
+        let turn = manager.turns.take(WHOSE, &auth.credential).await;
         let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
         assert!(Box::pin(manager.exchange(&of, &given)).now_or_never().is_none());
     }
     service.go_on.notify_one();
-    let turn = turn(WHOSE, &auth.credential).await;
+    let turn = manager.turns.take(WHOSE, &auth.credential).await;
     let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
     assert!(manager.exchange(&of, &given).await.unwrap().is_none(), "it was used");
     assert_eq!(manager.ready(&of).await.unwrap().unwrap().credential(), &token(1));
-    assert_eq!(service.asked.load(Ordering::SeqCst), 1);
+    assert_eq!(service.asked(), 1);
 }
 
 /// A store that fails once, when something is saved or deleted there.
@@ -157,6 +173,17 @@ impl CredentialStore for Fails {
         self.store.load(app, user, name)
     }
 
+    fn replace<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+        before: Option<&'a Credential>,
+        after: Option<Credential>,
+    ) -> Work<'a, Result<bool>> {
+        self.store.replace(app, user, name, before, after)
+    }
+
     fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>> {
         match self.check("delete", name) {
             Ok(()) => self.store.delete(app, user, name),
@@ -182,49 +209,177 @@ async fn what_a_code_was_redeemed_for_is_used_by_who_comes_after_a_process_that_
         let given = answered(&manager).await;
         manager.save(WHOSE, "ended", old()).await.unwrap();
         *store.at.lock().unwrap() = Some(at);
-        let turn = turn(WHOSE, &auth.credential).await;
+        let turn = manager.turns.take(WHOSE, &auth.credential).await;
         let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
         service.go_on.notify_one();
         manager.exchange(&of, &given).await.unwrap_err();
         let again = manager.exchange(&of, &given).await.unwrap();
         assert!(again.is_none_or(|grant| *grant.credential() == token(1)), "{at:?}");
         assert_eq!(manager.ready(&of).await.unwrap().unwrap().credential(), &token(1), "{at:?}");
-        assert_eq!(service.asked.load(Ordering::SeqCst), 1, "{at:?}: a code is redeemed once");
+        assert_eq!(service.asked(), 1, "{at:?}: a code is redeemed once");
         assert!(manager.exchange(&of, &given).await.unwrap().is_none());
     }
 }
 
-#[tokio::test]
-async fn what_another_process_saved_is_waited_for_and_not_deleted() {
-    let not_good = Credential::new(json!({"token": 0, "of": "another process"}));
-    for (after, saved, found) in
-        [(None, token(7), true), (Some(LOOK_AGAIN / 2), token(7), true), (None, not_good, false)]
-    {
-        let manager = CredentialManager::default();
-        let service = Service { other: Some((manager.clone(), after, saved.clone())), ..Service::default() };
-        let auth = AuthConfig::new("late", service.clone());
-        let turn = turn(WHOSE, &auth.credential).await;
-        let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
-        manager.save(WHOSE, "late", old()).await.unwrap();
-        service.go_on.notify_one();
-        let refused = Grant::new(&service, old());
-        let other = manager.refused(&of, &refused).await.unwrap();
-        assert_eq!(other.is_some_and(|grant| *grant.credential() == saved), found);
+/// Processes that share a store, each with a manager of its own.
+fn processes<const N: usize>() -> [CredentialManager; N] {
+    let store = Arc::new(InMemoryCredentials::new());
+    std::array::from_fn(|_| CredentialManager::new(store.clone()))
+}
+
+/// What comes of work that must not hang.
+async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SILENCE * 10, work).await.expect("nobody waits for ever")
+}
+
+/// What a process gets that wants the credential, and was refused with what it had.
+async fn wanted(
+    manager: &CredentialManager,
+    service: &Service,
+    refused: Option<Credential>,
+) -> Option<Credential> {
+    let auth = AuthConfig::new("mail", service.clone());
+    let turn = manager.turns.take(WHOSE, &auth.credential).await;
+    let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
+    let grant = match refused {
+        None => manager.ready(&of).await.unwrap(),
+        Some(refused) => manager.renew(&of, Some(&Grant::new(service, refused))).await.unwrap(),
+    };
+    grant.map(|grant| grant.credential().clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_processes_one_renews_and_the_other_takes_what_came_of_it() {
+    for refused in [None, Some(old())] {
+        let ([one, other], service) = (processes(), Service::default());
+        one.save(WHOSE, "mail", old()).await.unwrap();
+        let both = async {
+            tokio::join!(wanted(&one, &service, refused.clone()), wanted(&other, &service, refused))
+        };
+        // It takes longer than any process may be silent.
+        let served = tokio::time::sleep(SILENCE * 3).then(|()| async { service.go_on.notify_one() });
+        let (got, ()) = in_time(async { tokio::join!(both, served) }).await;
+        assert_eq!(got, (Some(token(1)), Some(token(1))));
+        assert_eq!(service.asked(), 1);
         assert_eq!(
-            manager.load(WHOSE, "late").await.unwrap(),
-            Some(saved),
-            "only what was refused is deleted"
+            one.load(WHOSE, &credential_turn::place("mail")).await.unwrap(),
+            None,
+            "nobody is at work"
         );
     }
-    // Nobody else was there.
-    let manager = CredentialManager::default();
-    let elsewhere = (CredentialManager::default(), None, old());
-    let service = Service { other: Some(elsewhere), ..Service::default() };
-    let auth = AuthConfig::new("late", service.clone());
-    let turn = turn(WHOSE, &auth.credential).await;
-    let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
-    manager.save(WHOSE, "late", old()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_ended_at_work_is_waited_for_a_while() {
+    let ([one, other], service) = (processes(), Service::default());
+    one.save(WHOSE, "mail", old()).await.unwrap();
+    let ended = alone(&*one.store, WHOSE, "mail", std::future::pending::<Result<()>>());
+    assert!(Box::pin(ended).now_or_never().is_none());
     service.go_on.notify_one();
-    assert!(manager.refused(&of, &Grant::new(&service, old())).await.unwrap().is_none());
-    assert_eq!(manager.load(WHOSE, "late").await.unwrap(), None);
+    let begun = tokio::time::Instant::now();
+    assert_eq!(wanted(&other, &service, None).await, Some(token(1)));
+    assert!((SILENCE..SILENCE * 2).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_hangs_is_asked_once_for_all_who_want_it_at_the_same_time() {
+    let (manager, service) = (CredentialManager::default(), Service { fails: true, ..Service::default() });
+    let auth = AuthConfig::new("mail", service.clone());
+    manager.save(WHOSE, "mail", old()).await.unwrap();
+    let want = async || {
+        let turn = manager.turns.take(WHOSE, &auth.credential).await;
+        let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
+        manager.ready(&of).await.unwrap_err().message().to_owned()
+    };
+    for times in 1..=2 {
+        // Who comes later tries again.
+        let served = tokio::time::sleep(SILENCE).then(|()| async { service.go_on.notify_one() });
+        let (first, second, third, ()) =
+            in_time(async { tokio::join!(want(), want(), want(), served) }).await;
+        assert_eq!([first, second, third], ["no answer"; 3]);
+        assert_eq!(service.asked(), times);
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_brings_nothing_back_that_was_given_up_or_signed_in_anew_meanwhile() {
+    for (there, got, revoked) in [(None, None, vec![token(1)]), (Some(token(7)), Some(token(7)), Vec::new())]
+    {
+        let ([one, other], service) = (processes(), Service::default());
+        one.save(WHOSE, "mail", old()).await.unwrap();
+        let mut renewal = Box::pin(wanted(&one, &service, None));
+        assert!(renewal.as_mut().now_or_never().is_none());
+        match &there {
+            None => assert_eq!(other.store.erase_user(WHOSE.0, WHOSE.1).await.unwrap(), 2),
+            Some(new) => other.save(WHOSE, "mail", new.clone()).await.unwrap(),
+        }
+        service.go_on.notify_one();
+        assert_eq!(renewal.await, got);
+        assert_eq!(one.load(WHOSE, "mail").await.unwrap(), there);
+        assert_eq!(*service.revoked.lock().unwrap(), revoked, "what nobody keeps is given up");
+    }
+}
+
+#[tokio::test]
+async fn what_a_code_was_redeemed_for_is_given_up_if_its_user_was_erased_meanwhile() {
+    let ([one, other], service) = (processes(), Service::default());
+    let auth = AuthConfig::new("mail", service.clone());
+    let given = answered(&one).await;
+    let turn = one.turns.take(WHOSE, &auth.credential).await;
+    let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
+    let mut exchange = Box::pin(one.exchange(&of, &given));
+    assert!(exchange.as_mut().now_or_never().is_none());
+    other.store.erase_user(WHOSE.0, WHOSE.1).await.unwrap();
+    service.go_on.notify_one();
+    assert!(exchange.await.unwrap().is_none());
+    assert_eq!(one.load(WHOSE, "mail").await.unwrap(), None);
+    assert_eq!(*service.revoked.lock().unwrap(), [token(1)]);
+}
+
+#[tokio::test]
+async fn only_what_was_refused_is_forgotten() {
+    for (meanwhile, left) in [(None, None), (Some(token(7)), Some(token(7)))] {
+        let ([one, other], service) = (processes(), Service { says_no: true, ..Service::default() });
+        one.save(WHOSE, "mail", old()).await.unwrap();
+        let mut renewal = Box::pin(wanted(&one, &service, Some(old())));
+        assert!(renewal.as_mut().now_or_never().is_none());
+        if let Some(new) = meanwhile {
+            other.save(WHOSE, "mail", new).await.unwrap();
+        }
+        service.go_on.notify_one();
+        assert_eq!(renewal.await, left);
+        assert_eq!(one.load(WHOSE, "mail").await.unwrap(), left);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_credential_is_given_up_after_it_was_renewed_elsewhere() {
+    let ([one, other], service) = (processes(), Service::default());
+    one.save(WHOSE, "mail", old()).await.unwrap();
+    let mut renewal = Box::pin(wanted(&one, &service, None));
+    assert!(renewal.as_mut().now_or_never().is_none());
+    let auth = AuthConfig::new("mail", service.clone());
+    let mut revoked = Box::pin(other.revoke(WHOSE, &auth, 0.0));
+    assert!(revoked.as_mut().now_or_never().is_none());
+    service.go_on.notify_one();
+    let (got, revoked) = in_time(async { tokio::join!(renewal, revoked) }).await;
+    revoked.unwrap();
+    assert_eq!(got, Some(token(1)));
+    assert_eq!(*service.revoked.lock().unwrap(), [token(1)], "the one that counts");
+    assert_eq!(other.load(WHOSE, "mail").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn processes_that_make_a_secret_of_a_user_at_once_have_the_same() {
+    let [one, other]: [CredentialManager; 2] = processes();
+    let number = AtomicUsize::new(0);
+    // The other process is faster.
+    let make = || {
+        if number.fetch_add(1, Ordering::SeqCst) == 0 {
+            other.save(WHOSE, "_own", token(7)).now_or_never().unwrap().unwrap();
+        }
+        Ok(token(1))
+    };
+    assert_eq!(one.own(WHOSE, "_own", make).await.unwrap(), token(7));
+    assert_eq!(other.own(WHOSE, "_own", || Ok(token(2))).await.unwrap(), token(7));
 }

@@ -33,6 +33,7 @@ pub mod context;
 pub mod conventions;
 pub mod credential;
 pub mod credential_manager;
+mod credential_turn;
 pub mod credential_watch;
 mod detached;
 pub mod error;

@@ -149,6 +149,9 @@ pub trait Tracer: Send + Sync {
     /// already.
     fn enter(&self, context: &TraceContext) -> Box<dyn Any>;
 
+    /// The span that is entered now goes on with another one, which has ended.
+    fn link(&self, earlier: &TraceContext);
+
     /// Whether it was told to take what is said.
     fn wants_content(&self) -> bool;
 

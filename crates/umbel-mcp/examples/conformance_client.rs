@@ -13,6 +13,7 @@ use umbel_core::{
 };
 use umbel_mcp::client::{Http, McpOAuth, McpToolset, Protocol};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
+use umbel_tools::OAuthClient;
 
 /// Where people come back to once they signed in. Nobody is there: the address is all that is needed.
 const BACK: &str = "http://localhost:3000/callback";
@@ -40,7 +41,7 @@ async fn talk(url: &str) -> Result<()> {
     let tools = McpToolset::new("suite", Http::new(url)).protocol(Protocol::Handshake);
     // Whoever is asked takes what a form has in it already.
     let tools = tools.answer_with(|_| async { Answer::input(json!({})) });
-    let tools = if scenario.starts_with("auth/") { tools.oauth(sign_in(url, &scenario)) } else { tools };
+    let tools = if scenario.starts_with("auth/") { tools.oauth(sign_in(url, &scenario)?) } else { tools };
     let agent = LlmAgent::new("client").model(caller()).toolset(tools.clone());
     let runner = Runner::new("conformance", agent)?;
     let session = runner.create_session("ann").await?;
@@ -88,17 +89,21 @@ fn caller() -> ScriptedModel {
 }
 
 /// How to sign in, with what the suite says about the client.
-fn sign_in(url: &str, scenario: &str) -> McpOAuth {
+fn sign_in(url: &str, scenario: &str) -> Result<McpOAuth> {
     let context = std::env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_default();
     let context: Value = serde_json::from_str(&context).unwrap_or_default();
     let mut oauth = McpOAuth::new(url, BACK).client_document(DOCUMENT).allow_private("localhost");
-    if let Some(id) = context.get("client_id").and_then(Value::as_str) {
-        oauth = oauth.client(id, context.get("client_secret").and_then(Value::as_str));
+    let said = |name: &str| context.get(name).and_then(Value::as_str);
+    if let Some(id) = said("client_id") {
+        oauth = match said("private_key_pem") {
+            Some(key) => oauth.known_as(OAuthClient::new(id).private_key(key, None)?),
+            None => oauth.client(id, said("client_secret")),
+        };
     }
     if scenario.contains("client-credentials") {
         oauth = oauth.by_itself();
     }
-    oauth
+    Ok(oauth)
 }
 
 /// What a person would say who is asked to sign in: the address that this leads back to.

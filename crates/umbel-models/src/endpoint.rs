@@ -14,7 +14,7 @@ use rustls_platform_verifier::Verifier;
 use umbel_core::{BoxFuture, BoxStream, Error, ErrorKind, ModelErrorKind, Provider, Result, TraceContext};
 
 use crate::failure;
-use crate::tape::{Played, Recording, Tape};
+use crate::tape::{Played, Recording, Tape, strike_out};
 
 /// The most bytes of a refusal that are read.
 const REFUSAL_BYTES: usize = 64 << 10;
@@ -145,7 +145,7 @@ impl Endpoint {
     pub(crate) async fn post(&self, path: &str, body: Vec<u8>) -> Result<Reply> {
         let recording = match &self.tape {
             None => None,
-            Some(tape) => match tape.begin(path, &body, &self.secrets()) {
+            Some(tape) => match tape.begin(path, &body, self.secrets()) {
                 Recording::Replay(take) => {
                     let Played { status, headers, body } = take?;
                     return self.reply(status, &headers, body).await;
@@ -214,8 +214,21 @@ impl Endpoint {
         Error::new(ErrorKind::Model(ModelErrorKind::Transport), format!("{}: {why}", self.provider))
     }
 
-    /// What must never be written down.
-    fn secrets(&self) -> Vec<&str> {
+    /// An error without secrets that the provider repeats in it: it goes to the log of the session.
+    pub(crate) fn discreet(&self, error: Error) -> Error {
+        let secrets = self.secrets();
+        if !secrets.iter().any(|secret| error.message().contains(secret)) {
+            return error;
+        }
+        let told = Error::new(error.kind(), strike_out(error.message(), &secrets));
+        match error.retry_after() {
+            Some(after) => told.with_retry_after(after),
+            None => told,
+        }
+    }
+
+    /// What must never be written down. What is shorter is no secret, and would be found everywhere.
+    fn secrets(&self) -> Vec<String> {
         let key = match &self.key {
             Key::Header(_, Secret(key)) | Key::Bearer(Secret(key)) => Some(key.as_str()),
             Key::None | Key::Source(_) => None,
@@ -223,7 +236,8 @@ impl Endpoint {
         let names = ["auth", "key", "token", "secret", "cookie", "password"];
         let is_secret = |name: &HeaderName| names.iter().any(|word| name.as_str().contains(word));
         let headers = self.headers.iter().filter(|(name, _)| is_secret(name));
-        key.into_iter().chain(headers.filter_map(|(_, value)| value.to_str().ok())).collect()
+        let all = key.into_iter().chain(headers.filter_map(|(_, value)| value.to_str().ok()));
+        all.filter(|secret| secret.len() >= 4).map(str::to_owned).collect()
     }
 }
 

@@ -202,7 +202,7 @@ impl Exchange {
             }
             if let Err(error) = self.go_on().await? {
                 self.stage = Stage::Over;
-                return Some(Err(error));
+                return Some(Err(self.shared.endpoint.discreet(error)));
             }
         }
     }

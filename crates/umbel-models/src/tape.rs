@@ -132,9 +132,7 @@ impl Tape {
         Self { inner: self.inner.clone(), replays: true }
     }
 
-    pub(crate) fn begin(&self, path: &str, body: &[u8], secrets: &[&str]) -> Recording {
-        let secrets: Vec<String> =
-            secrets.iter().filter(|secret| secret.len() >= 4).map(|secret| (*secret).to_owned()).collect();
+    pub(crate) fn begin(&self, path: &str, body: &[u8], secrets: Vec<String>) -> Recording {
         let text = strike_out(&String::from_utf8_lossy(body), &secrets);
         let request = serde_json::from_str(&text).unwrap_or(Value::String(text));
         if self.replays {
@@ -217,7 +215,7 @@ fn without_minted(request: &Value) -> String {
     out + rest
 }
 
-fn strike_out(text: &str, secrets: &[String]) -> String {
+pub(crate) fn strike_out(text: &str, secrets: &[String]) -> String {
     secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, STRUCK_OUT))
 }
 

@@ -8,7 +8,7 @@ use tracing::{Level, Span, field};
 use umbel_core::conventions::{attribute, span};
 use umbel_core::{
     AgentKind, Content, EventId, FunctionCall, GenerateConfig, Handler, Model, ModelRequest, Provider,
-    Response, Run, RunId, SpanContent, ToolCall, ToolSpec, TraceContext,
+    Response, Run, RunId, SpanContent, ToolCall, ToolSpec, TraceContext, Tracer,
 };
 
 use crate::layers::{CallLog, Ending};
@@ -26,34 +26,61 @@ pub(crate) fn is_detailed() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
 }
 
+/// Where a run keeps which span is its own, so that who goes on with it in another process knows. Its id follows.
+pub(crate) const KEPT_TRACE: &str = "umbel.trace:";
+
 /// A run. It is part of the trace that its configuration names, if there is one.
 pub(crate) fn invocation(run: &Run) -> Span {
+    if !is_heard() {
+        return Span::none();
+    }
+    let earlier = resumed(run);
     let begin = || {
         tracing::info_span!(
             span::INVOCATION,
             { attribute::CONVERSATION } = run.session_key().id(),
             { attribute::RUN } = run.id().as_str(),
-            { attribute::RESUMES } = resumed(run).as_ref().map(RunId::as_str),
+            { attribute::RESUMES } = earlier.as_ref().map(RunId::as_str),
             { attribute::ERROR } = field::Empty,
         )
     };
-    if !is_heard() {
-        return Span::none();
-    }
-    match run.config().extensions.get::<TraceContext>() {
+    let span = match run.config().extensions.get::<TraceContext>() {
         Some(context) => context.within(begin),
         None => begin(),
+    };
+    if let Some(tracer) = umbel_core::tracer() {
+        span.in_scope(|| link(tracer, run, earlier.as_ref()));
+    }
+    span
+}
+
+/// Links the span of a run, which is entered, to that of the one it goes on with, and keeps which it is. A run that was cut
+/// short has kept its own.
+fn link(tracer: &dyn Tracer, run: &Run, earlier: Option<&RunId>) {
+    for earlier in earlier.into_iter().chain([run.id()]) {
+        // What nobody can read is no reason to fail.
+        let kept = run.kept::<String>(&format!("{KEPT_TRACE}{earlier}")).ok().flatten();
+        if let Some(context) = kept.and_then(|parent| TraceContext::parse(&parent, None)) {
+            tracer.link(&context);
+        }
+    }
+    if let Some(context) = tracer.current() {
+        // A text always has a JSON form.
+        let _ = run.keep(format!("{KEPT_TRACE}{}", run.id()), &context.traceparent());
     }
 }
 
-/// The run that this one goes on with under a name of its own: what people answer, or what it finds in the log.
+/// The run that this one goes on with under a name of its own: the one that asked what people answer now, or the last one if there
+/// is no message.
 fn resumed(run: &Run) -> Option<RunId> {
     let events = run.events();
-    let mut before = events.iter().rev().skip_while(|event| event.run == *run.id());
-    let is_answer = run.input().is_some_and(|said| said.has_responses());
-    let is_continued = events.last().is_some_and(|last| last.run != *run.id());
-    let earlier = before.next().filter(|_| is_answer || is_continued)?;
-    Some(earlier.run.clone())
+    let last = events.last()?;
+    if last.run != *run.id() {
+        return Some(last.run.clone());
+    }
+    let answered = run.input()?.responses().next()?.id.as_ref();
+    let asked = events.iter().rev().find(|event| event.calls().any(|call| call.id.as_ref() == answered))?;
+    Some(asked.run.clone()).filter(|earlier| earlier != run.id())
 }
 
 /// An agent at work. One that runs others is a workflow.
@@ -94,6 +121,7 @@ pub(crate) fn agent(run: &Run) -> Span {
 pub(crate) struct ModelSpan {
     span: Span,
     began: Instant,
+    is_streamed: bool,
 }
 
 /// A model call; `None` if nobody wants to know.
@@ -111,7 +139,7 @@ pub(crate) fn model_call(run: &Run, model: &dyn Model, request: &ModelRequest) -
         { attribute::OPERATION } = span::CHAT,
         { attribute::PROVIDER } = name,
         { attribute::REQUEST_MODEL } = request.model.as_str(),
-        { attribute::REQUEST_STREAM } = request.stream,
+        { attribute::REQUEST_STREAM } = request.stream.then_some(true),
         { attribute::TEMPERATURE } = *temperature,
         { attribute::TOP_P } = *top_p,
         { attribute::TOP_K } = top_k.map(f64::from),
@@ -141,7 +169,7 @@ pub(crate) fn model_call(run: &Run, model: &dyn Model, request: &ModelRequest) -
         return None;
     }
     span.in_scope(|| said(SpanContent::Request(request)));
-    Some(ModelSpan { span, began: Instant::now() })
+    Some(ModelSpan { span, began: Instant::now(), is_streamed: request.stream })
 }
 
 /// A list as a field can hold it.
@@ -177,9 +205,11 @@ impl ModelSpan {
             span.record(attribute::ERROR, code.as_str());
         }
         let Some(usage) = &meta.usage_metadata else { return };
+        // The conventions count thoughts as output.
+        let output = [usage.candidates_token_count, usage.thoughts_token_count].into_iter().flatten();
         for (name, count) in [
             (attribute::INPUT_TOKENS, usage.prompt_token_count),
-            (attribute::OUTPUT_TOKENS, usage.candidates_token_count),
+            (attribute::OUTPUT_TOKENS, output.reduce(u64::saturating_add)),
             (attribute::CACHE_READ_TOKENS, usage.cached_content_token_count),
             (attribute::CACHE_CREATION_TOKENS, usage.cache_write_token_count),
             (attribute::REASONING_TOKENS, usage.thoughts_token_count),
@@ -190,8 +220,11 @@ impl ModelSpan {
         }
     }
 
-    /// Notes that a piece of the answer came.
+    /// Notes that a piece of the answer came, if it was to come in pieces.
     pub(crate) fn record_piece(&self, is_first: bool) {
+        if !self.is_streamed {
+            return;
+        }
         if is_first {
             self.span.record(attribute::FIRST_CHUNK, self.began.elapsed().as_secs_f64());
         } else {

@@ -1,5 +1,6 @@
 //! What all routes share.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use serde_json::Value;
 use smol_str::SmolStr;
 use umbel_runtime::Prices;
 
+use crate::apps::Apps;
 use crate::auth::Auth;
 use crate::endpoint::AgentEndpoint;
 use crate::gate::Gate;
@@ -27,6 +29,8 @@ pub(crate) struct App {
     pub(crate) auth: Option<Arc<dyn Auth>>,
     /// Who requests for mounted services come from, if not simply from their principal.
     pub(crate) caller: Option<Arc<ToCaller>>,
+    /// The apps that requests for mounted services were about.
+    pub(crate) caller_apps: Apps,
     /// What those are told who are turned away.
     pub(crate) protected: Option<Published>,
     pub(crate) metrics: Arc<Metrics>,
@@ -48,6 +52,21 @@ pub(crate) struct App {
 }
 
 impl App {
+    /// The apps whose sessions an agent may have: its own, those that its requests were about, and those of mounted services,
+    /// which offer agents of the server, too.
+    pub(crate) fn apps_of(&self, endpoint: &AgentEndpoint) -> BTreeSet<SmolStr> {
+        let mut apps = endpoint.apps();
+        apps.extend(self.caller_apps.all());
+        apps
+    }
+
+    /// Whether other agents may have sessions in that app, besides those that the endpoint's runner runs.
+    pub(crate) fn is_shared(&self, name: &str, endpoint: &AgentEndpoint) -> bool {
+        let own = endpoint.runner.tree().fingerprint();
+        let others = self.agents.iter().filter(|other| other.runner.tree().fingerprint() != own);
+        name != endpoint.runner.app() && others.into_iter().any(|other| self.apps_of(other).contains(name))
+    }
+
     /// A problem unless clients may look into agents and their work.
     pub(crate) fn check_inspect(&self) -> Result<(), Problem> {
         if self.inspect {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
@@ -11,6 +11,7 @@ use umbel_agui::{AgentCapabilities, Cast, ContextItem, Member, Prediction, RunAg
 use umbel_core::{AgentTree, Object, RunConfig, SessionKey};
 use umbel_runtime::Runner;
 
+use crate::apps::Apps;
 use crate::auth::Principal;
 use crate::live::Disconnect;
 use crate::problem::Problem;
@@ -41,9 +42,6 @@ pub struct ClientInput {
     pub forwarded_props: Option<serde_json::Value>,
 }
 
-/// How many apps an extractor may name. More are served, and not seen to after a crash until somebody comes back.
-const APPS: usize = 10_000;
-
 type ToConfig = dyn Fn(&RunAgentInput<'_>, &Principal, RunConfig) -> Result<RunConfig, Problem> + Send + Sync;
 type ToState = dyn Fn(&Parts, &Principal) -> Result<Object, Problem> + Send + Sync;
 type ToName = dyn Fn(&Parts, &Principal) -> Result<String, Problem> + Send + Sync;
@@ -65,7 +63,7 @@ pub struct AgentEndpoint {
     pub(crate) suggestions: Vec<String>,
     app: Option<Arc<ToName>>,
     /// The apps that requests were about, besides the runner's.
-    apps: Arc<Mutex<BTreeSet<SmolStr>>>,
+    apps: Arc<Apps>,
 }
 
 impl AgentEndpoint {
@@ -207,21 +205,18 @@ impl AgentEndpoint {
         };
         let Some(make) = &self.app else { return Ok(SessionKey::new(self.runner.app(), user, thread)?) };
         let key = SessionKey::new(make(head, principal)?, user, thread)?;
-        let mut apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner);
-        if apps.len() < APPS && !apps.contains(key.app()) {
-            apps.insert(key.app().into());
-        }
+        self.apps.note(key.app());
         Ok(key)
     }
 
     /// Tells of apps that requests were about before.
     pub(crate) fn know_apps(&self, apps: BTreeSet<SmolStr>) {
-        self.apps.lock().unwrap_or_else(PoisonError::into_inner).extend(apps);
+        apps.iter().for_each(|app| self.apps.note(app));
     }
 
     /// The apps whose sessions are to be seen to.
     pub(crate) fn apps(&self) -> BTreeSet<SmolStr> {
-        let mut apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut apps = self.apps.all();
         apps.insert(self.runner.app().into());
         apps
     }

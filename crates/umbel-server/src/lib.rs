@@ -17,6 +17,7 @@
 
 mod agents;
 mod app;
+mod apps;
 mod auth;
 mod body;
 mod brought;

@@ -37,6 +37,9 @@ where
             Ok(caller) => caller,
             Err(problem) => return problem.into_response(),
         };
+        if let Some(name) = &caller.app {
+            app.caller_apps.note(name);
+        }
         head.extensions.insert(caller);
         let trace = RequestTrace {
             span: TraceContext::current(),

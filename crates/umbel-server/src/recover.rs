@@ -21,7 +21,7 @@ pub(crate) async fn recover_on(mut served: watch::Receiver<Served>) {
     loop {
         let app = served.borrow_and_update().app.clone();
         for endpoint in &app.agents {
-            for name in endpoint.apps() {
+            for name in app.apps_of(endpoint) {
                 if busy.insert((Arc::as_ptr(endpoint).addr(), name.clone())) {
                     at_work.push(recover_once(app.clone(), endpoint.clone(), name));
                 }
@@ -49,7 +49,11 @@ async fn recover_once(
     endpoint: Arc<AgentEndpoint>,
     name: SmolStr,
 ) -> (Arc<AgentEndpoint>, SmolStr) {
-    match endpoint.runner.recover_app(&name).await {
+    let recovered = match app.is_shared(&name, &endpoint) {
+        true => endpoint.runner.recover_own(&name).await,
+        false => endpoint.runner.recover_app(&name).await,
+    };
+    match recovered {
         Ok(recovered) => recovered.iter().for_each(|_| app.metrics.count(Counted::Recovered)),
         Err(error) => tracing::warn!(app = %name, "runs could not be gone on with: {error}"),
     }

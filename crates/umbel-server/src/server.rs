@@ -26,6 +26,7 @@ use umbel_core::{Caller, Error, ErrorKind, Result};
 use umbel_runtime::Prices;
 
 use crate::app::{App, Offered};
+use crate::apps::Apps;
 use crate::auth::{Auth, Principal};
 use crate::endpoint::AgentEndpoint;
 use crate::gate::{self, Gate};
@@ -298,6 +299,7 @@ impl Server {
             gate: Gate { hosts, origins, open, studio_at: studio.then(|| base.clone()) },
             auth,
             caller,
+            caller_apps: Apps::default(),
             protected,
             metrics,
             listed: agents::list(offers.iter().map(|(path, agent, _)| (path, &**agent))),
@@ -433,6 +435,7 @@ impl Service {
             return Err(Error::new(ErrorKind::Build, message));
         }
         let new = server.put_together(old.runs.clone(), old.metrics.clone())?;
+        old.caller_apps.all().iter().for_each(|app| new.app.caller_apps.note(app));
         for endpoint in &new.app.agents {
             for known in old.agents.iter().filter(|known| known.runner.app() == endpoint.runner.app()) {
                 endpoint.know_apps(known.apps());

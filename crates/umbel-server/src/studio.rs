@@ -27,6 +27,9 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
+/// Where people are sent back to when they signed in at a service. Its address has a code in it, which nobody keeps.
+const SIGNED_IN: &str = "signed-in.html";
+
 /// The routes of the studio.
 pub(crate) fn routes(base: &str) -> Router {
     let home = format!("{base}{STUDIO}/");
@@ -53,7 +56,7 @@ fn serve(name: &str, headers: &HeaderMap) -> Result<Response, Problem> {
         Some(page) => (PAGES, page),
         None => (FILES, name),
     };
-    let found = table.iter().find(|(known, _)| *known == name);
+    let found = table.iter().find(|(known, _)| *known == name || known.strip_suffix(".html") == Some(name));
     let (name, bytes) = found.ok_or_else(|| Problem::not_found("page"))?;
     Ok(file(name, *bytes, headers))
 }
@@ -71,6 +74,9 @@ fn file<B: AsRef<[u8]> + IntoResponse>(name: &str, bytes: B, headers: &HeaderMap
         all.insert(name, HeaderValue::from_static(value));
     }
     all.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind(name)));
+    if name == SIGNED_IN {
+        all.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         all.insert(header::ETAG, tag);
     }

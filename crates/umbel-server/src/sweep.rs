@@ -56,7 +56,7 @@ pub(crate) async fn sweep_on(mut served: watch::Receiver<Served>) {
 }
 
 async fn sweep_once(app: &App, endpoint: &AgentEndpoint, sweep: Sweep) {
-    for name in endpoint.apps() {
+    for name in app.apps_of(endpoint) {
         let manager = SessionManager::of(name.clone(), endpoint.runner.services().clone());
         let manager = manager.timeout(sweep.timeout).max_wait(sweep.max_wait);
         match manager.sweep().await {

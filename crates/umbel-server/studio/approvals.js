@@ -1,5 +1,6 @@
 // Questions to a person: yes, no, other arguments, or a form for an answer of any shape.
 
+import { credentialForm } from "./credential-form.js";
 import { h, icon } from "./dom.js";
 import { render } from "./markdown.js";
 
@@ -20,13 +21,6 @@ export function isCredential(asked) {
 	return asked.reason === "umbel:credential";
 }
 
-/** Where a person signs in, if they do: an address of the web, and no other. @param {Interrupt} asked @returns {string | null} */
-export function signInLink(asked) {
-	const link = asked.metadata?.payload?.exchangedAuthCredential?.oauth2?.authUri;
-	if (typeof link !== "string" || !/^https?:\/\//i.test(link) || !URL.canParse(link)) return null;
-	return new URL(link).href;
-}
-
 /** A question as a card. @param {Session} session @param {Interrupt} asked @returns {HTMLElement} */
 export function questionCard(session, asked) {
 	const card = h("section.question", { label: asked.message ?? "A question for you", testid: "approval", "data-interrupt": asked.id });
@@ -45,7 +39,7 @@ export function questionCard(session, asked) {
 	if (isExpired(asked)) return expired(card, asked, settle);
 	if (asked.expiresAt) card.append(h("p.muted", null, icon("clock"), ` Open until ${new Date(asked.expiresAt).toLocaleString()}`));
 	if (isCredential(asked)) {
-		credentialForm(card, asked, settle);
+		credentialForm(card, asked, settle, session.turnedAway.get(asked.id)?.error);
 		return card;
 	}
 	const isForm = asked.responseSchema !== undefined || asked.reason === "input_required" || !["tool_call", "confirmation"].includes(asked.reason);
@@ -131,30 +125,6 @@ export function jsonForm(room, label, value, send, check, done) {
 	const form = h("form.json-form", { onsubmit: submit }, h("label.field-label", null, label, field), error, h("button.button.primary", { type: "submit" }, send));
 	room.replaceChildren(form);
 	field.focus();
-}
-
-/** What people call the parts of a credential. @type {Record<string, string>} */
-const PARTS = { authResponseUri: "The address that your browser was sent to", apiKey: "API key", token: "Token", username: "Name", password: "Password" };
-
-/** A link to sign in, and fields that show nothing of what is typed. @param {HTMLElement} card @param {Interrupt} asked @param {Settle} settle */
-function credentialForm(card, asked, settle) {
-	const link = signInLink(asked);
-	if (link) {
-		card.append(h("p", null, h("a.button.primary", { href: link, target: "_blank", rel: "noopener noreferrer", testid: "sign-in" }, "Sign in"), ` at ${new URL(link).host}, in a new tab. Then copy the whole address of the page you are sent to, and put it here.`));
-	}
-	const names = Object.keys(asked.responseSchema?.properties ?? { authResponseUri: {} });
-	const fields = names.map((name) => /** @type {const} */ ([name, h("input.field", { type: name === "username" ? "text" : "password", required: true, autocomplete: "off", spellcheck: "false" })]));
-	const submit = (/** @type {Event} */ event) => {
-		event.preventDefault();
-		settle({ status: "resolved", payload: Object.fromEntries(fields.map(([name, field]) => [name, field.value.trim()])) });
-		for (const [, field] of fields) field.value = "";
-	};
-	card.append(
-		h("form.answer-form", { onsubmit: submit, autocomplete: "off" },
-			fields.map(([name, field]) => h("label.field-label", null, PARTS[name] ?? name, field)),
-			h("div.buttons", null,
-				h("button.button.primary", { type: "submit" }, "Give it"),
-				h("button.button.danger-text", { onclick: () => settle({ status: "cancelled" }) }, "Do not give it"))));
 }
 
 /** A form made from the schema of the answer. @param {HTMLElement} card @param {Interrupt} asked @param {Settle} settle */

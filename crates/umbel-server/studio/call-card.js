@@ -91,7 +91,7 @@ export function callCard(session, first, author) {
 				brief.textContent = briefly(call.function.arguments);
 				fill();
 			}
-			const nextQuestion = asked ? `${asked.id} ${session.decisions.has(asked.id)}` : String(isOurs);
+			const nextQuestion = asked ? `${asked.id} ${session.decisions.has(asked.id)} ${session.turnedAway.get(asked.id)?.at}` : String(isOurs);
 			if (nextQuestion === questionKey) return;
 			questionKey = nextQuestion;
 			if (asked) replace(question, questionCard(session, asked));

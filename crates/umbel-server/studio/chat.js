@@ -12,7 +12,7 @@ const PAGE = 60;
 
 /** What a person can do about an error, by its code. The guide lists them all. @type {Record<string, string>} */
 const REMEDIES = {
-	INVALID_ANSWER: "Reload the session and answer again.",
+	INVALID_ANSWER: "Answer the question again. If it is not there any more, reload the session.",
 	MODEL_AUTH: "Check the key of the model's provider.",
 	MODEL_CONTEXT_TOO_LONG: "Begin a new session, or let the agent compact its history.",
 	MODEL_CALL_LIMIT: "Look at the trace: the agent may turn in circles.",
@@ -159,7 +159,7 @@ export class Chat {
 		const { run } = talk;
 		const free = talk.interrupts.filter((asked) => !answeredBy(talk, asked));
 		const working = session.isRunning ? [...talk.subagents.values()].filter((one) => one.status === "running").map((one) => one.name) : [];
-		const key = JSON.stringify([session.threadId, session.isLoading, session.failure, run?.status, run?.error, run?.result, free.map((one) => [one.id, session.decisions.has(one.id)]), working, talk.conflicts, connection, talk.messages.length === 0, talk.open.size > 0]);
+		const key = JSON.stringify([session.threadId, session.isLoading, session.failure, run?.status, run?.error, run?.result, free.map((one) => [one.id, session.decisions.has(one.id), session.turnedAway.get(one.id)?.at]), working, talk.conflicts, connection, talk.messages.length === 0, talk.open.size > 0]);
 		if (key === this.tailKey) return;
 		this.tailKey = key;
 		const parts = [];
@@ -170,7 +170,7 @@ export class Chat {
 		for (const one of talk.conflicts) parts.push(h("p.note", null, icon("warning"), ` State: \`${one.key}\` was changed by somebody else too, and stays as it is there.`));
 		if (session.isRunning && connection !== "lost") parts.push(workingLine(working.length > 0 ? working : [session.agent.name], talk.open.size > 0));
 		if (run?.status === "cancelled") parts.push(h("p.note", { testid: "run-cancelled" }, icon("stop"), " Stopped. Say something to go on."));
-		if (run?.error) parts.push(problemCard("The run failed", run.error.message, run.error.code));
+		if (run?.error) parts.push(problemCard(run.error.code === "INVALID_ANSWER" ? "The answer was not taken" : "The run failed", run.error.message, run.error.code));
 		if (run?.status === "finished" && run.result !== undefined) parts.push(h("section.card.result-card", { label: "Result" }, h("h3", null, "Result"), copiedTree(run.result)));
 		if (!session.isRunning && run?.usage?.length) parts.push(usageLine(run.usage));
 		replace(this.tail, parts);

@@ -171,10 +171,10 @@ function follow() {
 	document.title = `${agent.name} · Umbel studio`;
 }
 
-/** Sessions that are neither shown nor at work are read again when they are wanted. */
+/** Sessions that are neither shown nor at work, and in which nobody is about to sign in, are read again when they are wanted. */
 function drop() {
 	for (const [key, session] of open) {
-		if (session === current || session.isRunning || session.connection !== "idle") continue;
+		if (session === current || session.isRunning || session.connection !== "idle" || session.returns.channels.size > 0) continue;
 		session.close();
 		open.delete(key);
 	}

@@ -3,6 +3,7 @@
 import { Problem } from "./api.js";
 import { CLIENT_TOOLS, knows, runClientTool } from "./client-tools.js";
 import { addMessage, apply, eventOf, newConversation, seed, unanswered } from "./fold.js";
+import { Returns, signInOf } from "./sign-in.js";
 import { readRun } from "./stream.js";
 import { onFrame, words } from "./dom.js";
 
@@ -78,7 +79,14 @@ export class Session {
 		this.logTimer = undefined;
 		/** @type {Map<Topic, Set<() => void>>} */
 		this.listeners = new Map();
-		this.talkChanged = onFrame(() => this.emit("talk"));
+		/** Where a person was not let in, by question: what the service said, and when. @type {Map<string, { error: string, at: number }>} */
+		this.turnedAway = new Map();
+		/** Who comes back from signing in. */
+		this.returns = new Returns((state, address) => this.signedIn(state, address));
+		this.talkChanged = onFrame(() => {
+			this.returns.listenFor(this.stopping.signal.aborted ? [] : this.undecided());
+			this.emit("talk");
+		});
 		this.wireChanged = onFrame(() => this.emit("wire"));
 	}
 
@@ -203,6 +211,24 @@ export class Session {
 		const resume = open.map((one) => ({ interruptId: one.id, ...this.decisions.get(one.id) }));
 		this.decisions.clear();
 		await this.start([], { resume });
+	}
+
+	/** Questions that a person has still to decide. */
+	undecided() {
+		return this.talk.interrupts.filter((one) => !this.decisions.has(one.id));
+	}
+
+	/** A person came back: that answers all that asked for this sign-in. Who was not let in may try again. @param {string} state @param {string} address */
+	signedIn(state, address) {
+		const error = new URL(address).searchParams.get("error");
+		for (const one of this.undecided().filter((one) => signInOf(one)?.state === state)) {
+			if (error === null) void this.decide(one.id, { status: "resolved", payload: { authResponseUri: address } });
+			else {
+				this.turnedAway.set(one.id, { error, at: Date.now() });
+				if (one.toolCallId) this.touchCall(one.toolCallId);
+				this.talkChanged();
+			}
+		}
 	}
 
 	/** Answers a call of a tool that this client was asked to run. @param {string} callId @param {string} content */
@@ -385,6 +411,7 @@ export class Session {
 	close() {
 		this.stopping.abort();
 		clearTimeout(this.logTimer);
+		this.returns.listenFor([]);
 		this.listeners.clear();
 	}
 

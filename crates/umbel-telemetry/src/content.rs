@@ -214,14 +214,15 @@ impl fmt::Debug for ContentCapture {
 /// Why an answer ended, in the words of the conventions.
 fn reason(content: &Content, finish_reason: Option<&str>) -> String {
     let is_calling = content.parts.iter().any(|part| matches!(part.payload, Payload::Call(_)));
+    if is_calling { "tool_call".to_owned() } else { in_words(finish_reason.unwrap_or("STOP")) }
+}
+
+/// A reason of an event, in the words of the conventions.
+pub(crate) fn in_words(finish_reason: &str) -> String {
     match finish_reason {
-        _ if is_calling => "tool_call".to_owned(),
-        None | Some("STOP") => "stop".to_owned(),
-        Some("MAX_TOKENS") => "length".to_owned(),
-        Some("SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII") => {
-            "content_filter".to_owned()
-        }
-        Some(other) => other.to_ascii_lowercase(),
+        "MAX_TOKENS" => "length".to_owned(),
+        "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" => "content_filter".to_owned(),
+        other => other.to_ascii_lowercase(),
     }
 }
 

@@ -29,6 +29,7 @@
 
 mod collector;
 mod content;
+mod environment;
 mod measure;
 mod shape;
 mod telemetry;

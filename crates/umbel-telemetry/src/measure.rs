@@ -18,9 +18,15 @@ use umbel_core::conventions::{TARGET, attribute, metric, span};
 use crate::content::ContentCapture;
 use crate::telemetry::Conventions;
 
-/// Seconds, as the conventions cut them up.
-const SECONDS: [f64; 14] =
+/// Seconds of model and tool calls, as the conventions cut them up.
+const CALL_SECONDS: [f64; 14] =
     [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
+
+/// Those of agents.
+const AGENT_SECONDS: [f64; 13] = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6];
+
+/// Those of workflows.
+const WORKFLOW_SECONDS: [f64; 11] = [1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0];
 
 /// Tokens, as the conventions cut them up.
 const TOKENS: [f64; 14] = [
@@ -40,8 +46,9 @@ const TOKENS: [f64; 14] = [
     67_108_864.0,
 ];
 
-/// A tool that there is none of: models make up names, and each would be one more to keep.
-const OTHER: &str = "_OTHER";
+/// A tool that there is none of: models make up names, and each would be one more to keep. A method of HTTP is called like that,
+/// too, for the same reason.
+pub(crate) const OTHER: &str = "_OTHER";
 
 /// The layer that measures. It also holds what is told of content, so that whoever has the subscriber finds it.
 #[derive(Clone, Debug)]
@@ -76,7 +83,6 @@ struct Watched {
     left: Option<Instant>,
     /// When the last piece of an answer came.
     piece: Option<Instant>,
-    is_streamed: bool,
     first_chunk: Option<f64>,
     /// Tokens in and out.
     tokens: [Option<u64>; 2],
@@ -85,10 +91,11 @@ struct Watched {
 
 impl Measure {
     pub(crate) fn new(meter: &Meter, conventions: Conventions, capture: Option<Arc<ContentCapture>>) -> Self {
-        let seconds = |name: &'static str, description: &'static str| {
+        let seconds = |buckets: &[f64], name: &'static str, description: &'static str| {
             let histogram = meter.f64_histogram(name).with_unit("s").with_description(description);
-            histogram.with_boundaries(SECONDS.to_vec()).build()
+            histogram.with_boundaries(buckets.to_vec()).build()
         };
+        let calls = |name, description| seconds(&CALL_SECONDS, name, description);
         let tokens = match conventions {
             Conventions::Released => TokenCount::Released(
                 meter
@@ -107,12 +114,16 @@ impl Measure {
             ),
         };
         let instruments = Instruments {
-            operation: seconds(metric::OPERATION_DURATION, "How long model calls take."),
-            first_chunk: seconds(metric::FIRST_CHUNK, "How long it takes until an answer begins."),
-            per_chunk: seconds(metric::PER_CHUNK, "How long it takes until the next piece of an answer."),
-            agent: seconds(metric::AGENT_DURATION, "How long agents work."),
-            tool: seconds(metric::TOOL_DURATION, "How long tool calls take."),
-            workflow: seconds(metric::WORKFLOW_DURATION, "How long agents work that run others."),
+            operation: calls(metric::OPERATION_DURATION, "How long model calls take."),
+            first_chunk: calls(metric::FIRST_CHUNK, "How long it takes until an answer begins."),
+            per_chunk: calls(metric::PER_CHUNK, "How long it takes until the next piece of an answer."),
+            agent: seconds(&AGENT_SECONDS, metric::AGENT_DURATION, "How long agents work."),
+            tool: calls(metric::TOOL_DURATION, "How long tool calls take."),
+            workflow: seconds(
+                &WORKFLOW_SECONDS,
+                metric::WORKFLOW_DURATION,
+                "How long agents work that run others.",
+            ),
             tokens,
         };
         Self { instruments: Arc::new(instruments), capture }
@@ -143,17 +154,9 @@ fn split_by(name: &str) -> &'static [&'static str] {
             attribute::SERVER_PORT,
             attribute::ERROR,
         ],
-        span::INVOKE_AGENT => &[
-            attribute::OPERATION,
-            attribute::PROVIDER,
-            attribute::AGENT,
-            attribute::REQUEST_MODEL,
-            attribute::ERROR,
-        ],
-        span::INVOKE_WORKFLOW => &[attribute::OPERATION, attribute::WORKFLOW, attribute::ERROR],
-        span::EXECUTE_TOOL => {
-            &[attribute::OPERATION, attribute::TOOL, attribute::TOOL_TYPE, attribute::AGENT, attribute::ERROR]
-        }
+        span::INVOKE_AGENT => &[attribute::AGENT, attribute::REQUEST_MODEL, attribute::ERROR],
+        span::INVOKE_WORKFLOW => &[attribute::WORKFLOW, attribute::ERROR],
+        span::EXECUTE_TOOL => &[attribute::TOOL, attribute::TOOL_TYPE, attribute::AGENT, attribute::ERROR],
         _ => &[],
     }
 }
@@ -165,7 +168,6 @@ impl Watched {
             began: Instant::now(),
             left: None,
             piece: None,
-            is_streamed: false,
             first_chunk: None,
             tokens: [None; 2],
             attributes: Vec::new(),
@@ -210,16 +212,17 @@ impl Watched {
         }
     }
 
-    fn record_model_call(self, instruments: &Instruments, seconds: f64) {
+    fn record_model_call(mut self, instruments: &Instruments, seconds: f64) {
         instruments.operation.record(seconds, &self.attributes);
-        if let Some(first) = self.first_chunk.filter(|_| self.is_streamed) {
+        // How a call ended is no part of the rest.
+        self.attributes.retain(|attribute| attribute.key.as_str() != attribute::ERROR);
+        if let Some(first) = self.first_chunk {
             instruments.first_chunk.record(first, &self.attributes);
         }
         let [input, output] = self.tokens;
         for (kind, count) in [("input", input), ("output", output)] {
             let Some(count) = count else { continue };
             let mut attributes = self.attributes.clone();
-            attributes.retain(|attribute| attribute.key.as_str() != attribute::ERROR);
             attributes.push(KeyValue::new(attribute::TOKEN_TYPE, kind));
             match &instruments.tokens {
                 TokenCount::Released(histogram) => histogram.record(count, &attributes),
@@ -250,12 +253,6 @@ impl Visit for Watched {
         }
     }
 
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        if field.name() == attribute::REQUEST_STREAM {
-            self.is_streamed = value;
-        }
-    }
-
     fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
 }
 
@@ -277,7 +274,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Measure {
     fn on_event(&self, event: &Event<'_>, cx: Context<'_, S>) {
         let Some(span) = cx.event_span(event) else { return };
         let mut extensions = span.extensions_mut();
-        let Some(watched) = extensions.get_mut::<Watched>().filter(|watched| watched.is_streamed) else {
+        // Lines about tool calls may be as detailed as pieces of answers.
+        let Some(watched) = extensions.get_mut::<Watched>().filter(|watched| watched.name == span::CHAT)
+        else {
             return;
         };
         if let Some(pause) = watched.next_piece() {

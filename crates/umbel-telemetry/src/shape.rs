@@ -11,6 +11,9 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use umbel_core::conventions::{attribute, span};
 
+use crate::content::in_words;
+use crate::measure::OTHER;
+
 /// Gives spans their shape on their way out, where nobody waits for it.
 #[derive(Debug)]
 pub(crate) struct Shaped<E>(pub(crate) E);
@@ -53,10 +56,13 @@ fn shape(data: &mut SpanData) {
     };
     if let Some(about) = about {
         data.name = match data.name.as_ref() {
-            span::HTTP => Cow::Owned(match text(attribute::HTTP_ROUTE) {
-                Some(route) => format!("{about} {route}"),
-                None => about,
-            }),
+            span::HTTP => {
+                let method = if about == OTHER { "HTTP" } else { &about };
+                Cow::Owned(match text(attribute::HTTP_ROUTE) {
+                    Some(route) => format!("{method} {route}"),
+                    None => method.to_owned(),
+                })
+            }
             operation => Cow::Owned(format!("{operation} {about}")),
         };
         data.span_kind = kind;
@@ -75,7 +81,7 @@ fn shape(data: &mut SpanData) {
 fn listed(attribute: &KeyValue) -> Option<Vec<StringValue>> {
     let Value::String(text) = &attribute.value else { return None };
     match attribute.key.as_str() {
-        attribute::FINISH_REASONS => Some(vec![text.clone()]),
+        attribute::FINISH_REASONS => Some(vec![in_words(text.as_str()).into()]),
         attribute::STOP_SEQUENCES => {
             let texts: Vec<String> = serde_json::from_str(text.as_str()).ok()?;
             Some(texts.into_iter().map(StringValue::from).collect())

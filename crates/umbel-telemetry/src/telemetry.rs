@@ -12,7 +12,7 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry::{InstrumentationScope, Key};
 use opentelemetry_http::HttpClient;
 use opentelemetry_otlp::{
-    MetricExporter, SpanExporter as OtlpSpanExporter, WithExportConfig, WithHttpConfig,
+    MetricExporter, Protocol, SpanExporter as OtlpSpanExporter, WithExportConfig, WithHttpConfig,
 };
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
@@ -29,25 +29,13 @@ use umbel_core::{Error, ErrorKind, Result};
 
 use crate::collector::Collector;
 use crate::content::ContentCapture;
+use crate::environment;
 use crate::measure::Measure;
 use crate::shape::Shaped;
 use crate::tracer::OpenTelemetry;
 
 /// How long an export may take unless told.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The variable that asks for conventions that are not released yet, and the word for ours.
-const OPT_IN: (&str, &str) = ("OTEL_SEMCONV_STABILITY_OPT_IN", "gen_ai_latest_experimental");
-
-/// The variable by which instrumentations of models are told to tell content.
-const CAPTURE: &str = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
-
-/// Variables that say where a collector is.
-const ENDPOINTS: [&str; 3] = [
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-];
 
 /// Which conventions are followed where they are about to change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,13 +54,16 @@ type MakeMeter = dyn FnOnce(MeterProviderBuilder) -> MeterProviderBuilder + Send
 /// How traces and metrics are told, and where.
 ///
 /// Without more they go by OTLP over HTTP (protobuf) to where `OTEL_EXPORTER_OTLP_ENDPOINT` says, or to
-/// `http://localhost:4318`. The other variables of OpenTelemetry count too, such as `OTEL_EXPORTER_OTLP_HEADERS`,
-/// `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER` and `OTEL_SEMCONV_STABILITY_OPT_IN`.
+/// `http://localhost:4318`. The other variables of OpenTelemetry count too, where nothing else is said here:
+/// `OTEL_EXPORTER_OTLP_HEADERS`, `…_TIMEOUT`, `…_COMPRESSION` and `…_CERTIFICATE`, `OTEL_SERVICE_NAME`,
+/// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_SEMCONV_STABILITY_OPT_IN`, and
+/// `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`. `none` in `OTEL_TRACES_EXPORTER` or `OTEL_METRICS_EXPORTER` leaves one
+/// of them out, and `true` in `OTEL_SDK_DISABLED` all, whatever is said here.
 pub struct Telemetry {
     service: String,
     endpoint: Option<String>,
     headers: HashMap<String, String>,
-    timeout: Duration,
+    timeout: Option<Duration>,
     conventions: Option<Conventions>,
     capture: Option<ContentCapture>,
     targets: Vec<String>,
@@ -87,7 +78,7 @@ impl Telemetry {
             service: service.into(),
             endpoint: None,
             headers: HashMap::new(),
-            timeout: PATIENCE,
+            timeout: None,
             conventions: None,
             capture: None,
             targets: Vec::new(),
@@ -96,27 +87,10 @@ impl Telemetry {
         }
     }
 
-    /// The same, as far as the environment asks for it: `None` if no variable says where a collector is, or if
-    /// `OTEL_SDK_DISABLED` is `true`. Content is told if `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is `true`, and
-    /// `none` in `OTEL_TRACES_EXPORTER` or `OTEL_METRICS_EXPORTER` leaves one of them out.
+    /// The same, if the environment asks for it: `None` if no variable says where a collector is, or if `OTEL_SDK_DISABLED` is
+    /// `true`.
     pub fn from_env(service: impl Into<String>) -> Option<Self> {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
-        let is_true = |name: &str| variable(name).is_some_and(|value| value.eq_ignore_ascii_case("true"));
-        if is_true("OTEL_SDK_DISABLED") || !ENDPOINTS.into_iter().any(|name| variable(name).is_some()) {
-            return None;
-        }
-        let is_none = |name: &str| variable(name).is_some_and(|value| value == "none");
-        let mut telemetry = Self::new(service);
-        if is_true(CAPTURE) {
-            telemetry = telemetry.content(ContentCapture::new());
-        }
-        if is_none("OTEL_TRACES_EXPORTER") {
-            telemetry = telemetry.without_traces();
-        }
-        if is_none("OTEL_METRICS_EXPORTER") {
-            telemetry = telemetry.without_metrics();
-        }
-        Some(telemetry)
+        (environment::names_collector() && !environment::is_disabled()).then(|| Self::new(service))
     }
 
     /// To the collector at this address, such as `http://localhost:4318`. `/v1/traces` and `/v1/metrics` are put behind it.
@@ -133,7 +107,7 @@ impl Telemetry {
 
     /// How long the collector may take to answer; 10 s unless told.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout = Some(timeout);
         self
     }
 
@@ -143,7 +117,7 @@ impl Telemetry {
         self
     }
 
-    /// With what was said. Without this nothing of it is told.
+    /// With what was said. Without this nothing of it is told, unless the environment asks for it.
     pub fn content(mut self, capture: ContentCapture) -> Self {
         self.capture = Some(capture);
         self
@@ -182,6 +156,13 @@ impl Telemetry {
 
     /// Checks the settings and begins to export. Nobody is asked yet: a collector that is down is no error.
     pub fn build(mut self) -> Result<Exporting> {
+        let is_off = environment::is_disabled();
+        if is_off || self.tracer.is_none() && environment::is_without_traces() {
+            self = self.without_traces();
+        }
+        if is_off || self.meter.is_none() && environment::is_without_metrics() {
+            self = self.without_metrics();
+        }
         umbel_core::set_tracer(&OpenTelemetry);
         let resource = self.resource();
         let tracer = SdkTracerProvider::builder().with_resource(resource.clone());
@@ -197,10 +178,10 @@ impl Telemetry {
             None => meter.with_periodic_exporter(self.otlp_metrics(&mut shared)?),
         };
         let (tracer, meter) = (tracer.build(), meter.build());
-        let conventions = self.conventions.unwrap_or_else(asked_for);
-        let capture = self.capture.map(Arc::new);
-        let measure = Measure::new(&meter.meter_with_scope(scope()), conventions, capture);
-        Ok(Exporting { tracer, meter, measure, targets: self.targets.into() })
+        let conventions = self.conventions.unwrap_or_else(environment::conventions);
+        let capture = self.capture.or_else(|| environment::wants_content().then(ContentCapture::new));
+        let measure = Measure::new(&meter.meter_with_scope(scope()), conventions, capture.map(Arc::new));
+        Ok(Exporting { tracer, meter, measure, targets: self.targets.into(), is_off })
     }
 
     fn resource(&self) -> Resource {
@@ -212,29 +193,33 @@ impl Telemetry {
     }
 
     fn otlp_spans(&self, shared: &mut Option<Arc<dyn HttpClient>>) -> Result<OtlpSpanExporter> {
-        let exporter = OtlpSpanExporter::builder()
-            .with_http()
-            .with_timeout(self.timeout)
-            .with_headers(self.headers.clone())
-            .with_shared_http_client(self.client(shared)?);
-        match self.address("/v1/traces")? {
-            Some(address) => exporter.with_endpoint(address).build(),
-            None => exporter.build(),
-        }
-        .map_err(refused)
+        let exporter = OtlpSpanExporter::builder().with_http();
+        self.told_where(exporter, "/v1/traces", shared)?.build().map_err(refused)
     }
 
     fn otlp_metrics(&self, shared: &mut Option<Arc<dyn HttpClient>>) -> Result<MetricExporter> {
-        let exporter = MetricExporter::builder()
-            .with_http()
-            .with_timeout(self.timeout)
+        let exporter = MetricExporter::builder().with_http();
+        self.told_where(exporter, "/v1/metrics", shared)?.build().map_err(refused)
+    }
+
+    /// An exporter that knows where to. What is not said here it takes from the environment.
+    fn told_where<E: WithExportConfig + WithHttpConfig>(
+        &self,
+        exporter: E,
+        path: &str,
+        shared: &mut Option<Arc<dyn HttpClient>>,
+    ) -> Result<E> {
+        let mut exporter = exporter
+            .with_protocol(Protocol::HttpBinary)
             .with_headers(self.headers.clone())
             .with_shared_http_client(self.client(shared)?);
-        match self.address("/v1/metrics")? {
-            Some(address) => exporter.with_endpoint(address).build(),
-            None => exporter.build(),
+        if let Some(timeout) = self.timeout {
+            exporter = exporter.with_timeout(timeout);
         }
-        .map_err(refused)
+        if let Some(address) = self.address(path)? {
+            exporter = exporter.with_endpoint(address);
+        }
+        Ok(exporter)
     }
 
     /// Both speak with the collector in the same way, so that it is said once that it does not answer.
@@ -242,7 +227,8 @@ impl Telemetry {
         if let Some(client) = shared {
             return Ok(client.clone());
         }
-        Ok(shared.insert(Arc::new(Collector::new(self.timeout)?)).clone())
+        let timeout = self.timeout.or_else(environment::timeout).unwrap_or(PATIENCE);
+        Ok(shared.insert(Arc::new(Collector::new(timeout, environment::certificate())?)).clone())
     }
 
     fn address(&self, path: &str) -> Result<Option<String>> {
@@ -271,13 +257,6 @@ impl fmt::Debug for Telemetry {
     }
 }
 
-/// The conventions that the environment asks for.
-fn asked_for() -> Conventions {
-    let (variable, ours) = OPT_IN;
-    let asked = std::env::var(variable).unwrap_or_default();
-    if asked.split(',').any(|word| word.trim() == ours) { Conventions::Latest } else { Conventions::Released }
-}
-
 fn refused(error: impl std::error::Error) -> Error {
     Error::new(ErrorKind::Build, format!("telemetry cannot be sent: {error}"))
 }
@@ -294,6 +273,7 @@ pub struct Exporting {
     meter: SdkMeterProvider,
     measure: Measure,
     targets: Arc<[String]>,
+    is_off: bool,
 }
 
 impl Exporting {
@@ -302,6 +282,9 @@ impl Exporting {
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
     {
+        if self.is_off {
+            return None;
+        }
         let targets = self.targets.clone();
         let is_told = move |metadata: &Metadata<'_>| is_told(metadata, &targets);
         let traces = OpenTelemetryLayer::new(self.tracer.tracer_with_scope(scope()))
@@ -311,7 +294,7 @@ impl Exporting {
             .with_tracked_inactivity(false)
             .with_filter(filter_fn(is_told).with_max_level_hint(LevelFilter::INFO));
         let is_measured = filter_fn(Measure::wants).with_max_level_hint(LevelFilter::TRACE);
-        traces.and_then(self.measure.clone().with_filter(is_measured))
+        Some(traces.and_then(self.measure.clone().with_filter(is_measured)))
     }
 
     /// Sends what was not sent yet. Gives whether that worked, within that time. It blocks the thread: async code calls it

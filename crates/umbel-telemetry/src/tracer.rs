@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
+use tracing::Span;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
 use umbel_core::{SpanContent, TraceContext, Tracer};
 
 use crate::content::ContentCapture;
@@ -30,6 +32,12 @@ impl Tracer for OpenTelemetry {
         match remote(context).filter(|_| !current.span().span_context().is_valid()) {
             Some(parent) => Box::new(current.with_remote_span_context(parent).attach()),
             None => Box::new(()),
+        }
+    }
+
+    fn link(&self, earlier: &TraceContext) {
+        if let Some(earlier) = remote(earlier) {
+            Span::current().add_link(earlier);
         }
     }
 

@@ -17,6 +17,7 @@ use umbel_core::{
 };
 
 use crate::process::Group;
+use crate::program::Program;
 
 /// How long what a program left behind may keep its output open.
 const LINGER: Duration = Duration::from_millis(500);
@@ -58,12 +59,9 @@ const CODE: [&str; 7] = ["-c", "-e", "-E", "-p", "-r", "--eval", "--print"];
 pub struct Command {
     name: SmolStr,
     description: String,
-    program: PathBuf,
+    program: Program,
     args: Vec<String>,
     schema: Value,
-    folder: Option<PathBuf>,
-    keep: Vec<String>,
-    set: Vec<(String, String)>,
     stdin: bool,
     time: Duration,
     bytes: usize,
@@ -81,12 +79,9 @@ impl Command {
         Self {
             name: name.into(),
             description: description.into(),
-            program: program.into(),
+            program: Program::new(program),
             args: Vec::new(),
             schema: json!({"type": "object", "properties": {}}),
-            folder: None,
-            keep: ["PATH", "LANG"].map(str::to_owned).to_vec(),
-            set: Vec::new(),
             stdin: false,
             time: Duration::from_secs(30),
             bytes: 64 << 10,
@@ -109,19 +104,19 @@ impl Command {
 
     /// The folder it runs in; that of this process if left out.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.folder = Some(folder.into());
+        self.program = self.program.folder(folder);
         self
     }
 
     /// Lets it see a variable of the environment. `PATH` and `LANG` are all it sees otherwise.
     pub fn keep_env(mut self, name: impl Into<String>) -> Self {
-        self.keep.push(name.into());
+        self.program = self.program.keep_env(name);
         self
     }
 
     /// Sets a variable of its environment.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.set.push((name.into(), value.into()));
+        self.program = self.program.env(name, value);
         self
     }
 
@@ -161,10 +156,11 @@ impl Command {
     pub fn build(self) -> Result<CommandTool> {
         let name = &self.name;
         let refuse = |why: String| Error::new(ErrorKind::Build, format!("the command `{name}`: {why}"));
-        if self.program.as_os_str().is_empty() {
+        let program = self.program.path();
+        if program.as_os_str().is_empty() {
             return Err(refuse("it has no program".to_owned()));
         }
-        if self.program.to_string_lossy().contains('{') {
+        if program.to_string_lossy().contains('{') {
             return Err(refuse("which program it is cannot be left to the model: name it".to_owned()));
         }
         let args = self.args.iter().map(|arg| template(arg)).collect::<std::result::Result<Vec<_>, _>>();
@@ -178,7 +174,7 @@ impl Command {
             let why = format!("`{{{missing}}}` is not in its schema: describe it there, under `properties`");
             return Err(refuse(why));
         }
-        if takes_values_for_code(&self.program, &args) {
+        if takes_values_for_code(program, &args) {
             let why = "what a model says would be taken for commands or code: name the program itself";
             return Err(refuse(why.to_owned()));
         }
@@ -195,7 +191,7 @@ impl Command {
 /// What is set for the program may be secret, so it is not shown.
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Command({}, {})", self.name, self.program.display())
+        write!(f, "Command({}, {})", self.name, self.program.path().display())
     }
 }
 
@@ -335,23 +331,13 @@ impl CommandTool {
     }
 
     fn spawn(&self, argv: &[String]) -> Result<Child, ToolError> {
-        let Command { program, folder, keep, set, stdin, .. } = &self.command;
-        let mut command = tokio::process::Command::new(program);
-        command.args(argv).env_clear().kill_on_drop(true);
-        command.envs(keep.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
-        command.envs(set.iter().map(|(name, value)| (name, value)));
-        if let Some(folder) = folder {
-            command.current_dir(folder);
-        }
+        let Command { program, stdin, .. } = &self.command;
+        let mut command = program.command();
+        command.args(argv);
         command.stdin(if *stdin { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        #[cfg(unix)]
-        {
-            command.process_group(0);
-            crate::process::keep_descriptors();
-        }
         command.spawn().map_err(|error| {
-            let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = program.name();
             ToolError::new(format!("`{name}` could not be started: {error}"))
         })
     }

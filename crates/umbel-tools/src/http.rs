@@ -7,12 +7,14 @@ use std::time::Duration;
 use reqwest::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue, LOCATION,
 };
-use reqwest::{Client, Method, Response, Url};
+use reqwest::{Client, Method, Response, StatusCode, Url};
 use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::Verifier;
 use serde_json::{Value, json};
-use umbel_core::{Error, ErrorKind, Result, ToolError, ToolValue, TraceContext};
+use umbel_core::{
+    AuthConfig, Error, ErrorKind, Grant, HttpPlace, Result, ToolError, ToolValue, TraceContext,
+};
 
 use crate::guard::Guard;
 use crate::secret::{Secret, hide, hide_in};
@@ -55,6 +57,14 @@ pub(crate) struct Request {
     pub(crate) secrets: Vec<Secret>,
 }
 
+/// What came back.
+pub(crate) struct Answered {
+    /// `{"status": …, "body": …}`.
+    pub(crate) value: ToolValue,
+    /// Whether the one who was asked refused who asked (401). Whoever a redirect led to was not shown who asks.
+    pub(crate) is_refused: bool,
+}
+
 /// What came back, whole.
 pub(crate) struct Fetched {
     pub(crate) status: u16,
@@ -65,6 +75,41 @@ impl Request {
     pub(crate) fn new(method: Method, url: Url) -> Self {
         let (headers, own) = (HeaderMap::new(), HeaderMap::new());
         Self { method, url, headers, own, body: None, secrets: Vec::new() }
+    }
+
+    /// Puts a credential where it belongs, and sees to it that it does not come back.
+    pub(crate) fn carry(&mut self, auth: &AuthConfig, grant: &Grant) -> Result<(), ToolError> {
+        let Some(carried) = grant.http() else {
+            let message = format!("the credential `{}` cannot be sent with a request", auth.credential);
+            return Err(ToolError::new(message));
+        };
+        let value = carried.expose();
+        match carried.place {
+            HttpPlace::Header => {
+                let (name, value) = header(&carried.name, value)?;
+                self.own.insert(name, value);
+            }
+            HttpPlace::Query => {
+                self.url.query_pairs_mut().append_pair(&carried.name, value);
+            }
+            HttpPlace::Cookie => self.add_cookie(&carried.name, value)?,
+        }
+        let token = value.split_once(' ').map_or(value, |(_, token)| token);
+        let password = grant.credential().expose().get("password").and_then(Value::as_str);
+        self.secrets.extend([Some(value), Some(token), password].into_iter().flatten().map(Secret::from));
+        Ok(())
+    }
+
+    /// One more cookie. A key may be among them, so they are for that host alone.
+    pub(crate) fn add_cookie(&mut self, name: &str, value: &str) -> Result<(), ToolError> {
+        let before = self.own.get(COOKIE).and_then(|before| before.to_str().ok());
+        let before = before.map(|before| format!("{before}; ")).unwrap_or_default();
+        let wrong = |_| ToolError::invalid_arguments("a cookie has characters that cookies cannot have");
+        let all = format!("{before}{name}={}", encode(value));
+        let mut all = HeaderValue::from_str(&all).map_err(wrong)?;
+        all.set_sensitive(true);
+        self.own.insert(COOKIE, all);
+        Ok(())
     }
 }
 
@@ -79,8 +124,8 @@ impl Http {
         &self.guard
     }
 
-    /// Sends a request and gives what came back: `{"status": …, "body": …}`.
-    pub(crate) async fn send(&self, request: Request) -> Result<ToolValue, ToolError> {
+    /// Sends a request and gives what came back.
+    pub(crate) async fn send(&self, request: Request) -> Result<Answered, ToolError> {
         match tokio::time::timeout(self.limits.time, self.follow(request)).await {
             Ok(answered) => answered,
             Err(_) => {
@@ -90,14 +135,17 @@ impl Http {
         }
     }
 
-    async fn follow(&self, mut request: Request) -> Result<ToolValue, ToolError> {
+    async fn follow(&self, mut request: Request) -> Result<Answered, ToolError> {
+        let mut is_there = true;
         for _ in 0..=self.limits.redirects {
             let response = self.send_once(&request).await?;
             let is_read = matches!(request.method, Method::GET | Method::HEAD);
             let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
             let next = response.headers().get(LOCATION).and_then(|next| next.to_str().ok());
             let Some(next) = next.filter(|_| is_read && is_redirect) else {
-                return self.read(response, &request.secrets).await;
+                let is_refused = is_there && response.status() == StatusCode::UNAUTHORIZED;
+                let value = self.read(response, &request.secrets).await?;
+                return Ok(Answered { value, is_refused });
             };
             let next = request.url.join(next).map_err(|_| ToolError::new("a redirect leads nowhere"))?;
             if request.url.scheme() == "https" && next.scheme() != "https" {
@@ -106,6 +154,7 @@ impl Http {
             }
             if next.origin() != request.url.origin() {
                 request.own.clear();
+                is_there = false;
             }
             request.url = next;
         }

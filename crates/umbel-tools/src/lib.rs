@@ -13,8 +13,8 @@
 //! - `guard.rs`: which addresses may be asked; `http.rs`: asking them
 //! - `openapi/`: from a document to tools; `http_get.rs`
 //! - `auth/`: credentials that a service gives
-//! - `command.rs`: programs
-//! - `sandbox/`: code that a model wrote; `process.rs`: how processes end
+//! - `command.rs`: programs as tools; `program.rs`: how programs are started; `process.rs`: how processes end
+//! - `sandbox/`: code that a model wrote
 //! - `secret.rs`: what nobody must see
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
@@ -26,6 +26,7 @@ mod http;
 mod http_get;
 mod openapi;
 mod process;
+mod program;
 #[cfg(target_os = "linux")]
 mod sandbox;
 mod secret;
@@ -36,6 +37,8 @@ pub use self::guard::{Guard, Lookup, is_public};
 pub use self::http::{HttpLimits, guarded_client};
 pub use self::http_get::HttpGet;
 pub use self::openapi::{OpenApi, OpenApiTools};
+pub use self::process::Group as ProcessGroup;
+pub use self::program::Program;
 #[cfg(target_os = "linux")]
 pub use self::sandbox::{Sandbox, SandboxExecutor};
 pub use self::secret::Secret;

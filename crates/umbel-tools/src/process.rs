@@ -4,31 +4,44 @@ use tokio::process::Child;
 
 /// A program and all that it started, but for what left its process group. Dropped, they end.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub struct Group {
     #[cfg(unix)]
     leader: Option<rustix::process::Pid>,
 }
 
 impl Group {
+    /// A program that was started in a group of its own.
     #[cfg(unix)]
-    pub(crate) fn of(child: &Child) -> Self {
+    pub fn of(child: &Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self { leader: id.and_then(rustix::process::Pid::from_raw) }
     }
 
+    /// A program that was started.
     #[cfg(not(unix))]
-    pub(crate) fn of(_: &Child) -> Self {
+    pub fn of(_: &Child) -> Self {
         Self {}
+    }
+
+    /// Tells them to end, where there is a way to say so. They may take their time, or not listen.
+    pub fn tell_to_end(&self) {
+        #[cfg(unix)]
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    #[cfg(unix)]
+    fn signal(&self, signal: rustix::process::Signal) {
+        if let Some(leader) = self.leader {
+            // Nobody may be left of it.
+            let _ = rustix::process::kill_process_group(leader, signal);
+        }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
         #[cfg(unix)]
-        if let Some(leader) = self.leader {
-            // Nobody may be left of it.
-            let _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
-        }
+        self.signal(rustix::process::Signal::KILL);
     }
 }
 

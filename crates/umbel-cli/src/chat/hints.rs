@@ -21,6 +21,7 @@ pub(super) fn what_to_do(kind: ErrorKind) -> &'static str {
         ErrorKind::SessionBusy | ErrorKind::SessionAbandoned | ErrorKind::StaleSession => {
             "Something else uses this conversation: say it again."
         }
+        ErrorKind::InvalidConfirmation => "If it still asks, answer once more.",
         ErrorKind::SessionNotFound | ErrorKind::Fenced | ErrorKind::Corrupt => {
             "Begin a new conversation with /new."
         }

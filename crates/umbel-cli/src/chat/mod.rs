@@ -5,6 +5,7 @@ mod hints;
 mod input;
 mod interrupts;
 mod questions;
+mod redirect;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,9 @@ use clap::Args;
 use futures::StreamExt;
 use tokio::io::BufReader;
 use umbel::core::interrupt::REQUEST_CONFIRMATION;
-use umbel::{Content, EventFilter, FunctionCall, Interrupt, Object, Outcome, RunConfig, Runner, SessionKey};
+use umbel::{
+    Content, ErrorKind, EventFilter, FunctionCall, Interrupt, Object, Outcome, RunConfig, Runner, SessionKey,
+};
 
 use self::input::{Ask, Keep, Line};
 pub use self::input::{Editor, Input};
@@ -172,6 +175,8 @@ enum Ended {
     Asks(Vec<Interrupt>),
     /// Calls have to be made elsewhere.
     Awaits(Vec<FunctionCall>),
+    /// An answer was not what was asked for: the question is still open.
+    Refused,
     For(Reply),
 }
 
@@ -290,6 +295,10 @@ impl<W: Write> Chat<W> {
             let answers = match self.run(message).await? {
                 Ended::Asks(asked) => self.answers(&asked).await?,
                 Ended::Awaits(calls) => self.results(&calls).await?,
+                Ended::Refused => match self.agent.runner.open_questions(&self.session).await {
+                    Ok(open) if !open.is_empty() => self.answers(&open).await?,
+                    _ => return Ok(Reply::Failed),
+                },
                 Ended::For(reply) => return Ok(reply),
             };
             match answers {
@@ -336,7 +345,10 @@ impl<W: Write> Chat<W> {
             }
             (_, Some(error)) => {
                 self.failed(&error)?;
-                Ended::For(Reply::Failed)
+                match error.kind() {
+                    ErrorKind::InvalidConfirmation => Ended::Refused,
+                    _ => Ended::For(Reply::Failed),
+                }
             }
             (Some(Outcome::Interrupted { interrupts }), None) => Ended::Asks((**interrupts).clone()),
             (_, None) => {

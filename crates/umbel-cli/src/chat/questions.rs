@@ -12,7 +12,8 @@ use umbel::{
 };
 
 use super::Chat;
-use super::input::{Keep, Line};
+use super::input::{Input, Keep, Line};
+use super::redirect::{Redirect, parameter};
 use crate::screen::called;
 use crate::style::{Ink, clean_line};
 
@@ -122,14 +123,8 @@ impl<W: Write> Chat<W> {
         self.screen.paint(Ink::Question, &format!("{} asks: {message}", interrupt.address.agent))?;
         let shown = interrupt.payload.as_ref().and_then(|payload| payload.get("exchangedAuthCredential"));
         let sign_in = shown.and_then(|shown| shown.pointer("/oauth2/authUri")).and_then(Value::as_str);
-        if let Some(address) = sign_in {
-            // A browser does other things than signing in with other addresses.
-            let is_web = ["https://", "http://"].iter().any(|scheme| address.starts_with(scheme));
-            let address = if is_web { clean_line(address) } else { "an address that is none".to_owned() };
-            self.screen.print(&format!("Sign in at {address}"))?;
-            self.screen
-                .print("Then paste the address that your browser was sent to, or nothing to give none.")?;
-            return self.secret("Address>").await;
+        if let Some(link) = sign_in {
+            return self.sign_in(interrupt, link).await;
         }
         self.screen.print("Type it, or nothing to give none.")?;
         let fields = interrupt.response_schema.as_ref().and_then(|schema| schema.get("required")?.as_array());
@@ -145,6 +140,42 @@ impl<W: Write> Chat<W> {
             };
         }
         Ok(Some(Answer::input(Value::Object(given))))
+    }
+
+    /// Shows where to sign in, and takes the address that the browser is sent back to: from the browser itself if that is an
+    /// address of this machine, else from the person.
+    async fn sign_in(&mut self, interrupt: &Interrupt, link: &str) -> io::Result<Option<Answer>> {
+        const PASTE: &str = "paste the address that your browser was sent to, or nothing to give none.";
+        // A browser does other things than signing in with other addresses.
+        let is_web = ["https://", "http://"].iter().any(|scheme| link.starts_with(scheme));
+        let shown = if is_web { link } else { "an address that is none" };
+        let scopes = parameter(link, "scope").map(|scopes| format!(", with the scopes {scopes}"));
+        let what = interrupt.credential().unwrap_or("this agent");
+        self.screen.print(&clean_line(&format!("It is for `{what}`{}.", scopes.unwrap_or_default())))?;
+        self.screen.print(&clean_line(&format!("Sign in at {shown}")))?;
+        let Some(redirect) = Redirect::listen(link).await else {
+            self.screen.print(&format!("Then {PASTE}"))?;
+            return self.secret("Address>").await;
+        };
+        if !matches!(self.input, Input::Editor(_)) {
+            self.screen.print(&format!("This goes on when your browser is back. Or {PASTE}"))?;
+            let address = tokio::select! {
+                typed = self.secret("Address>") => return typed,
+                address = redirect.address() => address,
+            };
+            self.screen.end_prompt()?;
+            return Ok(Some(Answer::input(address)));
+        }
+        // Nobody can take a line back from an editor that somebody may type in.
+        self.screen
+            .print("This goes on when your browser is back. Ctrl-C: paste its address, or give none.")?;
+        tokio::select! {
+            biased;
+            () = self.interrupts.next() => self.screen.end_key()?,
+            address = redirect.address() => return Ok(Some(Answer::input(address))),
+        }
+        self.screen.print(&format!("Now {PASTE}"))?;
+        self.secret("Address>").await
     }
 
     /// A line that is taken as it is, and neither shown nor remembered.

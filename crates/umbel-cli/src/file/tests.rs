@@ -553,6 +553,9 @@ async fn services_come_from_a_document_beside_the_file() {
     );
 }
 
+/// The key of a client.
+const KEY: &str = include_str!("../../../umbel-jwt/tests/p256_key.pem");
+
 #[test]
 fn security_schemes_of_a_service_are_given_what_they_want() {
     let folder = tempfile::tempdir().unwrap();
@@ -575,20 +578,28 @@ fn security_schemes_of_a_service_are_given_what_they_want() {
         std::fs::write(&path, source).unwrap();
         super::load(&path, &setup(), false).offers
     };
-    let good = "
+    let good = format!(
+        "
         [tools.pets.security]
-        login = { client_id = 'app', client_secret = 'fixed-secret', redirect_uri = 'https://app.example/back' }
-        machine = { client_id = 'app', client_secret = 'fixed-secret' }
-        key = { secret = 'fixed-key' }
-        other = { ask = true }";
-    let runner = read(good).unwrap().remove(0).runner(&Stores::in_memory()).unwrap();
+        login = {{ client_id = 'app', client_secret = 'fixed-secret', redirect_uri = 'https://app.example/back' }}
+        machine = {{ client_id = 'app', client_key = {KEY:?}, client_key_id = 'k1' }}
+        key = {{ secret = 'fixed-key' }}
+        other = {{ ask = true }}"
+    );
+    let runner = read(&good).unwrap().remove(0).runner(&Stores::in_memory()).unwrap();
     let explained = serde_json::to_string(&runner.explain().unwrap()).unwrap();
     assert!(explained.contains("machine") && !explained.contains("fixed-"), "{explained}");
+    assert!(!explained.contains("PRIVATE KEY"), "{explained}");
     for (bad, said) in [
         ("[tools.pets.security.key]", "is given nothing, or too much"),
         ("[tools.pets.security.key]\nask = true\nsecret = 'x'", "is given nothing, or too much"),
         ("[tools.pets.security.none]\nask = true", "no security scheme `none`"),
         ("[tools.pets.security.key]\nclient_id = 'app'", "a program cannot sign in by it"),
+        ("[tools.pets.security.machine]\nclient_id = 'a'\nclient_key = 'k'", "private key cannot be used"),
+        (
+            "[tools.pets.security.machine]\nclient_id = 'a'\nclient_key = 'k'\nclient_secret = 's'",
+            "is given nothing, or too much",
+        ),
         ("[tools.pets.security.key]\nsecrets = 'x'", "secrets"),
     ] {
         let told = read(bad).unwrap_err();

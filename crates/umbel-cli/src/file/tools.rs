@@ -236,11 +236,20 @@ impl<'a> Reading<'a> {
     /// What is given for a security scheme of a service.
     fn security(&self, service: OpenApi, scheme: &At<&str>, given: &Table<'a>) -> OpenApi {
         let secret = |key| given.text(key).and_then(|text| self.secret(&text));
+        let (redirect, key_id) = (given.text("redirect_uri"), given.text("client_key_id"));
         let client = given.text("client_id").map(|id| OAuthClient::new(id.value));
-        let (client_secret, redirect) = (secret("client_secret"), given.text("redirect_uri"));
-        let client = match (client, client_secret) {
-            (Some(client), Some(secret)) => Some(client.secret(secret)),
-            (client, _) => client,
+        let client = match (client, secret("client_secret"), secret("client_key")) {
+            (Some(client), Some(secret), None) => Ok(Some(client.secret(secret))),
+            (Some(client), None, Some(key)) => client.private_key(key, key_id.map(|id| id.value)).map(Some),
+            (Some(_), Some(_), Some(_)) => Ok(None),
+            (client, ..) => Ok(client),
+        };
+        let client = match client {
+            Ok(client) => client,
+            Err(error) => {
+                self.problems.note(&scheme.at, error.message());
+                return service;
+            }
         };
         match (client, redirect, secret("secret"), given.flag("ask")) {
             (Some(client), Some(redirect), None, false) => {

@@ -133,6 +133,9 @@ fn server(
     if options.inspect {
         server = server.inspect(true);
     }
+    if let Some(trusted) = options.trust_traces {
+        server = server.trust_traces(trusted);
+    }
     let mut tools = Vec::new();
     for offer in offers {
         let (name, about) = (SmolStr::new(offer.name()), offer.describes().to_owned());

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::BoolishValueParser;
 
 use crate::args::{STORE, Which};
 
@@ -44,6 +45,10 @@ pub struct Options {
     /// Send what is said along with the traces, too.
     #[arg(long)]
     pub(super) otlp_content: bool,
+    /// Whether requests are part of the trace that they name: no begins one of ours, yes takes `tracestate` too and sends it
+    /// on. If left out: with a token, or at this machine alone.
+    #[arg(long, value_name = "YES|NO", value_parser = BoolishValueParser::new())]
+    pub(super) trust_traces: Option<bool>,
     /// Offer the agents to MCP clients too, as tools at /mcp.
     #[arg(long)]
     pub(super) mcp: bool,

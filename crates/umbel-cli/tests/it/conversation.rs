@@ -5,13 +5,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use umbel::{AuthConfig, Chunk, FunctionTool, LlmAgent, PlainAuth, Response, Runner, ScriptedModel};
 use umbel_cli::chat::{Begin, Chat, Input, Interrupts, Reply};
 use umbel_cli::screen::Screen;
 use umbel_cli::style::Style;
 use umbel_cli::{Offer, Ready, Setup, demo};
 use umbel_stores::Stores;
+use umbel_tools::{OAuth, OAuthClient};
+
+use crate::oauth_server::{OAuthServer, PUBLIC_CLIENT};
 
 /// What was written, to be read while the chat still writes. Presses Ctrl-C when it sees a certain word.
 #[derive(Clone, Default)]
@@ -436,8 +441,8 @@ async fn a_suggestion_is_never_met_with_a_shrug() {
 
 #[tokio::test]
 async fn a_person_is_told_where_to_sign_in_and_may_leave_it() {
-    let method = umbel_tools::OAuth::code(
-        umbel_tools::OAuthClient::new("app"),
+    let method = OAuth::code(
+        OAuthClient::new("app"),
         "https://login.example/authorize",
         "https://login.example/token",
         "https://app.example/back",
@@ -451,4 +456,128 @@ async fn a_person_is_told_where_to_sign_in_and_may_leave_it() {
     assert!(text.contains("Sign in at https://login.example/authorize?response_type=code"), "{text}");
     assert!(text.contains("paste the address that your browser was sent to"), "{text}");
     assert!(text.contains("nobody gave the credential") && text.contains("A pity."), "{text}");
+}
+
+/// Somebody who is asked to sign in, and where they come back to.
+struct SignIn {
+    server: OAuthServer,
+    back: TcpListener,
+    paper: Paper,
+    keyboard: DuplexStream,
+    is_asked: UnboundedReceiver<()>,
+}
+
+impl SignIn {
+    /// They have said what needs it. The address that they come back to is taken until the listener is dropped.
+    async fn begin() -> (Self, Chat<Paper>) {
+        let server = OAuthServer::start().await;
+        let back = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (authorize, token) = (server.url("/authorize"), server.url("/token"));
+        let to = format!("http://{}/back", back.local_addr().unwrap());
+        let method =
+            OAuth::code(OAuthClient::new(PUBLIC_CLIENT), authorize, token, to).scope("see").scope("order");
+        let auth = AuthConfig::new("shop", method.allow_private(server.host()).build().unwrap());
+        let order = FunctionTool::new("order", "Orders.", |_: Value| async { Ok("ordered") }).auth(auth);
+        let model = ScriptedModel::new("m").call("order", json!({})).text("That was it.");
+        let runner = Runner::new("test", LlmAgent::new("shop").model(model).tool(order)).unwrap();
+        let (asked, is_asked) = unbounded_channel();
+        let paper = Paper { stop_at: Some(("or nothing to give none.", asked)), ..Paper::default() };
+        let (mut keyboard, lines) = tokio::io::duplex(4096);
+        keyboard.write_all(b"go\n").await.unwrap();
+        let screen = Screen::new(paper.clone(), Style::Plain, false);
+        let input = Input::lines(BufReader::new(lines));
+        let agent = Ready::new("shop", runner);
+        let chat = Chat::begin(agent, "ann", Begin::New, input, screen, Interrupts::never()).await.unwrap();
+        (Self { server, back, paper, keyboard, is_asked }, chat)
+    }
+
+    /// The link that they are shown.
+    async fn link(&mut self) -> String {
+        self.is_asked.recv().await.unwrap();
+        let text = self.paper.text();
+        text.lines().find_map(|line| line.strip_prefix("Sign in at ")).unwrap().to_owned()
+    }
+}
+
+/// What comes back for a request, whole.
+async fn browse(place: &str, line: &str) -> String {
+    let mut stream = TcpStream::connect(place).await.unwrap();
+    stream.write_all(format!("{line} HTTP/1.1\r\nhost: {place}\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    // One that is not read to its end is cut.
+    let _ = stream.read_to_string(&mut answer).await;
+    answer
+}
+
+#[tokio::test]
+async fn somebody_who_signed_in_comes_back_to_the_chat_by_themselves() {
+    let (mut person, mut chat) = SignIn::begin().await;
+    let place = person.back.local_addr().unwrap().to_string();
+    let paper = person.paper.clone();
+    person.back = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let signs_in = async move {
+        let link = person.link().await;
+        // A browser opens connections before it needs them, and any page can send it here.
+        let _unused = TcpStream::connect(&place).await.unwrap();
+        for other in ["GET /favicon.ico", "GET /back?code=x&state=another", "GET /back", "POST /back", "\r\n"]
+        {
+            let page = browse(&place, other).await;
+            assert!(page.starts_with("HTTP/1.1 404") && page.contains("Nobody waits for this"), "{page}");
+        }
+        assert_eq!(browse(&place, &format!("GET /back?{}", "x".repeat(100_000))).await, "");
+        let to = person.server.sign_in(&link).await;
+        let target = to.strip_prefix(&format!("http://{place}")).unwrap();
+        let page = browse(&place, &format!("GET {target}")).await;
+        assert!(page.starts_with("HTTP/1.1 200") && page.contains("You may close this window"), "{page}");
+        assert!(page.contains("referrer-policy: no-referrer") && page.contains("cache-control: no-store"));
+        assert!(!page.contains("CANARY"), "{page}");
+    };
+    let (ended, ()) = tokio::join!(chat.talk(), signs_in);
+    ended.unwrap();
+    let text = paper.text();
+    assert!(text.contains("It is for `shop`, with the scopes see order."), "{text}");
+    assert!(text.contains("This goes on when your browser is back. Or paste the address"), "{text}");
+    assert!(text.contains("← order: ordered") && text.contains("That was it."), "{text}");
+    assert!(!text.contains("CANARY"), "{text}");
+}
+
+#[tokio::test]
+async fn the_address_can_be_pasted_whether_or_not_the_chat_listens_for_it() {
+    for listens in [true, false] {
+        let (mut person, mut chat) = SignIn::begin().await;
+        let paper = person.paper.clone();
+        if listens {
+            person.back = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        }
+        let signs_in = async move {
+            let link = person.link().await;
+            let to = person.server.sign_in(&link).await;
+            person.keyboard.write_all(format!("{to}\n").as_bytes()).await.unwrap();
+        };
+        let (ended, ()) = tokio::join!(chat.talk(), signs_in);
+        ended.unwrap();
+        let text = paper.text();
+        assert_eq!(text.contains("This goes on when your browser is back"), listens, "{text}");
+        assert!(text.contains("← order: ordered") && !text.contains("CANARY"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_is_no_answer_is_asked_for_once_more() {
+    let (mut person, mut chat) = SignIn::begin().await;
+    let paper = person.paper.clone();
+    let signs_in = async move {
+        let link = person.link().await;
+        let denied = person.server.deny(&link).await;
+        let to = person.server.sign_in(&link).await;
+        let lines = format!("{to}x&state=another\n{denied}\n{to}\n");
+        person.keyboard.write_all(lines.as_bytes()).await.unwrap();
+    };
+    let (ended, ()) = tokio::join!(chat.talk(), signs_in);
+    ended.unwrap();
+    let text = paper.text();
+    assert!(text.contains("a parameter of the address is there twice"), "{text}");
+    assert!(text.contains("`access_denied`: sign in again") && text.contains("answer once more"), "{text}");
+    assert_eq!(text.matches("shop asks: Sign in").count(), 3, "{text}");
+    assert!(text.contains("← order: ordered") && !text.contains("CANARY"), "{text}");
 }

@@ -9,6 +9,9 @@ mod evals;
 mod file;
 mod mcp;
 mod model;
+#[path = "../../../umbel-tools/tests/it/oauth_server.rs"]
+#[allow(dead_code, reason = "what the tests of tools alone need of it")]
+mod oauth_server;
 mod replays;
 mod serve;
 mod telemetry;

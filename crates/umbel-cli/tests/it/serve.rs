@@ -225,6 +225,7 @@ fn what_cannot_be_served_is_told_with_a_hint() {
         (&["--host", "no such host"], 1, "cannot listen"),
         (&["--otlp", "localhost:4318"], 1, "http://localhost:4318"),
         (&["--otlp-content"], 2, "--otlp http://localhost:4318"),
+        (&["--trust-traces", "maybe"], 2, "--trust-traces"),
     ] {
         let (status, text) = refused(args);
         assert!(status == Some(code) && text.contains(word), "{args:?}: {status:?} {text}");
@@ -293,6 +294,7 @@ fn its_help_lists_every_flag() {
         "--open",
         "--otlp",
         "--otlp-content",
+        "--trust-traces",
     ] {
         assert!(text.contains(flag), "{flag}");
     }

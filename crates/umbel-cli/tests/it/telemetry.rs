@@ -1,6 +1,6 @@
 //! What `umbel serve` tells a collector.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -27,9 +27,13 @@ impl Collector {
         Self { address, taken }
     }
 
-    /// Whether anything that came has these bytes in it.
+    /// Whether anything that came has this text in it.
     fn has(&self, text: &str) -> bool {
-        let has = |bytes: &Vec<u8>| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+        self.has_bytes(text.as_bytes())
+    }
+
+    fn has_bytes(&self, bytes: &[u8]) -> bool {
+        let has = |taken: &Vec<u8>| taken.windows(bytes.len()).any(|window| window == bytes);
         self.taken.lock().unwrap().iter().any(has)
     }
 }
@@ -109,13 +113,100 @@ fn the_environment_can_turn_it_off_or_leave_something_out() {
         ("OTEL_TRACES_SAMPLER", "always_off", false, true),
     ] {
         let collector = Collector::start();
-        let mut command = command(&["--port", "0"]);
-        command
-            .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", collector.address))
-            .env(variable, value);
+        let address = format!("http://{}", collector.address);
+        let mut by_environment = command(&["--port", "0"]);
+        by_environment.env("OTEL_EXPORTER_OTLP_ENDPOINT", &address);
+        for mut command in [by_environment, command(&["--port", "0", "--otlp", &address])] {
+            collector.taken.lock().unwrap().clear();
+            command.env(variable, value);
+            run_and_stop(Served::start_as(command));
+            assert_eq!(collector.has("POST /v1/traces"), has_traces, "{variable}");
+            assert_eq!(collector.has("POST /v1/metrics"), has_metrics, "{variable}");
+        }
+    }
+}
+
+#[test]
+fn the_environment_says_how_it_is_sent_wherever_it_is_sent_to() {
+    let collector = Collector::start();
+    let mut command = command(&["--port", "0", "--otlp", &format!("http://{}", collector.address)]);
+    command
+        .env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+        .env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+        .env("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-key=for-traces")
+        .env("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "x-key=for-metrics");
+    run_and_stop(Served::start_as(command));
+    for told in ["content-encoding: gzip", "x-key: for-traces", "x-key: for-metrics"] {
+        assert!(collector.has(told), "{told}");
+    }
+    assert!(!collector.has("invoke_agent guide"), "it is packed");
+}
+
+#[test]
+fn the_environment_says_how_long_a_collector_may_take_and_how_often_it_is_asked() {
+    // It takes connections, and answers nobody.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let mut command = command(&["--port", "0", "--otlp", &address]);
+    command
+        .env("OTEL_EXPORTER_OTLP_TIMEOUT", "50")
+        .env("OTEL_BSP_SCHEDULE_DELAY", "20")
+        .env("OTEL_METRICS_EXPORTER", "none");
+    let mut served = Served::start_as(command);
+    let answer = served.ask("POST /guide", &[], &message("r1", "weather in Paris"));
+    assert!(answer.contains("RUN_FINISHED"), "{answer}");
+    // It is said while the server runs, and not after the usual ten seconds.
+    let log = served.child.stderr.take().unwrap();
+    let line =
+        BufReader::new(log).lines().map(Result::unwrap).find(|line| line.contains("cannot be delivered"));
+    assert!(line.unwrap().contains("it takes too long"));
+    served.signal("-TERM");
+    assert!(served.ended().0.success());
+}
+
+#[test]
+fn a_sampler_keeps_the_share_that_it_is_told() {
+    for (share, is_kept) in [("0", false), ("1", true)] {
+        let collector = Collector::start();
+        let mut command = command(&["--port", "0", "--otlp", &format!("http://{}", collector.address)]);
+        command.env("OTEL_TRACES_SAMPLER", "traceidratio").env("OTEL_TRACES_SAMPLER_ARG", share);
         run_and_stop(Served::start_as(command));
-        assert_eq!(collector.has("POST /v1/traces"), has_traces, "{variable}");
-        assert_eq!(collector.has("POST /v1/metrics"), has_metrics, "{variable}");
+        assert_eq!(collector.has("POST /v1/traces"), is_kept, "{share}");
+    }
+}
+
+#[test]
+fn the_environment_may_ask_for_what_is_said_wherever_it_is_sent_to() {
+    for (word, is_told) in [("SPAN_ONLY", true), ("true", true), ("NO_CONTENT", false)] {
+        let collector = Collector::start();
+        let mut command = command(&["--port", "0", "--otlp", &format!("http://{}", collector.address)]);
+        command.env("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", word);
+        run_and_stop(Served::start_as(command));
+        assert_eq!(collector.has("canary-prompt"), is_told, "{word}");
+    }
+}
+
+#[test]
+fn traces_that_requests_name_are_taken_or_not_as_told() {
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let bytes: Vec<u8> = (0..16).map(|n| u8::from_str_radix(&trace[2 * n..2 * n + 2], 16).unwrap()).collect();
+    let parent = format!("traceparent: 00-{trace}-00f067aa0ba902b7-01");
+    for (args, takes_trace, takes_state) in [
+        (&[][..], true, false),
+        (&["--trust-traces", "no"], false, false),
+        (&["--trust-traces", "yes"], true, true),
+    ] {
+        let collector = Collector::start();
+        let address = format!("http://{}", collector.address);
+        let mut served = Served::start(&[&["--port", "0", "--otlp", &address], args].concat());
+        let headers = [parent.as_str(), "tracestate: vendor=opaque"];
+        let answer = served.ask("POST /guide", &headers, &message("r1", "weather in Paris"));
+        assert!(answer.contains("RUN_FINISHED"), "{answer}");
+        served.signal("-TERM");
+        assert!(served.ended().0.success());
+        assert!(collector.has("POST /guide"));
+        assert_eq!(collector.has_bytes(&bytes), takes_trace, "{args:?}");
+        assert_eq!(collector.has("vendor=opaque"), takes_state, "{args:?}");
     }
 }
 

@@ -6,6 +6,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use crate::oauth_server::{OAuthServer, PUBLIC_CLIENT};
+
 /// How long something may take to appear.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -153,6 +155,63 @@ fn colours_are_left_out_where_nobody_wants_them() {
         assert_eq!(chat.shown.contains("\x1b[2mguide:"), coloured, "{}", chat.shown);
         // Ctrl-D leaves.
         chat.press("\x04");
+        assert_eq!(chat.ended(), Some(0));
+    }
+}
+
+/// A folder with an agent that wants somebody to sign in there, and to come back to this port.
+fn with_sign_in(server: &OAuthServer, port: u16) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let document = serde_json::json!({
+        "openapi": "3.1.0",
+        "servers": [{"url": server.url("")}],
+        "paths": {"/api": {"get": {"operationId": "weather", "security": [{"login": ["see"]}]}}},
+        "components": {"securitySchemes": {"login": {"type": "oauth2", "flows": {"authorizationCode": {
+            "authorizationUrl": server.url("/authorize"), "tokenUrl": server.url("/token")}}}}},
+    });
+    std::fs::write(folder.path().join("weather.json"), document.to_string()).unwrap();
+    let agents = format!(
+        "[agents.guide]\nscript = [{{ call = 'weather' }}, 'Look up.']\ntools = ['weather']\n\
+         [tools.weather]\nkind = 'openapi'\nfile = 'weather.json'\nallow_private = ['{}']\n\
+         [tools.weather.security]\n\
+         login = {{ client_id = '{PUBLIC_CLIENT}', redirect_uri = 'http://127.0.0.1:{port}/back' }}\n",
+        server.host()
+    );
+    std::fs::write(folder.path().join("agents.toml"), agents).unwrap();
+    folder
+}
+
+#[test]
+fn a_person_signs_in_with_a_browser_or_pastes_where_it_was_sent() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(OAuthServer::start());
+    for pastes in [false, true] {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let folder = with_sign_in(&server, port);
+        let mut chat = Terminal::start(folder.path(), "", "chat --agents agents.toml --store memory:");
+        chat.see(&["you>"]);
+        chat.press("how is it?\r");
+        chat.see(&["It is for `127.0.0.1", "/login`, with the scopes see.", "Sign in at "]);
+        let begin = chat.seen;
+        chat.see(&["This goes on when your browser is back. Ctrl-C: paste"]);
+        let link = chat.shown[begin..].lines().next().unwrap().trim().to_owned();
+        let to = runtime.block_on(server.sign_in(&link));
+        if pastes {
+            chat.press(CTRL_C);
+            chat.see(&["Now paste the address", "Address>"]);
+            chat.press(&format!("{to}\r"));
+        } else {
+            let mut browser = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let target = to.strip_prefix(&format!("http://127.0.0.1:{port}")).unwrap();
+            browser.write_all(format!("GET {target} HTTP/1.1\r\n\r\n").as_bytes()).unwrap();
+            let mut page = String::new();
+            browser.read_to_string(&mut page).unwrap();
+            assert!(page.contains("You may close this window"), "{page}");
+        }
+        chat.see(&["weather: ", "sunny", "Look up.", "you>"]);
+        assert!(!chat.shown.contains("CANARY"), "{}", chat.shown);
+        chat.press("/quit\r");
+        chat.see(&["Bye."]);
         assert_eq!(chat.ended(), Some(0));
     }
 }

@@ -13,6 +13,7 @@ use umbel_core::{Error, ErrorKind, Grant, Result, ToolContext};
 use super::attend::Attendant;
 use super::elicitation::{self, People};
 use super::link::Failure;
+use super::oauth::{REFUSED, Refused};
 use super::toolset::Inner;
 
 /// How many rounds a request may take.
@@ -50,7 +51,10 @@ impl<'a> Asking<'a> {
     }
 
     /// The answer. `request` makes the request of each round.
-    pub(crate) async fn ask(mut self, request: impl Fn(&Asked) -> ClientRequest) -> Result<ServerResult> {
+    pub(crate) async fn ask(
+        mut self,
+        request: impl Fn(&Asked) -> ClientRequest,
+    ) -> Result<ServerResult, Failure> {
         let options = &self.inner.options;
         let mut attendant = Attendant::new(&options.name, &options.grants);
         attendant.sampling = options.sampling.as_ref();
@@ -75,11 +79,15 @@ impl<'a> Asking<'a> {
             asked = self.fulfil(round, wanted, &attendant).await?;
         }
         let message = format!("the MCP server `{}` asks for more and more before it answers", options.name);
-        Err(Error::new(ErrorKind::Tool, message))
+        Err(Error::new(ErrorKind::Tool, message).into())
     }
 
     /// One request, made again where that helps.
-    async fn round(&self, request: &ClientRequest, attendant: &Attendant<'_>) -> Result<ServerResult> {
+    async fn round(
+        &self,
+        request: &ClientRequest,
+        attendant: &Attendant<'_>,
+    ) -> Result<ServerResult, Failure> {
         let options = &self.inner.options;
         let mut grant = self.grant(None).await?;
         let slot = self.inner.slot(self.cx.run(), grant.as_ref())?;
@@ -94,23 +102,26 @@ impl<'a> Asking<'a> {
                 Failure::Ended(_) if self.is_safe_twice && !reconnected => reconnected = true,
                 Failure::Stranger(said) if grant.is_some() && !renewed => {
                     renewed = true;
-                    self.inner.note(&said, grant.as_ref());
-                    grant = self.grant(grant.as_ref()).await?;
+                    grant = self.grant(grant.map(|grant| (said, grant))).await?;
                     slot.authorise(grant.as_ref())?;
                 }
                 Failure::GoThereFirst(pages) if !visited && options.grants.elicitation => {
                     visited = true;
                     self.visit(&pages).await?;
                 }
-                failure => return Err(failure.into_error(&options.name)),
+                failure => return Err(failure),
             }
         }
     }
 
-    async fn grant(&self, refused: Option<&Grant>) -> Result<Option<Grant>> {
+    /// The credential, or another one in the place of one that the server refused in these words.
+    async fn grant(&self, refused: Option<(String, Grant)>) -> Result<Option<Grant>> {
         let Some(auth) = &self.inner.options.auth else { return Ok(None) };
         match refused {
-            Some(refused) => self.cx.credential_refused(auth, refused).await.map(Some),
+            Some((said, grant)) => {
+                let refused = Refused { said, credential: grant.credential().clone() };
+                REFUSED.scope(refused, self.cx.credential_refused(auth, &grant)).await.map(Some)
+            }
             None => self.cx.credential(auth).await.map(Some),
         }
     }

@@ -16,6 +16,8 @@ use tokio::sync::{RwLock, Semaphore, mpsc, oneshot};
 const NEWS: usize = 64;
 /// How many wishes of a server may wait over one connection.
 const WISHES: usize = 8;
+/// How many calls that nobody waits for any more a server may leave without an answer before a new connection is better.
+const UNSETTLED: usize = 1_000;
 /// How much of what a server says about how far it came is shown.
 const SHOWN: usize = 1 << 10;
 
@@ -91,6 +93,11 @@ impl Calls {
     /// A call is answered after all.
     pub(crate) fn settle(&self, id: &RequestId) {
         self.lock().unsettled.retain(|(unsettled, _)| unsettled != id);
+    }
+
+    /// Whether very many calls were never answered.
+    pub(crate) fn is_worn(&self) -> bool {
+        self.lock().unsettled.len() >= UNSETTLED
     }
 
     /// Whether the server asks now and then, and may still do so for calls of others that nobody waits for.

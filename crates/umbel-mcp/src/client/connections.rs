@@ -7,7 +7,8 @@ use std::time::Duration;
 use http::HeaderValue;
 use rmcp::model::{ClientRequest, ServerResult};
 use smol_str::SmolStr;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, timeout};
 use umbel_core::{Error, ErrorKind, Grant, Result, Tool};
 
 use super::attend::Attendant;
@@ -21,8 +22,6 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis
 const REST: Duration = Duration::from_secs(2);
 /// How long nothing is tried at most.
 const LONGEST_REST: Duration = Duration::from_secs(60);
-/// How many users have a connection at hand at most. Connections that nobody uses go first.
-const USERS: usize = 1_000;
 
 /// Whose connection it is: app and user. All share one if nobody has one of their own.
 pub(crate) type Who = Option<[SmolStr; 2]>;
@@ -30,20 +29,42 @@ pub(crate) type Who = Option<[SmolStr; 2]>;
 /// The connections of a toolset.
 pub(crate) struct Connections {
     slots: Mutex<HashMap<Who, Arc<Slot>>>,
+    /// How many there may be.
+    limit: usize,
+    /// One for each connection that may be open.
+    places: Arc<Semaphore>,
 }
 
 impl Connections {
-    pub(crate) fn new() -> Self {
-        Self { slots: Mutex::default() }
+    pub(crate) fn new(limit: usize) -> Self {
+        let limit = limit.clamp(1, Semaphore::MAX_PERMITS);
+        Self { slots: Mutex::default(), limit, places: Arc::new(Semaphore::new(limit)) }
     }
 
     /// The place of a connection, be it open or not.
-    pub(crate) fn slot(&self, who: Who) -> Arc<Slot> {
+    pub(crate) fn slot(self: &Arc<Self>, who: Who) -> Arc<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        if slots.len() >= USERS && !slots.contains_key(&who) {
+        if slots.len() >= self.limit && !slots.contains_key(&who) {
             make_room(&mut slots);
         }
-        slots.entry(who).or_default().clone()
+        slots.entry(who).or_insert_with(|| Arc::new(Slot::new(Arc::downgrade(self)))).clone()
+    }
+
+    /// The right to open a connection. Those that nobody uses make room; if all are in use, some time is waited for one.
+    async fn place(&self, options: &Options) -> Result<OwnedSemaphorePermit> {
+        if let Ok(place) = self.places.clone().try_acquire_owned() {
+            return Ok(place);
+        }
+        make_room(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner));
+        match timeout(options.limits.connect, self.places.clone().acquire_owned()).await {
+            Ok(Ok(place)) => Ok(place),
+            _ => {
+                let (server, all) = (&options.name, self.limit);
+                let message =
+                    format!("the MCP server `{server}`: all {all} connections are in use; try again later");
+                Err(Error::new(ErrorKind::Tool, message))
+            }
+        }
     }
 
     /// The place of a connection, if there is one.
@@ -76,15 +97,14 @@ fn make_room(slots: &mut HashMap<Who, Arc<Slot>>) {
 }
 
 /// The place of a connection.
-#[derive(Default)]
 pub(crate) struct Slot {
+    connections: Weak<Connections>,
     /// Locked while a connection is opened, so that there is one.
     state: tokio::sync::Mutex<State>,
     bearer: Bearer,
     /// Held by the one that calls, where calls are made one after the other.
     pub(crate) turn: tokio::sync::Mutex<()>,
     tools: Mutex<Option<Kept>>,
-    instruction: Mutex<Option<Arc<str>>>,
 }
 
 #[derive(Default)]
@@ -98,11 +118,26 @@ struct State {
 /// Tools that were listed over a connection.
 struct Kept {
     link: Weak<Link>,
+    /// How often the server had said until then that they are others now.
+    changes: u64,
     since: Instant,
     tools: Vec<Arc<dyn Tool>>,
+    /// What the server tells models, if that was asked for and agreed to.
+    instruction: Option<Arc<str>>,
+}
+
+impl Kept {
+    fn is_of(&self, link: &Arc<Link>) -> bool {
+        std::ptr::eq(self.link.as_ptr(), Arc::as_ptr(link))
+    }
 }
 
 impl Slot {
+    fn new(connections: Weak<Connections>) -> Self {
+        let (state, turn, tools) = Default::default();
+        Self { connections, state, bearer: Bearer::default(), turn, tools }
+    }
+
     /// Sets what goes along with requests from now on.
     pub(crate) fn authorise(&self, grant: Option<&Grant>) -> Result<()> {
         let Some(grant) = grant else { return Ok(()) };
@@ -151,11 +186,17 @@ impl Slot {
     }
 
     async fn open(&self, options: &Options) -> Result<Arc<Link>, Failure> {
+        let gone = || Error::new(ErrorKind::Tool, "the toolset is not there any more");
+        let connections = self.connections.upgrade().ok_or_else(gone)?;
+        let mut permit = Some(connections.place(options).await?);
         let mut pauses = PAUSES.iter();
         loop {
             let Options { name, place, limits, grants, protocol, .. } = options;
             match Link::open(name, place, limits, grants, *protocol, &self.bearer).await {
-                Ok(link) => return Ok(Arc::new(link)),
+                Ok(mut link) => {
+                    link.place = permit.take();
+                    return Ok(Arc::new(link));
+                }
                 Err(Failure::Ended(why)) => match pauses.next() {
                     Some(pause) => sleep(*pause).await,
                     None => return Err(Failure::Unreachable(why)),
@@ -210,28 +251,31 @@ impl Slot {
 
     /// The tools that were listed over this connection, if they still count.
     pub(crate) fn tools(&self, link: &Arc<Link>, limit: Duration) -> Option<Vec<Arc<dyn Tool>>> {
-        let mut tools = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_fresh = |kept: &mut Kept| {
-            std::ptr::eq(kept.link.as_ptr(), Arc::as_ptr(link))
-                && kept.since.elapsed() < limit
-                && !link.take_changed()
-        };
-        // What does not count any more never counts again, even if no list takes its place.
-        let kept = tools.take_if(|kept| !is_fresh(kept));
-        drop(kept);
-        tools.as_ref().map(|kept| kept.tools.clone())
+        let kept = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
+        // What does not count any more never counts again: none of these goes back.
+        let counts =
+            |kept: &&Kept| kept.is_of(link) && kept.since.elapsed() < limit && kept.changes == link.changes();
+        kept.as_ref().filter(counts).map(|kept| kept.tools.clone())
     }
 
     /// What the server tells models, if that was asked for and agreed to.
     pub(crate) fn instruction(&self) -> Option<Arc<str>> {
-        self.instruction.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tools.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.instruction.clone()
     }
 
-    /// Keeps tools that were listed over a connection, and what the server tells models.
-    pub(crate) fn keep(&self, link: &Arc<Link>, tools: &[Arc<dyn Tool>], instruction: Option<Arc<str>>) {
-        *self.instruction.lock().unwrap_or_else(PoisonError::into_inner) = instruction;
-        let kept = Kept { link: Arc::downgrade(link), since: Instant::now(), tools: tools.to_vec() };
-        *self.tools.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+    /// Keeps tools that were listed over a connection after so many changes, and what the server tells models. A list that
+    /// was asked for later and came earlier stays.
+    pub(crate) fn keep(
+        &self,
+        (link, changes): (&Arc<Link>, u64),
+        tools: &[Arc<dyn Tool>],
+        instruction: Option<Arc<str>>,
+    ) {
+        let mut kept = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.as_ref().is_none_or(|kept| !kept.is_of(link) || kept.changes <= changes) {
+            let (since, tools) = (Instant::now(), tools.to_vec());
+            *kept = Some(Kept { link: Arc::downgrade(link), changes, since, tools, instruction });
+        }
     }
 }
 
@@ -245,7 +289,8 @@ mod tests {
 
     #[test]
     fn there_is_room_for_the_next_user_and_whoever_is_in_use_stays() {
-        let connections = Connections::new();
+        const USERS: usize = 100;
+        let connections = Arc::new(Connections::new(USERS));
         let first = connections.slot(who(0));
         // Somebody opens it, so it is not idle.
         let _opening = first.state.try_lock().unwrap();

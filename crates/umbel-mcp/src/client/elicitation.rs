@@ -8,6 +8,9 @@ use umbel_core::{Answer, BoxFuture, DecisionKind, Object, Question, Result, Tool
 
 use super::listed::digest;
 
+/// How long a question may be, with what it asks for. Nobody reads more, and it is kept.
+const QUESTION: usize = 64 << 10;
+
 /// Answers questions of servers at once, in the place of people who are asked by the run.
 pub(crate) type Answerer = Arc<dyn Fn(Question) -> BoxFuture<'static, Answer> + Send + Sync>;
 
@@ -46,11 +49,18 @@ pub(crate) async fn ask(
     match params {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
             let schema = serde_json::to_value(&requested_schema).unwrap_or_default();
+            if message.len() + schema.to_string().len() > QUESTION {
+                return Ok(Err(too_long()));
+            }
             form(people, &message, schema).await.map(Ok)
         }
         ElicitRequestParams::UrlElicitationParams { message, url, .. } => visit(people, &message, &url).await,
         _ => Ok(Err(ErrorData::invalid_params("that way of asking is not known here", None))),
     }
+}
+
+fn too_long() -> ErrorData {
+    ErrorData::invalid_params(format!("a question may have {QUESTION} bytes"), None)
 }
 
 async fn form(people: People<'_>, message: &str, schema: Value) -> Result<ElicitResult> {
@@ -84,6 +94,9 @@ pub(crate) async fn visit(
     url: &str,
 ) -> Result<Result<ElicitResult, ErrorData>> {
     let server = people.server;
+    if message.len() + url.len() > QUESTION {
+        return Ok(Err(too_long()));
+    }
     let is_page = reqwest::Url::parse(url).is_ok_and(|url| {
         matches!(url.scheme(), "http" | "https") && url.username().is_empty() && url.password().is_none()
     });

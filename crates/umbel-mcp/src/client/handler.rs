@@ -4,7 +4,7 @@
 #![expect(deprecated)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientResult, CreateMessageRequestMethod, CreateMessageRequestParams,
@@ -45,8 +45,8 @@ pub(crate) struct Handler {
     pub(crate) server: String,
     pub(crate) grants: Grants,
     pub(crate) calls: Arc<Calls>,
-    /// The server says that its tools are others now.
-    pub(crate) changed: Arc<AtomicBool>,
+    /// How often the server said that its tools are others now.
+    pub(crate) changes: Arc<AtomicU64>,
 }
 
 impl Handler {
@@ -125,7 +125,7 @@ impl ClientHandler for Handler {
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.changed.store(true, Ordering::Release);
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     fn get_info(&self) -> ClientConfig {

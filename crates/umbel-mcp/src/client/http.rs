@@ -69,6 +69,16 @@ impl Http {
         &self.url
     }
 
+    /// Its address without what may be secret in it: a user, a query.
+    pub(crate) fn place(&self) -> String {
+        let Ok(mut url) = Url::parse(&self.url) else { return self.url.to_string() };
+        url.set_query(None);
+        url.set_fragment(None);
+        // Addresses that cannot have them have none.
+        let _ = url.set_username("").and_then(|()| url.set_password(None));
+        url.into()
+    }
+
     /// What asks the server.
     pub(crate) fn client(&self, bytes: usize, bearer: Bearer, ended: Ended) -> Result<HttpClient> {
         let refuse = |why: String| Error::new(ErrorKind::Build, why);
@@ -430,6 +440,14 @@ mod tests {
         assert_eq!(pieces(&[b"data: 1\n\ndata: 2\r\n\r\ndata: 3\n\n"], 10).await, (1, None));
         assert_eq!(pieces(&[b"data: 1\n\n", b"data: 12", b"3456789", b"\n\n"], 10).await, (2, why.clone()));
         assert_eq!(pieces(&[b"12345678901"], 10).await, (0, why));
+    }
+
+    #[test]
+    fn what_may_be_secret_in_an_address_does_not_make_it_another_place() {
+        let place = |url: &str| Http::new(url).place();
+        assert_eq!(place("https://ann:pw@host.example/mcp?key=1#x"), place("https://host.example/mcp?key=2"));
+        assert_ne!(place("https://host.example/mcp"), place("https://host.example:8443/mcp"));
+        assert_ne!(place("https://host.example/mcp"), place("https://host.example/other"));
     }
 
     #[test]

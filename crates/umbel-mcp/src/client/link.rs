@@ -1,6 +1,6 @@
 //! One connection to a server, and what is asked over it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use rmcp::transport::{DynamicTransportError, Transport};
 use rmcp::{ClientServiceExt, RoleClient};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout};
 use umbel_core::{Error, ErrorKind, Result, TraceContext};
 
@@ -25,7 +26,8 @@ use super::calls::{Calls, News};
 use super::handler::{Grants, Handler};
 use super::http::Bearer;
 use super::lines::{Ended, Lines};
-use super::stdio::Program;
+use super::result::short;
+use super::stdio::Process;
 use super::steady::Steady;
 use super::toolset::{Place, Protocol, ToolsetLimits};
 
@@ -34,8 +36,10 @@ const GO_THERE_FIRST: ErrorCode = ErrorCode(-32042);
 
 /// How long a server that did not answer in time may take to show that it lives.
 const LIVES: Duration = Duration::from_secs(5);
-/// How much is told of what a server says when it refuses.
-const SAID: usize = 4 << 10;
+/// How long is waited until a server is asked again to tell of changes, if it stops doing so; each time twice as long.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+/// How long is waited at most.
+const LISTEN_LATEST: Duration = Duration::from_secs(60);
 
 /// Why a request has no result.
 #[derive(Debug)]
@@ -70,20 +74,20 @@ impl Failure {
             Self::Ended(why) => (
                 ErrorKind::Tool,
                 format!(
-                    "the MCP server `{server}` went away: {why}. What came of the call is not known: look \
-                     before you try it again"
+                    "the MCP server `{server}` went away: {}. What came of the call is not known: look \
+                     before you try it again",
+                    short(&why)
                 ),
             ),
             Self::Unreachable(why) => {
-                (ErrorKind::Tool, format!("the MCP server `{server}` cannot be reached: {why}"))
+                (ErrorKind::Tool, format!("the MCP server `{server}` cannot be reached: {}", short(&why)))
             }
             Self::Late(time) => {
                 let seconds = time.as_secs_f64();
                 (ErrorKind::Timeout, format!("the MCP server `{server}` did not answer within {seconds} s"))
             }
             Self::Refused(error) => {
-                let said = error.message.get(..error.message.floor_char_boundary(SAID)).unwrap_or_default();
-                (ErrorKind::Tool, format!("the MCP server `{server}` refuses: {said}"))
+                (ErrorKind::Tool, format!("the MCP server `{server}` refuses: {}", short(&error.message)))
             }
             Self::Stranger(_) => {
                 let message =
@@ -102,15 +106,17 @@ impl Failure {
 pub(crate) struct Link {
     service: RunningService<RoleClient, Handler>,
     calls: Arc<Calls>,
-    changed: Arc<AtomicBool>,
+    changes: Arc<AtomicU64>,
     ended: Ended,
     used: Mutex<Instant>,
     /// It is being found out whether the server still lives.
     is_watched: Arc<AtomicBool>,
     /// What the server wants comes with what it is for.
     tells_calls_apart: bool,
+    /// Its place among the connections of a toolset.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
     /// Ends with the connection.
-    _program: Option<Program>,
+    _process: Option<Process>,
 }
 
 impl Link {
@@ -145,8 +151,8 @@ impl Link {
         let begin = Begin { server, grants, protocol, limits, ended: ended.clone() };
         let opened = match place {
             Place::Stdio(program) => {
-                let (lines, program) = program.start(server, limits.message_bytes, ended)?;
-                begin.on(lines, Some(program)).await
+                let (lines, process) = program.start(server, limits.message_bytes, ended)?;
+                begin.on(lines, Some(process)).await
             }
             Place::Pipe(connect) => {
                 let (read, write) = tokio::io::split(connect()?);
@@ -173,12 +179,28 @@ impl Link {
         if info.protocol_version.has_initialize() || !tells {
             return;
         }
-        let (peer, changed) = (self.service.peer().clone(), self.changed.clone());
+        let (peer, changes) = (self.service.peer().clone(), self.changes.clone());
         tokio::spawn(async move {
-            let filter = SubscriptionFilter::builder().tools_list_changed().build();
-            let Ok(mut news) = peer.listen(filter).await else { return };
-            while let Ok(Some(_)) = news.next().await {
-                changed.store(true, Ordering::Release);
+            let (mut pause, mut is_first) = (LISTEN_AGAIN, true);
+            while !peer.is_transport_closed() {
+                let filter = SubscriptionFilter::builder().tools_list_changed().build();
+                match peer.listen(filter).await {
+                    Ok(mut news) => {
+                        if !std::mem::take(&mut is_first) {
+                            // Nobody told what changed while nobody listened.
+                            changes.fetch_add(1, Ordering::AcqRel);
+                        }
+                        while let Ok(Some(_)) = news.next().await {
+                            pause = LISTEN_AGAIN;
+                            changes.fetch_add(1, Ordering::AcqRel);
+                        }
+                    }
+                    // It does not tell: lists are made anew from time to time.
+                    Err(ServiceError::McpError(_)) => return,
+                    Err(_) => {}
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LISTEN_LATEST);
             }
         });
     }
@@ -193,9 +215,9 @@ impl Link {
         self.service.is_closed() || self.service.peer().is_transport_closed()
     }
 
-    /// Whether the server said since the last time that its tools are others now.
-    pub(crate) fn take_changed(&self) -> bool {
-        self.changed.swap(false, Ordering::AcqRel)
+    /// How often the server said that its tools are others now. A list that was asked for before it said so may be old.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// How long nobody has asked anything over it.
@@ -283,10 +305,10 @@ impl Link {
     }
 
     /// Whether a call for that one needs another connection: over this one the server may ask for a call of somebody else,
-    /// and cannot say so.
+    /// and cannot say so, or it has left very many calls without an answer.
     pub(crate) fn is_taken(&self, attendant: &Attendant<'_>) -> bool {
         let caller = attendant.caller().filter(|_| !self.tells_calls_apart);
-        caller.is_some_and(|caller| self.calls.may_ask_for_others(&caller))
+        self.calls.is_worn() || caller.is_some_and(|caller| self.calls.may_ask_for_others(&caller))
     }
 
     fn failure(&self, error: ServiceError) -> Failure {
@@ -324,16 +346,16 @@ struct Begin<'a> {
 }
 
 impl Begin<'_> {
-    async fn on<T>(self, transport: T, program: Option<Program>) -> Result<Link, Failure>
+    async fn on<T>(self, transport: T, process: Option<Process>) -> Result<Link, Failure>
     where
         T: Transport<RoleClient> + 'static,
     {
-        let (calls, changed) = (Arc::<Calls>::default(), Arc::<AtomicBool>::default());
+        let (calls, changes) = (Arc::<Calls>::default(), Arc::<AtomicU64>::default());
         let handler = Handler {
             server: self.server.to_owned(),
             grants: self.grants.clone(),
             calls: calls.clone(),
-            changed: changed.clone(),
+            changes: changes.clone(),
         };
         let lifecycle = match self.protocol {
             Protocol::Handshake => ClientLifecycleMode::Initialize,
@@ -353,12 +375,13 @@ impl Begin<'_> {
         Ok(Link {
             service,
             calls,
-            changed,
+            changes,
             ended: self.ended,
             used,
             is_watched: Arc::default(),
             tells_calls_apart: false,
-            _program: program,
+            place: None,
+            _process: process,
         })
     }
 }

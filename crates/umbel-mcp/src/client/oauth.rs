@@ -1,9 +1,8 @@
 //! Signing in at an MCP server that says where that is done: RFC 9728 and 8414, registration of clients, PKCE, and tokens
 //! that are good for that server alone.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Client;
@@ -15,21 +14,30 @@ use rmcp::transport::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use umbel_core::{
-    AuthAnswer, AuthMethod, AuthRequest, Credential, Error, ErrorKind, Expects, HttpAuth, Result, Standing,
-    Work,
+    AuthAnswer, AuthMethod, AuthRequest, Credential, Error, ErrorKind, HttpAuth, Result, Standing, Work,
 };
 use umbel_tools::{Guard, OAuth, OAuthClient, OAuthMethod, Secret, guarded_client};
-
-use super::listed::digest;
 
 /// How long finding out where people sign in may take, for each request.
 const TIME: Duration = Duration::from_secs(30);
 /// Bytes of an answer on the way there.
 const BYTES: usize = 256 << 10;
-/// How many credentials are noted at most that are not good for enough.
-const NOTED: usize = 1_000;
 /// A token that is good for less than this is renewed, in seconds.
 const MARGIN: f64 = 60.0;
+
+tokio::task_local! {
+    /// The credential that another one is wanted for, while it is got. What a server says to one user is no matter of others,
+    /// so it is kept nowhere else.
+    pub(crate) static REFUSED: Refused;
+}
+
+/// A credential that a server refused.
+#[derive(Clone)]
+pub(crate) struct Refused {
+    /// What the server said about it.
+    pub(crate) said: String,
+    pub(crate) credential: Credential,
+}
 
 /// Signs people in at an MCP server, or at whom it names. The server says where; the program is registered there unless it is
 /// known already.
@@ -45,17 +53,11 @@ pub struct McpOAuth {
     server: String,
     redirect: String,
     name: String,
-    client: Option<(String, Option<String>)>,
+    client: Option<OAuthClient>,
     document: Option<String>,
     scopes: Vec<String>,
     by_itself: bool,
     private: Vec<String>,
-    /// What the server said last when it refused somebody.
-    challenge: Mutex<Option<String>>,
-    /// Scopes that it wanted besides.
-    wanted: Mutex<BTreeSet<String>>,
-    /// Digests of credentials that it said are not good for enough.
-    too_little: Mutex<BTreeSet<String>>,
 }
 
 /// What was found out about a server, and who the program is there.
@@ -91,9 +93,6 @@ impl McpOAuth {
             scopes: Vec::new(),
             by_itself: false,
             private: Vec::new(),
-            challenge: Mutex::default(),
-            wanted: Mutex::default(),
-            too_little: Mutex::default(),
         }
     }
 
@@ -104,8 +103,17 @@ impl McpOAuth {
     }
 
     /// The program is known there already, by this id, and a secret if it has one.
-    pub fn client(mut self, id: impl Into<String>, secret: Option<&str>) -> Self {
-        self.client = Some((id.into(), secret.map(str::to_owned)));
+    pub fn client(self, id: impl Into<String>, secret: Option<&str>) -> Self {
+        let client = OAuthClient::new(id);
+        self.known_as(match secret {
+            Some(secret) => client.secret(Secret::new(secret)),
+            None => client,
+        })
+    }
+
+    /// The program is known there already, as this client: with a secret, or with a private key.
+    pub fn known_as(mut self, client: OAuthClient) -> Self {
+        self.client = Some(client);
         self
     }
 
@@ -121,7 +129,7 @@ impl McpOAuth {
         self
     }
 
-    /// The program signs in for itself (client credentials), and nobody is asked. It needs an id and a secret.
+    /// The program signs in for itself (client credentials), and nobody is asked. It needs an id, and a secret or a key.
     pub fn by_itself(mut self) -> Self {
         self.by_itself = true;
         self
@@ -133,29 +141,23 @@ impl McpOAuth {
         self
     }
 
-    /// Notes what the server said when it refused a credential.
-    pub(crate) fn note(&self, challenge: &str, refused: &Credential) {
-        let Ok(url) = reqwest::Url::parse(&self.server) else { return };
-        let said = WWWAuthenticateParams::parse(challenge, &url);
-        if said.is_insufficient_scope() {
-            let mut too_little = lock(&self.too_little);
-            if too_little.len() >= NOTED {
-                too_little.clear();
-            }
-            too_little.insert(digest(refused.expose()));
-            let more = said.scope.iter().flat_map(|scope| scope.split_whitespace()).map(str::to_owned);
-            lock(&self.wanted).extend(more);
-        }
-        *lock(&self.challenge) = Some(challenge.to_owned()).filter(|challenge| !challenge.is_empty());
+    /// The scopes of a credential that was refused since it is not good for enough, and those that are wanted besides.
+    fn step_up(&self, refused: &Refused) -> Option<(Vec<String>, Vec<String>)> {
+        let url = reqwest::Url::parse(&self.server).ok()?;
+        let said = WWWAuthenticateParams::parse(&refused.said, &url);
+        let had = read(&refused.credential).filter(|_| said.is_insufficient_scope())?.found.scopes;
+        let wanted = said.scope.iter().flat_map(|scope| scope.split_whitespace()).map(str::to_owned);
+        let more = wanted.filter(|scope| !had.contains(scope)).collect();
+        Some((had, more))
     }
 
     /// Finds out where people sign in, and who the program is there.
     async fn find(&self) -> Result<Found> {
         let guard = self.private.iter().fold(Guard::new(["*"]), |guard, host| guard.allow_private(host));
         let http = Asker { client: guarded_client(&guard, TIME)?, guard, private: self.private.clone() };
-        let known = lock(&self.challenge).clone();
-        let challenge = match known {
-            Some(challenge) => Some(challenge),
+        let refused = REFUSED.try_with(Refused::clone).ok();
+        let challenge = match refused.as_ref().filter(|refused| !refused.said.is_empty()) {
+            Some(refused) => Some(refused.said.clone()),
             None => http.challenge(&self.server).await,
         };
         let manager = AuthorizationManager::new_with_oauth_http_client(&self.server, Arc::new(http)).await;
@@ -163,15 +165,11 @@ impl McpOAuth {
         let found = manager.resolve_metadata_from_challenge(challenge.as_deref()).await;
         let metadata = found.map_err(|error| failed(&error))?.metadata;
         manager.set_metadata(metadata.clone());
-        let mut scopes = match self.scopes.as_slice() {
-            [] => manager.select_initial_scopes(&[]).await,
-            scopes => scopes.to_vec(),
+        let scopes = match refused.and_then(|refused| self.step_up(&refused)) {
+            Some((had, more)) => [had, more].concat(),
+            None if self.scopes.is_empty() => manager.select_initial_scopes(&[]).await,
+            None => self.scopes.clone(),
         };
-        for scope in lock(&self.wanted).iter() {
-            if !scopes.contains(scope) {
-                scopes.push(scope.clone());
-            }
-        }
         let named: Vec<&str> = scopes.iter().map(String::as_str).collect();
         let client =
             self.become_client(&mut manager, &metadata, &named).await.map_err(|error| failed(&error))?;
@@ -202,9 +200,9 @@ impl McpOAuth {
     ) -> Result<OAuthClientConfig, AuthError> {
         let reads_documents = metadata.additional_fields.get("client_id_metadata_document_supported");
         let document = self.document.as_ref().filter(|_| reads_documents == Some(&Value::Bool(true)));
-        if let Some((id, secret)) = &self.client {
-            let client = OAuthClientConfig::new(id, &self.redirect);
-            return Ok(secret.iter().fold(client, |client, secret| client.with_client_secret(secret)));
+        if let Some(client) = &self.client {
+            // What proves it is not told: tokens are not asked for in this way.
+            return Ok(OAuthClientConfig::new(client.id(), &self.redirect));
         }
         match document {
             Some(document) => Ok(OAuthClientConfig::new(document, &self.redirect)),
@@ -214,10 +212,11 @@ impl McpOAuth {
 
     /// How tokens come about there.
     fn method(&self, found: &Found) -> Result<OAuthMethod> {
-        let mut client = OAuthClient::new(&found.client);
-        if let Some(secret) = &found.secret {
-            client = client.secret(Secret::new(secret.as_str()));
-        }
+        let mut client = match (&self.client, &found.secret) {
+            (Some(client), _) => client.clone(),
+            (None, Some(secret)) => OAuthClient::new(&found.client).secret(Secret::new(secret.as_str())),
+            (None, None) => OAuthClient::new(&found.client),
+        };
         if found.secret_in_body {
             client = client.secret_in_body();
         }
@@ -228,25 +227,25 @@ impl McpOAuth {
         };
         oauth = found.scopes.iter().fold(oauth, |oauth, scope| oauth.scope(scope));
         oauth = self.private.iter().fold(oauth, |oauth, host| oauth.allow_private(host));
+        oauth = found.issuer.iter().fold(oauth, |oauth, issuer| oauth.issuer(issuer));
         oauth.resource(&found.resource).build()
     }
 
     async fn renewed(&self, kept: Option<&Credential>, now: f64) -> Result<Option<Credential>> {
-        // What the server wants of one user is no matter of the others.
-        let is_too_little = kept.is_some_and(|kept| lock(&self.too_little).remove(&digest(kept.expose())));
+        let refused = REFUSED.try_with(Refused::clone).ok();
+        let refused = refused.filter(|refused| kept == Some(&refused.credential));
+        let step_up = refused.and_then(|refused| self.step_up(&refused));
         let kept = kept.and_then(read);
-        let lacks = |found: &Found| {
-            is_too_little && lock(&self.wanted).iter().any(|scope| !found.scopes.contains(scope))
-        };
-        if kept.as_ref().is_some_and(|kept| is_too_little && !lacks(&kept.found)) {
+        let lacks = step_up.as_ref().is_some_and(|(_, more)| !more.is_empty());
+        if step_up.is_some() && !lacks {
             let message =
                 "the MCP server wants more than the token is good for, though it got what it asked for";
             return Err(Error::new(ErrorKind::Other, message));
         }
         let (found, tokens) = match kept {
             // A new token like the last one would not do.
-            Some(kept) if lacks(&kept.found) && !self.by_itself => return Ok(None),
-            Some(kept) if !lacks(&kept.found) => (kept.found, Some(Credential::new(kept.tokens))),
+            Some(_) if lacks && !self.by_itself => return Ok(None),
+            Some(kept) if !lacks => (kept.found, Some(Credential::new(kept.tokens))),
             _ if self.by_itself => (self.find().await?, None),
             _ => return Ok(None),
         };
@@ -257,9 +256,6 @@ impl McpOAuth {
     async fn ask_person(&self, now: f64) -> Result<AuthRequest> {
         let found = self.find().await?;
         let mut request = self.method(&found)?.ask(now).await?;
-        if let Expects::Redirect { issuer, .. } = &mut request.expects {
-            issuer.clone_from(&found.issuer);
-        }
         request.pending = json!({"pending": request.pending, "found": found});
         Ok(request)
     }
@@ -317,10 +313,6 @@ impl fmt::Debug for McpOAuth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "McpOAuth({})", self.name)
     }
-}
-
-fn lock<T>(value: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn read(kept: &Credential) -> Option<Kept> {
@@ -444,9 +436,10 @@ mod tests {
         };
         let user = |token: &str| keep(&Credential::new(json!({"accessToken": token})), found());
         let (ann, ben) = (user("of-ann"), user("of-ben"));
-        oauth.note("Bearer error=\"insufficient_scope\", scope=\"read\"", &ann);
-        assert!(oauth.renewed(Some(&ben), 0.0).await.is_ok());
-        let error = oauth.renewed(Some(&ann), 0.0).await.unwrap_err();
+        let said = "Bearer error=\"insufficient_scope\", scope=\"read\"".to_owned();
+        let refused = || Refused { said: said.clone(), credential: ann.clone() };
+        assert!(REFUSED.scope(refused(), oauth.renewed(Some(&ben), 0.0)).await.is_ok());
+        let error = REFUSED.scope(refused(), oauth.renewed(Some(&ann), 0.0)).await.unwrap_err();
         assert!(error.message().contains("wants more than the token is good for"), "{error}");
         assert!(oauth.renewed(Some(&ann), 0.0).await.is_ok(), "that was said of one request");
     }

@@ -20,12 +20,20 @@ pub struct Pinned {
     pub tools: BTreeMap<String, Value>,
     /// Digests of what was refused: nobody is asked about it again.
     pub refused: BTreeSet<String>,
+    /// A digest of where that server is; absent if nobody noted it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
 }
 
 impl Pinned {
     /// A digest of all tools together.
     pub fn digest(&self) -> String {
         digest(&json!(self.tools))
+    }
+
+    /// Whether it is about a server at another place than that: one that has the same name.
+    pub(crate) fn is_of_another(&self, place: Option<&str>) -> bool {
+        self.place.as_deref().zip(place).is_some_and(|(noted, place)| noted != place)
     }
 
     /// Whether that is what was agreed to.
@@ -206,7 +214,7 @@ mod tests {
 
     fn pinned(text: &str) -> Pinned {
         let tools = BTreeMap::from([("a".to_owned(), json!({"description": text}))]);
-        Pinned { tools, refused: BTreeSet::from(["abc".to_owned()]) }
+        Pinned { tools, refused: BTreeSet::from(["abc".to_owned()]), place: None }
     }
 
     #[tokio::test]

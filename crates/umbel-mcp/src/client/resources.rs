@@ -1,6 +1,6 @@
 //! What an MCP server has to read, by two tools.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rmcp::model::{
     ClientRequest, ListResourceTemplatesRequest, ListResourcesRequest, PaginatedRequestParams,
@@ -13,6 +13,7 @@ use umbel_core::{
 };
 
 use super::asking::{Asked, Asking};
+use super::link::Failure;
 use super::result;
 use super::toolset::Inner;
 
@@ -38,12 +39,20 @@ pub(crate) fn tools(inner: &Arc<Inner>) -> [Arc<dyn Tool>; 2] {
         format!("Reads something that the server `{server}` has."),
         json!({"type": "object", "properties": {"uri": uri}, "required": ["uri"]}),
     );
-    [Arc::new(List { spec: list, inner: inner.clone() }), Arc::new(Read { spec: read, inner: inner.clone() })]
+    let toolset = Arc::downgrade(inner);
+    [Arc::new(List { spec: list, toolset: toolset.clone() }), Arc::new(Read { spec: read, toolset })]
 }
 
-fn unexpected(inner: &Inner) -> Error {
-    let message = format!("what the MCP server `{}` answers is something else", inner.options.name);
-    Error::new(ErrorKind::Tool, message)
+/// What becomes of a request that has no such answer.
+fn without(inner: &Inner, answer: Result<ServerResult, Failure>) -> Result<ToolValue> {
+    let server = &inner.options.name;
+    match answer {
+        Err(failure) => result::failed(server, failure),
+        Ok(_) => {
+            let message = format!("what the MCP server `{server}` answers is something else");
+            Err(Error::new(ErrorKind::Tool, message))
+        }
+    }
 }
 
 fn text(args: &Object, name: &str) -> Option<String> {
@@ -52,29 +61,29 @@ fn text(args: &Object, name: &str) -> Option<String> {
 
 struct List {
     spec: ToolSpec,
-    inner: Arc<Inner>,
+    toolset: Weak<Inner>,
 }
 
 impl List {
     async fn list(&self, cx: &ToolContext, cursor: Option<String>) -> Result<ToolValue> {
+        let inner = Inner::of(&self.toolset)?;
         let page = || PaginatedRequestParams::default().with_cursor(cursor.clone());
         let request = |_: &Asked| {
             let request = ListResourcesRequest::with_param(page());
             ClientRequest::ListResourcesRequest(request)
         };
-        let asking = Asking::new(&self.inner, cx, true);
-        let ServerResult::ListResourcesResult(listed) = asking.ask(request).await? else {
-            return Err(unexpected(&self.inner));
+        let listed = match Asking::new(&inner, cx, true).ask(request).await {
+            Ok(ServerResult::ListResourcesResult(listed)) => listed,
+            answer => return without(&inner, answer),
         };
         let request = |_: &Asked| {
             let request = ListResourceTemplatesRequest::default();
             ClientRequest::ListResourceTemplatesRequest(request)
         };
-        let asking = Asking::new(&self.inner, cx, true);
         // Not all servers have templates.
-        let templates = match asking.ask(request).await {
+        let templates = match Asking::new(&inner, cx, true).ask(request).await {
             Ok(ServerResult::ListResourceTemplatesResult(listed)) => listed.resource_templates,
-            Err(error) if error.is_control() => return Err(error),
+            Err(Failure::Here(error)) if error.is_control() => return Err(error),
             _ => Vec::new(),
         };
         let resources: Vec<Value> = listed
@@ -90,7 +99,7 @@ impl List {
         if let (Some(object), Some(next)) = (value.as_object_mut(), listed.next_cursor) {
             object.insert("nextCursor".to_owned(), json!(next));
         }
-        Ok(limited(&self.inner, value, Vec::new()))
+        Ok(limited(&inner, value, Vec::new()))
     }
 }
 
@@ -117,25 +126,26 @@ impl Tool for List {
 
 struct Read {
     spec: ToolSpec,
-    inner: Arc<Inner>,
+    toolset: Weak<Inner>,
 }
 
 impl Read {
     async fn read(&self, cx: &ToolContext, uri: String) -> Result<ToolValue> {
+        let inner = Inner::of(&self.toolset)?;
         let request = |more: &Asked| {
             let mut params = ReadResourceRequestParams::new(uri.clone());
             params.input_responses.clone_from(&more.responses);
             params.request_state.clone_from(&more.state);
             ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params))
         };
-        let ServerResult::ReadResourceResult(read) = Asking::new(&self.inner, cx, true).ask(request).await?
-        else {
-            return Err(unexpected(&self.inner));
+        let read = match Asking::new(&inner, cx, true).ask(request).await {
+            Ok(ServerResult::ReadResourceResult(read)) => read,
+            answer => return without(&inner, answer),
         };
         let mut parts = Vec::new();
         let contents: Vec<Value> =
             read.contents.iter().map(|one| result::resource(one, &mut parts)).collect();
-        Ok(limited(&self.inner, json!({ "contents": contents }), parts))
+        Ok(limited(&inner, json!({ "contents": contents }), parts))
     }
 }
 

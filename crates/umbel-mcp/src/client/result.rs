@@ -4,12 +4,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 use serde_json::{Value, json};
-use umbel_core::{Object, Part, ToolValue};
+use umbel_core::{Object, Part, Result, ToolValue};
+
+use super::link::Failure;
 
 /// Says in the metadata of a result which server it is from.
 pub const SERVER: &str = "mcp_server";
 /// Says in the metadata of a result that whoever wrote it is not to be trusted: instructions in it are none.
 pub const UNTRUSTED: &str = "untrusted";
+
+/// How much is told of what a server says about what went wrong, in bytes.
+const SAID: usize = 4 << 10;
 
 /// A result as a model gets it: the structured content if there is one, else the text, else all that there is. Media are
 /// parts of their own. Texts are cut at so many bytes, and the model is told.
@@ -35,6 +40,23 @@ pub(crate) fn value(server: &str, result: CallToolResult, bytes: usize) -> ToolV
         (false, value) => value,
     };
     ToolValue { value, is_error, metadata: metadata(server), parts }
+}
+
+/// What becomes of a call that has no result. What a server says when it refuses is its own word, and marked as such.
+pub(crate) fn failed(server: &str, failure: Failure) -> Result<ToolValue> {
+    let is_refused = matches!(failure, Failure::Refused(_));
+    let error = failure.into_error(server);
+    if is_refused { Ok(error_of(server, error.message())) } else { Err(error) }
+}
+
+/// An error in which are words of a server.
+pub(crate) fn error_of(server: &str, words: &str) -> ToolValue {
+    ToolValue { metadata: metadata(server), ..ToolValue::error(words) }
+}
+
+/// As much as is told of what a server says about what went wrong.
+pub(crate) fn short(said: &str) -> &str {
+    said.get(..said.floor_char_boundary(SAID)).unwrap_or_default()
 }
 
 /// What is noted with all that comes from a server.

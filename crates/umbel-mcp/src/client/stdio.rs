@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::Child;
+use tokio::runtime::Handle;
 use tokio::time::timeout;
 use umbel_core::{Error, ErrorKind, Result};
+use umbel_tools::{ProcessGroup, Program};
 
 use super::lines::{Ended, Lines};
+use super::steady::Room;
 
 /// How much of one line of what a program complains about is kept.
 const COMPLAINT: usize = 4 << 10;
@@ -28,18 +31,14 @@ const COMPLAINT: usize = 4 << 10;
 /// ```
 #[derive(Clone)]
 pub struct Stdio {
-    program: PathBuf,
+    program: Program,
     args: Vec<String>,
-    folder: Option<PathBuf>,
-    keep: Vec<String>,
-    set: Vec<(String, String)>,
 }
 
 impl Stdio {
     /// A program by its name or path.
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        let keep = ["PATH", "LANG"].map(str::to_owned).to_vec();
-        Self { program: program.into(), args: Vec::new(), folder: None, keep, set: Vec::new() }
+        Self { program: Program::new(program), args: Vec::new() }
     }
 
     /// Its arguments.
@@ -50,36 +49,34 @@ impl Stdio {
 
     /// The folder it runs in; that of this process if left out.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.folder = Some(folder.into());
+        self.program = self.program.folder(folder);
         self
     }
 
     /// Lets it see a variable of the environment. `PATH` and `LANG` are all it sees otherwise.
     pub fn keep_env(mut self, name: impl Into<String>) -> Self {
-        self.keep.push(name.into());
+        self.program = self.program.keep_env(name);
         self
     }
 
     /// Sets a variable of its environment.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.set.push((name.into(), value.into()));
+        self.program = self.program.env(name, value);
         self
     }
 
+    /// What tells it from other servers.
+    pub(crate) fn identity(&self) -> serde_json::Value {
+        serde_json::json!([self.program.path().to_string_lossy(), self.args])
+    }
+
     /// Starts it. What it complains about goes to the log, under the name of its toolset.
-    pub(crate) fn start(&self, toolset: &str, bytes: usize, ended: Ended) -> Result<(Lines, Program)> {
-        let mut command = tokio::process::Command::new(&self.program);
-        command.args(&self.args).env_clear().kill_on_drop(true);
-        command.envs(self.keep.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
-        command.envs(self.set.iter().map(|(name, value)| (name, value)));
-        if let Some(folder) = &self.folder {
-            command.current_dir(folder);
-        }
+    pub(crate) fn start(&self, toolset: &str, bytes: usize, ended: Ended) -> Result<(Lines, Process)> {
+        let mut command = self.program.command();
+        command.args(&self.args);
         command.stdin(Pipes::piped()).stdout(Pipes::piped()).stderr(Pipes::piped());
-        #[cfg(unix)]
-        command.process_group(0);
         let mut child = command.spawn().map_err(|error| {
-            let name = self.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = self.program.name();
             Error::new(ErrorKind::Tool, format!("`{name}` could not be started: {error}"))
         })?;
         if let Some(complaints) = child.stderr.take() {
@@ -88,30 +85,33 @@ impl Stdio {
         let (Some(output), Some(input)) = (child.stdout.take(), child.stdin.take()) else {
             return Err(Error::new(ErrorKind::Tool, "the program has no input or no output"));
         };
-        Ok((Lines::new(output, input, bytes, ended), Program::new(child)))
+        Ok((Lines::new(output, input, bytes, ended), Process::new(child)))
     }
 }
 
 /// What is set for the program may be secret, so it is not shown.
 impl fmt::Debug for Stdio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stdio({})", self.program.display())
+        write!(f, "Stdio({})", self.program.path().display())
     }
 }
 
-/// Tells the log what a program complains about, line by line.
-async fn log_complaints(toolset: String, complaints: impl AsyncRead + Unpin) {
+/// Tells the log what a program complains about, line by line, as far as it is not too much. Gives how many lines were told.
+async fn log_complaints(toolset: String, complaints: impl AsyncRead + Unpin) -> usize {
+    let (mut room, mut told) = (Room::new(&toolset), 0);
     let mut complaints = BufReader::new(complaints);
     let mut line = Vec::new();
     loop {
         line.clear();
         // A line without an end is told in pieces.
         match (&mut complaints).take(COMPLAINT as u64).read_until(b'\n', &mut line).await {
+            Ok(1..) if !room.takes(1.0) => {}
             Ok(1..) => {
+                told += 1;
                 let text = String::from_utf8_lossy(&line);
                 tracing::info!(target: "umbel::mcp", server = toolset, "{}", text.trim_end());
             }
-            _ => return,
+            _ => return told,
         }
     }
 }
@@ -121,74 +121,37 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// A program and all that it started, but for what left its process group. Dropped, they end: the program sees the end of its
 /// input, is told to end a little later, and is not asked any more after that.
-pub(crate) struct Program {
-    child: Option<Child>,
-    group: Group,
-}
+pub(crate) struct Process(Option<(Child, ProcessGroup)>);
 
-/// A process group.
-#[derive(Clone, Copy)]
-struct Group {
-    #[cfg(unix)]
-    id: Option<rustix::process::Pid>,
-}
-
-impl Group {
-    fn of(child: &Child) -> Self {
-        #[cfg(unix)]
-        let id = child.id().and_then(|id| i32::try_from(id).ok());
-        Self {
-            #[cfg(unix)]
-            id: id.and_then(rustix::process::Pid::from_raw),
-        }
-    }
-
-    #[cfg(unix)]
-    fn signal(self, signal: rustix::process::Signal) {
-        if let Some(id) = self.id {
-            let _ = rustix::process::kill_process_group(id, signal);
-        }
-    }
-
-    fn tell_to_end(self) {
-        #[cfg(unix)]
-        self.signal(rustix::process::Signal::TERM);
-    }
-
-    fn end(self) {
-        #[cfg(unix)]
-        self.signal(rustix::process::Signal::KILL);
-    }
-}
-
-/// Ends a group when it is dropped, be it because nobody has time any more to wait.
-struct Last(Group);
-
-impl Drop for Last {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
-
-impl Program {
+impl Process {
     fn new(child: Child) -> Self {
-        Self { group: Group::of(&child), child: Some(child) }
+        let group = ProcessGroup::of(&child);
+        Self(Some((child, group)))
     }
 }
 
-impl Drop for Program {
+impl Drop for Process {
     fn drop(&mut self) {
-        let (group, last) = (self.group, Last(self.group));
-        let (Some(mut child), Ok(runtime)) = (self.child.take(), tokio::runtime::Handle::try_current())
-        else {
-            return;
-        };
+        // Without a runtime nobody has time to wait, and they end at once.
+        let (Some((mut child, group)), Ok(runtime)) = (self.0.take(), Handle::try_current()) else { return };
         runtime.spawn(async move {
-            let _last = last;
             if timeout(GRACE, child.wait()).await.is_err() {
                 group.tell_to_end();
                 let _ = timeout(GRACE, child.wait()).await;
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_complains_without_end_does_not_fill_the_log() {
+        let few = b"one\ntwo\n".to_vec();
+        assert_eq!(log_complaints("s".to_owned(), std::io::Cursor::new(few)).await, 2);
+        let many = b"it is bad\n".repeat(5_000);
+        assert_eq!(log_complaints("s".to_owned(), std::io::Cursor::new(many)).await, 1_000);
     }
 }

@@ -17,23 +17,21 @@ const PER_SECOND: f64 = 200.0;
 /// A long message counts as one more for each so many bytes.
 const WEIGHT: usize = 4 << 10;
 
-/// A connection that drops notifications and requests of its server when too many come.
-pub(crate) struct Steady<T> {
-    inner: T,
+/// How much of what a server says is heard.
+pub(crate) struct Room {
     server: String,
-    calls: Arc<Calls>,
     room: f64,
     since: Instant,
     dropped: u64,
 }
 
-impl<T> Steady<T> {
-    pub(crate) fn new(inner: T, server: &str, calls: Arc<Calls>) -> Self {
-        Self { inner, server: server.to_owned(), calls, room: AT_ONCE, since: Instant::now(), dropped: 0 }
+impl Room {
+    pub(crate) fn new(server: &str) -> Self {
+        Self { server: server.to_owned(), room: AT_ONCE, since: Instant::now(), dropped: 0 }
     }
 
     /// Whether there is room for one more that weighs so much.
-    fn has_room(&mut self, weight: f64) -> bool {
+    pub(crate) fn takes(&mut self, weight: f64) -> bool {
         let now = Instant::now();
         let passed = now.duration_since(self.since).as_secs_f64();
         (self.room, self.since) = ((self.room + passed * PER_SECOND).min(AT_ONCE), now);
@@ -47,6 +45,19 @@ impl<T> Steady<T> {
         self.room -= weight;
         self.dropped = 0;
         true
+    }
+}
+
+/// A connection that drops notifications and requests of its server when too many come.
+pub(crate) struct Steady<T> {
+    inner: T,
+    calls: Arc<Calls>,
+    room: Room,
+}
+
+impl<T> Steady<T> {
+    pub(crate) fn new(inner: T, server: &str, calls: Arc<Calls>) -> Self {
+        Self { inner, calls, room: Room::new(server) }
     }
 }
 
@@ -91,7 +102,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Steady<T> {
             if let Some(id) = answered.flatten() {
                 self.calls.settle(id);
             }
-            if answered.is_some() || self.has_room(weight(&message)) {
+            if answered.is_some() || self.room.takes(weight(&message)) {
                 return Some(message);
             }
             // A server that floods shall not keep others from their work.

@@ -1,6 +1,6 @@
 //! A tool of an MCP server.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use umbel_core::{
 use super::asking::{Asked, Asking};
 use super::listed::{Listed, is_recursive, unfolded};
 use super::result;
-use super::toolset::Inner;
+use super::toolset::{Inner, Options};
 
 /// How much news of a call may wait to be shown.
 const NEWS: usize = 16;
@@ -31,14 +31,14 @@ pub(crate) struct McpTool {
 
 /// What a call needs.
 struct Work {
-    inner: Arc<Inner>,
+    toolset: Weak<Inner>,
     listed: Listed,
     is_safe_twice: bool,
     output: OnceLock<Option<Validator>>,
 }
 
 impl McpTool {
-    pub(crate) fn new(inner: Arc<Inner>, listed: Listed, confirm: Confirm) -> Self {
+    pub(crate) fn new(inner: &Arc<Inner>, listed: Listed, confirm: Confirm) -> Self {
         let tool = &listed.tool;
         let description = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
         let schema = Value::Object((*tool.input_schema).clone());
@@ -50,7 +50,7 @@ impl McpTool {
         // The limits of the server come first, and say more.
         spec.timeout = Some(inner.options.limits.call + Duration::from_secs(5));
         let is_safe_twice = spec.read_only || spec.idempotent;
-        let work = Work { inner, listed, is_safe_twice, output: OnceLock::new() };
+        let work = Work { toolset: Arc::downgrade(inner), listed, is_safe_twice, output: OnceLock::new() };
         Self { spec, work: Arc::new(work) }
     }
 }
@@ -89,8 +89,9 @@ impl Tool for McpTool {
 
 impl Work {
     async fn call(&self, cx: &ToolContext, args: &Object, news: mpsc::Sender<Value>) -> Result<ToolValue> {
-        let name = self.listed.tool.name.clone();
-        let mut asking = Asking::new(&self.inner, cx, self.is_safe_twice);
+        let inner = Inner::of(&self.toolset)?;
+        let (name, server) = (self.listed.tool.name.clone(), &inner.options.name);
+        let mut asking = Asking::new(&inner, cx, self.is_safe_twice);
         asking.news = Some(news);
         let request = |more: &Asked| {
             let mut params = CallToolRequestParams::new(name.clone()).with_arguments(args.clone());
@@ -98,10 +99,10 @@ impl Work {
             params.request_state.clone_from(&more.state);
             ClientRequest::CallToolRequest(CallToolRequest::new(params))
         };
-        match asking.ask(request).await? {
-            ServerResult::CallToolResult(result) => self.value(result),
-            _ => {
-                let server = &self.inner.options.name;
+        match asking.ask(request).await {
+            Ok(ServerResult::CallToolResult(result)) => Ok(self.value(&inner, result)),
+            Err(failure) => result::failed(server, failure),
+            Ok(_) => {
                 let message = format!("what the MCP server `{server}` answers is no result of a tool");
                 Err(Error::new(ErrorKind::Tool, message))
             }
@@ -109,22 +110,23 @@ impl Work {
     }
 
     /// The result, if it is what the server said it would be.
-    fn value(&self, result: CallToolResult) -> Result<ToolValue> {
-        let options = &self.inner.options;
+    fn value(&self, inner: &Inner, result: CallToolResult) -> ToolValue {
+        let Options { name, limits, .. } = &inner.options;
         if result.is_error != Some(true)
             && let Some(validator) = self.output.get_or_init(|| validator(&self.listed))
         {
             let found = result.structured_content.as_ref().unwrap_or(&Value::Null);
             if let Err(error) = validator.validate(found) {
+                // Names of fields are the server's words, too.
                 let place = error.instance_path().to_string();
-                let message = format!(
-                    "the MCP server `{}` gave a result that does not fit its own schema (at `{place}`)",
-                    options.name
+                let place = result::short(&place);
+                let words = format!(
+                    "the MCP server `{name}` gave a result that does not fit its own schema (at `{place}`)"
                 );
-                return Err(Error::new(ErrorKind::Tool, message));
+                return result::error_of(name, &words);
             }
         }
-        Ok(result::value(&options.name, result, options.limits.result_bytes))
+        result::value(name, result, limits.result_bytes)
     }
 }
 

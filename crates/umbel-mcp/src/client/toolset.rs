@@ -1,7 +1,7 @@
 //! An MCP server as a toolset.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rmcp::model::{
@@ -21,7 +21,7 @@ use super::handler::Grants;
 use super::http::Http;
 use super::link::Failure;
 use super::listed::{Listed, digest, look_at};
-use super::oauth::McpOAuth;
+use super::oauth::{McpOAuth, REFUSED, Refused};
 use super::pins::{InMemoryPins, Pinned, Pins};
 use super::resources;
 use super::sampling::Sampling;
@@ -39,6 +39,9 @@ pub struct ToolsetLimits {
     pub call: Duration,
     /// How long a connection is kept that nobody uses; 5 minutes.
     pub idle: Duration,
+    /// Connections that are open at once, where each user has one; 1,000. Those that nobody uses make room for others; if all
+    /// are in use, whoever comes waits as long as connecting may take.
+    pub connections: usize,
     /// How long a list of tools counts if the server does not say that it changed; 5 minutes.
     pub list: Duration,
     /// Bytes of one message; 4 MiB. A server that sends more is disconnected before it is read.
@@ -60,6 +63,7 @@ impl Default for ToolsetLimits {
             answer: Duration::from_secs(60),
             call: Duration::from_secs(600),
             idle: Duration::from_secs(300),
+            connections: 1_000,
             list: Duration::from_secs(300),
             message_bytes: 4 << 20,
             result_bytes: 256 << 10,
@@ -130,6 +134,19 @@ impl fmt::Debug for McpPlace {
     }
 }
 
+impl Place {
+    /// What tells a server from another one, be it started or asked anew: its address without what may be secret in it, or the
+    /// program with its arguments. Nothing if it is in this process.
+    fn identity(&self) -> Option<String> {
+        let what = match self {
+            Self::Http(http) => json!(http.place()),
+            Self::Stdio(stdio) => stdio.identity(),
+            Self::Pipe(_) => return None,
+        };
+        Some(digest(&what))
+    }
+}
+
 impl From<Stdio> for McpPlace {
     fn from(stdio: Stdio) -> Self {
         Self(Place::Stdio(stdio))
@@ -161,7 +178,6 @@ pub(crate) struct Options {
     pub(crate) answerer: Option<Answerer>,
     pub(crate) protocol: Protocol,
     pub(crate) auth: Option<AuthConfig>,
-    oauth: Option<Arc<McpOAuth>>,
     pub(crate) one_at_a_time: bool,
     pub(crate) trust_hints: bool,
     pub(crate) confirm: Confirm,
@@ -177,7 +193,7 @@ pub(crate) struct Options {
 /// What a toolset and its tools share.
 pub(crate) struct Inner {
     pub(crate) options: Options,
-    pub(crate) connections: Connections,
+    pub(crate) connections: Arc<Connections>,
     /// One at a time looks at what is pinned.
     pinning: tokio::sync::Mutex<()>,
 }
@@ -216,7 +232,6 @@ impl McpToolset {
             answerer: None,
             protocol: Protocol::default(),
             auth: None,
-            oauth: None,
             one_at_a_time: false,
             trust_hints: false,
             confirm: Confirm::Never,
@@ -271,11 +286,9 @@ impl McpToolset {
 
     /// Signs each user in where the server says. The credential has the name of the toolset.
     pub fn oauth(self, oauth: McpOAuth) -> Self {
-        let oauth = Arc::new(oauth);
         self.change(|options| {
-            let (credential, method) = (options.name.clone(), oauth.clone());
-            options.auth = Some(AuthConfig { credential, method });
-            options.oauth = Some(oauth);
+            let credential = options.name.clone();
+            options.auth = Some(AuthConfig { credential, method: Arc::new(oauth) });
         })
     }
 
@@ -394,7 +407,7 @@ impl fmt::Debug for McpToolset {
 
 impl Inner {
     fn new(options: Options) -> Self {
-        let connections = Connections::new();
+        let connections = Arc::new(Connections::new(options.limits.connections));
         Self { options, connections, pinning: tokio::sync::Mutex::default() }
     }
 
@@ -415,23 +428,16 @@ impl Inner {
             None => None,
         };
         let slot = self.slot(run, grant.as_ref().map(|(_, grant)| grant))?;
-        match self.ready(run, &slot).await {
-            Err(Failure::Stranger(said)) if grant.is_some() => {
-                self.note(&said, grant.as_ref().map(|(_, grant)| grant));
+        let found = match (self.ready(run, &slot).await, grant) {
+            (Err(Failure::Stranger(said)), Some((auth, grant))) => {
+                let refused = Refused { said, credential: grant.credential().clone() };
+                let other = REFUSED.scope(refused, run.credential_refused(auth, &grant)).await?;
+                slot.authorise(Some(&other))?;
+                self.ready(run, &slot).await
             }
-            done => return done.map_err(|failure| failure.into_error(&self.options.name)),
-        }
-        if let Some((auth, refused)) = grant {
-            slot.authorise(Some(&run.credential_refused(auth, &refused).await?))?;
-        }
-        self.ready(run, &slot).await.map_err(|failure| failure.into_error(&self.options.name))
-    }
-
-    /// Notes what the server said when it refused a credential.
-    pub(crate) fn note(&self, said: &str, refused: Option<&umbel_core::Grant>) {
-        if let Some((oauth, refused)) = self.options.oauth.as_ref().zip(refused) {
-            oauth.note(said, refused.credential());
-        }
+            (found, _) => found,
+        };
+        found.map_err(|failure| failure.into_error(&self.options.name))
     }
 
     /// The tools of a connection, listed anew if they changed.
@@ -441,7 +447,7 @@ impl Inner {
             return Ok(tools);
         }
         // Whatever changes from here on is seen the next time.
-        link.take_changed();
+        let changes = link.changes();
         let _turn = if self.options.one_at_a_time { Some(slot.turn.lock().await) } else { None };
         let mut listed = self.list(slot).await?;
         let says =
@@ -463,7 +469,7 @@ impl Inner {
                 tools.push(own);
             }
         }
-        slot.keep(&link, &tools, instruction);
+        slot.keep((&link, changes), &tools, instruction);
         Ok(tools)
     }
 
@@ -501,15 +507,11 @@ impl Inner {
     async fn agreed(&self, run: &Run, listed: Vec<Listed>) -> Result<Vec<Listed>> {
         let Options { name, pins, first, change, .. } = &self.options;
         let _turn = self.pinning.lock().await;
-        let record = self.record(run);
-        let mut known = pins.load(&record).await?;
-        if known.is_none() && record != *name {
-            // What the program agreed to is where each user begins.
-            known = pins.load(name).await?;
-        }
+        let (record, known) = self.pinned(run).await?;
         let approval = if known.is_some() { *change } else { *first };
         let is_first = known.is_none();
-        let mut pinned = known.unwrap_or_default();
+        let mut pinned =
+            known.unwrap_or_else(|| Pinned { place: self.options.place.identity(), ..Pinned::default() });
         let news = pinned.news(&listed);
         if !news.is_empty() || is_first {
             let agreed = match approval {
@@ -555,7 +557,13 @@ impl Inner {
             Confirm::Never if self.options.confirm_destructive && destroys => Confirm::Always,
             confirm => confirm.clone(),
         };
-        McpTool::new(self.clone(), listed, confirm)
+        McpTool::new(self, listed, confirm)
+    }
+
+    /// The toolset of a tool. Tools do not keep it: it keeps them, and connections end with it.
+    pub(crate) fn of(toolset: &Weak<Self>) -> Result<Arc<Self>> {
+        let gone = || Error::new(ErrorKind::Tool, "the toolset of this tool is not there any more");
+        toolset.upgrade().ok_or_else(gone)
     }
 
     /// The connection for the user of a run.
@@ -572,14 +580,29 @@ impl Inner {
         is_own.then(|| [key.app().into(), key.user().into()])
     }
 
-    /// Under which name is kept what was agreed to. Where each user has a connection, a server may tell each of them
-    /// something else, and each agrees for nobody else.
-    fn record(&self, run: &Run) -> String {
-        let name = self.options.name.as_str();
-        match self.who(run) {
-            Some([app, user]) => json!([name, app, user]).to_string(),
-            None => name.to_owned(),
+    /// What was agreed to, and under which name that is kept. Where each user has a connection, a server may tell each of them
+    /// something else, and each agrees for nobody else. What the program agreed to is where each begins.
+    ///
+    /// The server that came first has its name; another one of that name has the place where it is, too. Nothing was agreed
+    /// to of that one, but it is no server that was never seen: it may have been put in the place of the first.
+    async fn pinned(&self, run: &Run) -> Result<(String, Option<Pinned>)> {
+        let Options { name, pins, .. } = &self.options;
+        let place = self.options.place.identity();
+        let (mut record, mut known) = (name.to_string(), pins.load(name).await?);
+        let is_another = known.as_ref().is_some_and(|known| known.is_of_another(place.as_deref()));
+        if let Some(place) = place.as_deref().filter(|_| is_another) {
+            let short: String = place.chars().take(16).collect();
+            record = format!("{name} @ {short}");
+            known = Some(pins.load(&record).await?.unwrap_or_default());
         }
+        if let Some([app, user]) = self.who(run) {
+            record = json!([record, app, user]).to_string();
+            known = pins.load(&record).await?.or(known);
+        }
+        if let Some(known) = &mut known {
+            known.place = known.place.take().or(place);
+        }
+        Ok((record, known))
     }
 
     /// The connection that all share.

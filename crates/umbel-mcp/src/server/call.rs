@@ -247,6 +247,9 @@ impl Call<'_> {
         let mut news = News::new(self);
         let runner = &self.offer.runner;
         let mut config: RunConfig = (**runner.config()).clone();
+        if let Some(make) = &self.offer.config {
+            config = make(self.caller, self.context.extensions.get::<Head>(), config)?;
+        }
         config.streaming = news.token.is_some() || matches!(self.offer.kind, Kind::Tool);
         config.create_session = matches!(begins, Begins::New(_));
         if let Some(trace) = self.trace() {

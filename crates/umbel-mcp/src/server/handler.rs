@@ -15,16 +15,16 @@ use rmcp::model::{
     ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, LoggingLevel, PaginatedRequestParams,
     ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Reference, Resource as McpResource,
     ResourceContents, ResourceTemplate, ServerCapabilities, ServerConfig, SetLevelRequestParams,
-    SubscribeRequestParams, Tool, UnsubscribeRequestParams,
+    SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use smol_str::SmolStr;
 use umbel_core::{Caller, Error, Part, Payload};
 
 use super::McpLimits;
 use super::call::Call;
-use super::changes::{Changes, Watched};
+use super::changes::{Changes, News, Watched, heard};
 use super::offer::Offered;
 use super::passing::Waiting;
 use super::prompts::Prompt;
@@ -106,10 +106,29 @@ impl Offering {
         self.catalog.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Offers something else. Clients are told if they can see a difference.
     pub(super) fn replace(&self, catalog: Arc<Catalog>) {
-        let mut now = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
-        catalog.changes.join(&now.changes);
-        *now = catalog;
+        let changes = catalog.changes.clone();
+        let before = {
+            let mut now = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+            changes.join(&now.changes);
+            std::mem::replace(&mut *now, catalog.clone())
+        };
+        let tools =
+            |catalog: &Catalog| catalog.offers.iter().map(|offer| offer.tool.clone()).collect::<Vec<_>>();
+        let prompts = |catalog: &Catalog| catalog.prompts.iter().map(Prompt::listed).collect::<Vec<_>>();
+        let has_tools = tools(&before) != tools(&catalog);
+        let has_prompts = prompts(&before) != prompts(&catalog);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if has_tools {
+                    changes.tell_news(News::Tools).await;
+                }
+                if has_prompts {
+                    changes.tell_news(News::Prompts).await;
+                }
+            });
+        }
     }
 }
 
@@ -154,14 +173,35 @@ impl ServerHandler for Handler {
             let resources = capabilities.resources.get_or_insert_default();
             resources.subscribe = Some(true);
         }
+        // What one client alone is served stays as it is.
+        let may_change = self.caller.is_none().then_some(true);
+        capabilities.tools.get_or_insert_default().list_changed = may_change;
         if !catalog.prompts.is_empty() {
-            capabilities.prompts = Some(Default::default());
+            capabilities.prompts.get_or_insert_default().list_changed = may_change;
             capabilities.completions = Some(Default::default());
         }
         let server = Implementation::new(catalog.name.to_string(), catalog.version.clone());
         let mut info = ServerConfig::new(capabilities).with_server_info(server);
         info.instructions.clone_from(&catalog.instructions);
         info
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.offering.now().changes.watch(&self.watched, &context.peer);
+    }
+
+    fn accepted_subscription_filter(&self, wanted: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(heard(wanted))
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let caller = self.caller(context.request_context())?;
+        let catalog = self.offering.now();
+        let Some(_watched) = catalog.changes.listen(context.sink(), &caller, &catalog.limits) else {
+            return Err(ErrorData::invalid_request("too many streams are open: close some", None));
+        };
+        context.cancelled().await;
+        Ok(())
     }
 
     async fn list_tools(

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ::http::request::Parts;
 use jsonschema::Validator;
 use rmcp::model::{Tool as McpTool, ToolAnnotations};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
-use umbel_core::{Confirm, Content, Error, ErrorKind, Object, Part, Result, ToolSpec};
+use umbel_core::{Caller, Confirm, Content, Error, ErrorKind, Object, Part, Result, RunConfig, ToolSpec};
 use umbel_runtime::Runner;
 
 use super::direct::DirectCall;
@@ -24,12 +25,16 @@ pub struct AgentOffer {
     name: Option<SmolStr>,
     description: Option<String>,
     conversations: bool,
+    config: Option<Arc<ToConfig>>,
 }
+
+/// Changes how a call is run.
+pub(super) type ToConfig = dyn Fn(&Caller, Option<&Parts>, RunConfig) -> Result<RunConfig> + Send + Sync;
 
 impl AgentOffer {
     /// The root agent of a runner, by its own name and description. Each call is a conversation of its own.
     pub fn new(runner: Runner) -> Self {
-        Self { runner, name: None, description: None, conversations: false }
+        Self { runner, name: None, description: None, conversations: false, config: None }
     }
 
     /// The tool's name, if not the agent's.
@@ -48,6 +53,16 @@ impl AgentOffer {
     /// as the argument `session`. Nobody reaches the sessions of another user by that.
     pub fn conversations(mut self) -> Self {
         self.conversations = true;
+        self
+    }
+
+    /// Changes how a call is run, by who calls and by the head of their request, which is absent where there is none: limits,
+    /// extensions, and with [`state_delta`](RunConfig::state_delta) the state. An error is what the caller gets.
+    pub fn run_config(
+        mut self,
+        make: impl Fn(&Caller, Option<&Parts>, RunConfig) -> Result<RunConfig> + Send + Sync + 'static,
+    ) -> Self {
+        self.config = Some(Arc::new(make));
         self
     }
 
@@ -86,7 +101,7 @@ impl AgentOffer {
             wraps_output,
             conversations: self.conversations,
         };
-        Ok(Offered { tool, fits, runner: self.runner, kind })
+        Ok(Offered { tool, fits, runner: self.runner, kind, config: self.config })
     }
 }
 
@@ -110,6 +125,8 @@ pub(super) struct Offered {
     fits: Validator,
     pub(super) runner: Runner,
     pub(super) kind: Kind,
+    /// How its calls are run, if otherwise than its runner says.
+    pub(super) config: Option<Arc<ToConfig>>,
 }
 
 /// What stands behind a tool.
@@ -146,7 +163,7 @@ impl Offered {
         }
         let tool = McpTool::new(spec.name.to_string(), spec.description.clone(), Arc::new(input))
             .with_annotations(annotations);
-        Ok(Self { tool, fits, runner, kind: Kind::Tool })
+        Ok(Self { tool, fits, runner, kind: Kind::Tool, config: None })
     }
 
     pub(super) fn name(&self) -> &str {

@@ -112,6 +112,24 @@ async fn a_page_to_visit_is_shown_and_only_pages_are() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_question_that_nobody_could_read_is_refused() {
+    for params in [
+        json!({"message": "x".repeat(100_000), "requestedSchema": {"type": "object", "properties": {}}}),
+        json!({"mode": "url", "message": "Pay.", "url": format!("https://bank.example/{}", "x".repeat(100_000)), "elicitationId": "e"}),
+    ] {
+        let (pipe, log) = tools_server(json!([tool("pay")]), move |request, out| {
+            let params = params.clone();
+            async move {
+                out.ask("q1", "elicitation/create", params).await;
+                out.text(&request, "ok").await;
+            }
+        });
+        desk(McpToolset::new("bank", pipe), model("pay")).await.result().await;
+        assert_eq!(log.answers()[0]["error"]["message"], "a question may have 65536 bytes");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_needs_a_visit_first_is_made_again_after_it() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();

@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use umbel_core::{Answer, AuthConfig, Outcome, PlainAuth};
 use umbel_mcp::client::{Http, McpOAuth, McpToolset, ToolsetLimits};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
+use umbel_tools::{OAuthClient, Secret};
 
 use crate::fake::tool;
 use crate::{desk, finish, responses};
@@ -381,4 +382,103 @@ async fn a_person_signs_in_where_the_server_says_and_the_run_goes_on_after_a_res
     assert_eq!(site.requests.lock().unwrap().iter().filter(|one| one.path == "/register").count(), 1);
     assert!(!serde_json::to_string(&events).unwrap().contains("token-of-ann"));
     assert!(site.requests.lock().unwrap().iter().all(|one| one.method != "PUT"));
+}
+
+/// Signs programs in, too.
+fn guarded_for_programs(request: &Request, url: &str) -> Reply {
+    match request.form.contains("grant_type=client_credentials") {
+        true => Reply::json(&json!({"access_token": "token-of-ann", "token_type": "Bearer"})),
+        false => guarded(request, url),
+    }
+}
+
+#[tokio::test]
+async fn a_program_signs_itself_in_with_a_secret_or_a_key_of_its_own_and_neither_is_kept() {
+    let site = site(guarded_for_programs).await;
+    let url = format!("{}/mcp", site.url);
+    let host = site.url.trim_start_matches("http://").to_owned();
+    let key = include_str!("../../../umbel-jwt/tests/p256_key.pem");
+    let clients = [
+        OAuthClient::new("c2").secret(Secret::new("hunter2")),
+        OAuthClient::new("c2").private_key(key, Some("k1")).unwrap(),
+    ];
+    let mut forms = Vec::new();
+    for client in clients {
+        let oauth = McpOAuth::new(&url, "https://app.example/back").allow_private(&host);
+        let oauth = AuthConfig::new("web", oauth.known_as(client).by_itself());
+        let kept = oauth.method.renew(None, 1_800_000_000.0).await.unwrap().unwrap();
+        assert!(oauth.method.http(&kept).unwrap().expose().ends_with("token-of-ann"));
+        assert!(!kept.expose().to_string().contains("hunter2"), "it is the program's, and not the user's");
+        let requests = site.requests.lock().unwrap();
+        forms.push(requests.iter().rfind(|one| one.path == "/token").unwrap().form.clone());
+    }
+    assert!(!forms[0].contains("client_assertion"), "{}", forms[0]);
+    let form: HashMap<String, String> = reqwest::Url::parse(&format!("http://form?{}", forms[1]))
+        .unwrap()
+        .query_pairs()
+        .into_owned()
+        .collect();
+    let claims = form["client_assertion"].split('.').nth(1).unwrap();
+    let claims = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, claims).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    assert_eq!(
+        (&claims["iss"], &claims["sub"], &claims["aud"]),
+        (&json!("c2"), &json!("c2"), &json!(site.url))
+    );
+    assert!(!form.contains_key("client_secret"));
+}
+
+/// The scopes that a person is asked to sign in for, and the state of that.
+fn asked_for(outcome: &Outcome) -> (umbel_core::Interrupt, String, String) {
+    let Outcome::Interrupted { interrupts } = outcome else { panic!("it should ask: {outcome:?}") };
+    let shown = &interrupts[0].payload.as_ref().unwrap()["exchangedAuthCredential"]["oauth2"];
+    let place = reqwest::Url::parse(shown["authUri"].as_str().unwrap()).unwrap();
+    let asked: HashMap<String, String> = place.query_pairs().into_owned().collect();
+    (interrupts[0].clone(), asked["scope"].clone(), asked["state"].clone())
+}
+
+#[tokio::test]
+async fn what_a_server_wants_of_one_user_besides_is_asked_of_no_other() {
+    let site = site(|request, url| {
+        let wants = |scope: &str| {
+            let place = format!("resource_metadata=\"{url}/.well-known/oauth-protected-resource/mcp\"");
+            let said = format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\", {place}");
+            Reply::status(403).header("www-authenticate", said)
+        };
+        let is_call = request.body["method"] == "tools/call";
+        match (request.path.as_str(), request.headers.get("authorization").map(String::as_str)) {
+            // The token is called after the code that it was given for.
+            ("/token", _) => {
+                let code = request.form.split('&').find_map(|field| field.strip_prefix("code="));
+                let token = json!({"access_token": code, "token_type": "Bearer", "expires_in": 3600});
+                Reply::json(&token)
+            }
+            ("/mcp", Some("Bearer first")) if is_call => wants("write"),
+            ("/mcp", Some("Bearer second")) if is_call => wants("all"),
+            ("/mcp", Some(_)) => good(request),
+            _ => guarded(request, url),
+        }
+    })
+    .await;
+    let host = site.url.trim_start_matches("http://").to_owned();
+    let url = format!("{}/mcp", site.url);
+    let oauth = McpOAuth::new(&url, "https://app.example/back").allow_private(host);
+    let tools = McpToolset::new("web", Http::new(url)).oauth(oauth);
+    let desk = desk(tools, model()).await;
+    let ben = desk.runner.create_session("ben").await.unwrap().key;
+    let back = |(question, _, state): (umbel_core::Interrupt, String, String), code: &str| {
+        let place = format!("https://app.example/back?code={code}&state={state}");
+        question.answer_with(&Answer::input(place))
+    };
+    let first = asked_for(&desk.say("go").await.1);
+    assert_eq!(first.1, "read");
+    let second = asked_for(&desk.say(back(first, "first")).await.1);
+    assert_eq!(second.1, "read write");
+    let of_ben = asked_for(&finish(desk.runner.run(&ben, "go")).await.1);
+    assert_eq!(of_ben.1, "read", "what ann's token lacks is no matter of ben's");
+    let third = asked_for(&desk.say(back(second, "second")).await.1);
+    assert_eq!(third.1, "read write all", "and what it had, it keeps");
+    let (events, outcome) = desk.say(back(third, "third")).await;
+    assert_eq!(outcome, Outcome::Finished);
+    assert_eq!(responses(&events).last().unwrap(), &json!({"result": "ok"}));
 }

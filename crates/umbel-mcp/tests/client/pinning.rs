@@ -1,8 +1,11 @@
 //! Servers that say something else about their tools than before.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use umbel_core::{Answer, AuthConfig, InMemorySessions, Interrupt, Outcome, PlainAuth, SessionKey};
 use umbel_mcp::client::{Approval, FilePins, InMemoryPins, McpToolset, Pins, Pipe};
 use umbel_runtime::{LlmAgent, ScriptedModel};
@@ -193,6 +196,89 @@ async fn a_server_of_the_newest_version_tells_of_changes_where_it_was_asked_to()
     let question = asked(&desk.say("go").await.1);
     assert!(question.message.unwrap().contains("`a` has another description"));
     assert_eq!(log.of("subscriptions/listen").len(), 1);
+}
+
+/// A server of the newest version, whose tools change each time somebody listens. It stops telling after that.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_stops_telling_of_changes_is_asked_to_tell_again() {
+    let listened = Arc::new(AtomicUsize::new(0));
+    let counted = listened.clone();
+    let (pipe, log) = server(move |request, out: Out| {
+        let counted = counted.clone();
+        async move {
+            match request["method"].as_str() {
+                Some("server/discover") => {
+                    let result = json!({"supportedVersions": ["2026-07-28"], "resultType": "complete", "ttlMs": 0,
+                        "capabilities": {"tools": {"listChanged": true}}, "cacheScope": "private"});
+                    out.answer(&request, result).await;
+                }
+                Some("subscriptions/listen") => {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    let meta = json!({"io.modelcontextprotocol/subscriptionId": request["id"]});
+                    let params = json!({"notifications": {"toolsListChanged": true}, "_meta": meta});
+                    let method = "notifications/subscriptions/acknowledged";
+                    out.say(json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
+                    out.answer(&request, json!({"resultType": "complete", "_meta": meta})).await;
+                }
+                Some("tools/list") => {
+                    let name = format!("t{}", counted.load(Ordering::SeqCst));
+                    out.answer(&request, json!({"tools": [tool(&name)], "resultType": "complete"})).await;
+                }
+                _ => out.refuse(&request, -32601, "not known").await,
+            }
+        }
+    });
+    let model = ScriptedModel::new("m").text("1").text("2");
+    let desk = desk(McpToolset::new("s", pipe).changes(Approval::Trust), model).await;
+    desk.say("go").await;
+    for _ in 0..1_000 {
+        if listened.load(Ordering::SeqCst) >= 3 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    desk.say("again").await;
+    let offered = desk.offered();
+    assert_ne!(offered[0], offered[1], "what changed while nobody listened is seen");
+    assert_eq!(log.connections(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_comes_late_does_not_take_the_place_of_a_newer_one() {
+    let lists = Arc::new(AtomicUsize::new(0));
+    let newer = Arc::new(Notify::new());
+    let (counted, waits) = (lists.clone(), newer.clone());
+    let (pipe, log) = server(move |request, out: Out| {
+        let (nth, waits) = (counted.clone(), waits.clone());
+        async move {
+            match request["method"].as_str() {
+                Some("tools/list") if nth.fetch_add(1, Ordering::SeqCst) == 0 => {
+                    out.say(json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})).await;
+                    waits.notified().await;
+                    out.answer(&request, json!({"tools": [tool("old")]})).await;
+                }
+                Some("tools/list") => out.answer(&request, json!({"tools": [tool("new")]})).await,
+                _ => out.refuse(&request, -32601, "not known").await,
+            }
+        }
+    });
+    let model = ScriptedModel::new("m").text("1").text("2").text("3");
+    let desk = desk(McpToolset::new("s", pipe).changes(Approval::Trust), model).await;
+    let others: Vec<SessionKey> =
+        ["s2", "s3"].map(|id| SessionKey::new("tests", "ann", id).unwrap()).into_iter().collect();
+    for key in &others {
+        desk.runner.create_session_with("ann", key.id(), umbel_core::Object::new()).await.unwrap();
+    }
+    let first = tokio::spawn(finish(desk.runner.run(&desk.key, "go")));
+    log.wait_for("tools/list").await;
+    // The change is heard before anybody asks again.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    finish(desk.runner.run(&others[0], "go")).await;
+    newer.notify_one();
+    first.await.unwrap();
+    finish(desk.runner.run(&others[1], "go")).await;
+    assert_eq!(desk.offered(), [["new"], ["old"], ["new"]]);
+    assert_eq!(lists.load(Ordering::SeqCst), 2, "the newer list still counts");
 }
 
 #[tokio::test(start_paused = true)]

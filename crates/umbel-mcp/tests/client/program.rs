@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use umbel_core::Outcome;
-use umbel_mcp::client::{McpToolset, Protocol, Stdio};
+use umbel_mcp::client::{Approval, FilePins, McpToolset, Protocol, Stdio};
 use umbel_runtime::ScriptedModel;
 
 use crate::desk;
@@ -95,10 +95,80 @@ async fn a_program_may_end_by_itself_when_its_connection_does() {
 }
 
 #[tokio::test]
+async fn a_program_that_listens_to_nothing_is_killed_when_its_connection_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = format!("echo $$ > pid; trap '' TERM HUP INT; said=ok; {SAY}; while :; do sleep 1000; done");
+    let desk = desk(toolset(program(&answer).folder(folder.path())), model()).await;
+    assert_eq!(desk.result().await, json!({"result": "ok"}));
+    let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+    let place = format!("/proc/{}/stat", pid.trim());
+    let is_alive = || std::fs::read_to_string(&place).is_ok_and(|stat| !stat.contains(") Z "));
+    let begin = std::time::Instant::now();
+    drop(desk);
+    assert!(is_alive(), "it gets its time");
+    while is_alive() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "it is still there");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(
+        begin.elapsed() > Duration::from_secs(3),
+        "its input was closed, and it was told to end, before that"
+    );
+}
+
+#[tokio::test]
+async fn a_program_that_writes_garbage_without_end_is_given_up() {
+    let limits = umbel_mcp::client::ToolsetLimits { message_bytes: 1 << 20, ..Default::default() };
+    for garbage in ["yes garbage", "cat /dev/zero"] {
+        let desk = desk(toolset(program(garbage)).limits(limits), model()).await;
+        let words = desk.result().await["error"].as_str().unwrap().to_owned();
+        let is_known =
+            words.contains("it writes what are no messages") || words.contains("more than 1048576 bytes");
+        assert!(is_known, "{garbage}: {words}");
+    }
+}
+
+#[tokio::test]
 async fn a_program_that_ends_in_the_middle_of_a_call_is_told_of() {
     let desk = desk(toolset(program("exit 3")), model()).await;
     let words = desk.result().await["error"].as_str().unwrap().to_owned();
     assert!(words.contains("went away: it closed the connection"), "{words}");
+}
+
+#[tokio::test]
+async fn what_was_agreed_to_of_one_server_counts_for_no_other_of_the_same_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pins.json");
+    let say = format!("said=ok; {SAY}");
+    let server =
+        |answer: &str, approval| toolset(program(answer)).pins(FilePins::new(&path)).changes(approval);
+    let offered = async |toolset: McpToolset| {
+        let desk = desk(toolset, ScriptedModel::new("m").text("hi")).await;
+        (desk.say("go").await.1, desk.offered())
+    };
+    // The first one is trusted, as servers are that were never seen.
+    assert_eq!(
+        offered(server(&say, Approval::Refuse)).await,
+        (Outcome::Finished, vec![vec!["a".to_owned()]])
+    );
+    // The other one says the same of its tool, and is another.
+    let other = format!("{say}; true");
+    assert_eq!(offered(server(&other, Approval::Refuse)).await.1, [Vec::<String>::new()]);
+    let asking = server(&other, Approval::Ask);
+    let desk = desk(asking.clone(), ScriptedModel::new("m").text("hi")).await;
+    let Outcome::Interrupted { interrupts } = desk.say("go").await.1 else { panic!("it should ask") };
+    assert!(interrupts[0].message.as_ref().unwrap().contains("`a` is new"), "{interrupts:?}");
+    // It tells its tools once for each time it is started.
+    asking.close().await;
+    assert_eq!(desk.say(interrupts[0].answer(true)).await.1, Outcome::Finished);
+    // Each has its own record from now on, over restarts.
+    for one in [&say, &other] {
+        assert_eq!(offered(server(one, Approval::Refuse)).await.1, [["a"]]);
+    }
+    let kept: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let names: Vec<&String> = kept.keys().collect();
+    assert!(names.len() == 2 && names[0] == "prog" && names[1].starts_with("prog @ "), "{names:?}");
 }
 
 #[tokio::test]

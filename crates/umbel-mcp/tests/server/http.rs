@@ -9,7 +9,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use umbel_core::{
-    Caller, Confirm, InMemoryArtifacts, InMemorySessions, Part, Question, SessionStore, TraceContext,
+    Caller, Confirm, ErrorKind, InMemoryArtifacts, InMemorySessions, Part, Question, SessionStore,
+    TraceContext,
 };
 use umbel_mcp::server::{AgentOffer, McpLimits, McpServer, McpService};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
@@ -73,6 +74,13 @@ impl House {
         Self { address, service }
     }
 
+    /// Where it is, for clients of ours, and what ann shows there.
+    pub(crate) fn door(&self) -> umbel_mcp::client::Http {
+        let (token, _) = TOKENS[0];
+        let place = format!("http://{}/mcp", self.address);
+        umbel_mcp::client::Http::new(place).header("authorization", format!("Bearer {token}").as_str())
+    }
+
     /// Sends a request, and gives the stream that its answer comes from.
     pub(crate) async fn open(
         &self,
@@ -114,6 +122,18 @@ impl House {
         self.send("POST", user, headers, &body.to_string()).await
     }
 
+    /// What comes over a stream, line by line.
+    pub(crate) async fn stream(
+        &self,
+        method: &str,
+        user: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Heard {
+        let stream = self.open(method, user, headers, body).await;
+        Heard(BufReader::new(stream).lines())
+    }
+
     /// Begins a session.
     pub(crate) async fn session(&self, user: &str) -> String {
         let reply = self.post(user, &[], &initialize()).await;
@@ -123,6 +143,22 @@ impl House {
         let reply = self.post(user, &[("mcp-session-id", &session)], &ready).await;
         assert_eq!(reply.status, 202, "{reply:?}");
         session
+    }
+}
+
+/// A stream that is read as it comes.
+pub(crate) struct Heard(tokio::io::Lines<BufReader<TcpStream>>);
+
+impl Heard {
+    /// The next message.
+    pub(crate) async fn message(&mut self) -> Value {
+        loop {
+            let line = soon(self.0.next_line()).await.unwrap().expect("the stream goes on");
+            let message = line.strip_prefix("data:").and_then(|data| serde_json::from_str(data.trim()).ok());
+            if let Some(message) = message.filter(Value::is_object) {
+                return message;
+            }
+        }
     }
 }
 
@@ -628,4 +664,29 @@ async fn what_is_offered_may_change_while_clients_stay() {
     let bad = McpServer::new("house").agent(speaker(["."])).agent(speaker(["."]));
     assert!(house.service.replace(bad).is_err());
     assert_eq!(house.post("ann", &named, &tool_call(3, "other", json!({}))).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_request_says_how_its_call_is_run() {
+    let model = ScriptedModel::new("m").text("1").text("2");
+    let agent = LlmAgent::new("guide").instruction("The plan of {who} is {plan}.").model(model.clone());
+    let offer = AgentOffer::new(Runner::new("app", agent).unwrap()).run_config(|caller, head, mut config| {
+        let plan = head.and_then(|head| head.headers.get("x-plan")?.to_str().ok());
+        let plan = plan.ok_or_else(|| umbel_core::Error::new(ErrorKind::InvalidInput, "say which plan"))?;
+        let state = [("plan".to_owned(), json!(plan)), ("who".to_owned(), json!(caller.user.as_str()))];
+        config.state_delta.extend(state);
+        Ok(config)
+    });
+    let house = House::new(McpServer::new("house").agent(offer)).await;
+    let session = house.session("ann").await;
+    let ask = tool_call(1, "guide", json!({"request": "Hi"}));
+    let reply = house.post("ann", &[("mcp-session-id", &session), ("x-plan", "gold")], &ask).await;
+    assert_eq!(reply.answer()["result"]["content"][0]["text"], "1");
+    assert!(model.requests()[0].instruction.text().contains("The plan of ann is gold."));
+    let without = house.post("ann", &[("mcp-session-id", &session)], &ask).await.answer();
+    assert_eq!((&without["result"]["isError"], model.requests().len()), (&json!(true), 1));
+    assert!(
+        without["result"]["content"][0]["text"].as_str().unwrap().contains("say which plan"),
+        "{without}"
+    );
 }

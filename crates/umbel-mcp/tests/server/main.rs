@@ -6,6 +6,7 @@
 mod asking;
 mod bad_clients;
 mod calls;
+mod changing;
 mod http;
 mod reading;
 mod support;

@@ -227,13 +227,18 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
+    /// A client that has said nothing yet.
+    pub(crate) fn on(stream: DuplexStream) -> Self {
+        let (read, write) = tokio::io::split(stream);
+        Self { read: BufReader::new(read).lines(), write }
+    }
+
     /// A client that has introduced itself.
     pub(crate) async fn new(server: McpServer) -> Self {
         let (near, far) = tokio::io::duplex(1 << 20);
         let (read, write) = tokio::io::split(far);
         tokio::spawn(server.serve(read, write, "ann"));
-        let (read, write) = tokio::io::split(near);
-        let mut lines = Self { read: BufReader::new(read).lines(), write };
+        let mut lines = Self::on(near);
         lines.send(&crate::http::initialize().to_string()).await;
         assert!(lines.next().await.get("result").is_some());
         lines.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string()).await;

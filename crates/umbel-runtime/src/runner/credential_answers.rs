@@ -18,7 +18,7 @@ use crate::contents::visible::REQUEST_CREDENTIAL;
 use crate::layers::canonical::write_value;
 
 /// Where the secret is kept that digests of a user's answers are made with.
-const DIGEST_KEY: SmolStr = SmolStr::new_static("_answers");
+const DIGEST_KEY: &str = "_answers";
 
 /// The message as it may be seen: where it gives credentials, it says only which. What does not fit its question is an
 /// error, and nothing is kept.
@@ -257,7 +257,7 @@ impl Taking<'_> {
             })?;
             Ok(Credential::new(hex(&secret)))
         };
-        let secret = self.parts.services.credentials.own(self.whose, &DIGEST_KEY, make).await?;
+        let secret = self.parts.services.credentials.own(self.whose, DIGEST_KEY, make).await?;
         let mut text = String::new();
         write_value(&mut text, &json!([secret.expose(), question, answer]));
         Ok(hex(&Sha256::digest(text.as_bytes())).into())

@@ -20,6 +20,11 @@ use crate::contents::build;
 use crate::contents::projection::Projection;
 use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 use crate::flow::CONFIRM_LAYER;
+use crate::spans::KEPT_TRACE;
+
+/// How many traces of runs are known while a question is open: that of the run which asked comes first, and who never answers
+/// must not make them ever more.
+const TRACES: usize = 16;
 
 /// A session as far as it was read.
 #[derive(Debug, Default)]
@@ -98,12 +103,19 @@ impl Trail {
     }
 
     /// Forgets what nobody goes on with. A question may be answered much later: what its call did once is not done again
-    /// then.
+    /// then, and its trace is known.
     fn forget(&mut self) {
-        let once = |step: &RunStep| matches!(step, RunStep::Kept { kept } if kept.key.starts_with(ONCE));
-        let is_open = !self.open.is_empty();
+        let (is_open, mut traces) = (!self.open.is_empty(), 0);
+        let mut stays = |step: &RunStep| match step {
+            RunStep::Kept { kept } if kept.key.starts_with(KEPT_TRACE) => {
+                traces += 1;
+                traces <= TRACES
+            }
+            RunStep::Kept { kept } => kept.key.starts_with(ONCE),
+            _ => false,
+        };
         self.answers.clear();
-        self.records.retain(|(_, step)| is_open && once(step));
+        self.records.retain(|(_, step)| is_open && stays(step));
     }
 
     /// Whether the agent at that place ended a turn after so many events.

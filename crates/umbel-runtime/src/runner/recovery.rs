@@ -44,6 +44,16 @@ impl Runner {
     /// The same for another app, whose sessions this runner runs too: an app that serves several customers may give each
     /// a name of its own.
     pub async fn recover_app(&self, app: &str) -> Result<Vec<Recovered>> {
+        self.recover_in(app, false).await
+    }
+
+    /// The same for an app whose sessions other runners run, too: only runs that these agents began, as they are now, are gone
+    /// on with. Those of agents that were changed since wait until somebody comes back to their session.
+    pub async fn recover_own(&self, app: &str) -> Result<Vec<Recovered>> {
+        self.recover_in(app, true).await
+    }
+
+    async fn recover_in(&self, app: &str, only_own: bool) -> Result<Vec<Recovered>> {
         let abandoned = self.sessions().abandoned(app).await?;
         let keys: HashSet<SessionKey> = abandoned.iter().map(|one| one.key.clone()).collect();
         // Whoever goes on with a session sees to those that work for it.
@@ -51,7 +61,7 @@ impl Runner {
             abandoned.into_iter().filter(|one| one.parent.as_ref().is_none_or(|above| !keys.contains(above)));
         let work = stream::iter(left).map(|one| async move {
             let key = one.key.clone();
-            match self.recover_abandoned(one).await {
+            match self.recover_abandoned(one, only_own).await {
                 // It must not keep the others from being told of.
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     Ok(Some(Recovered { key, run: RunId::default(), outcome: Err(error) }))
@@ -67,20 +77,22 @@ impl Runner {
     pub(super) async fn recover_session(&self, key: &SessionKey) -> Result<()> {
         let abandoned = self.sessions().abandoned(key.app()).await?;
         if let Some(one) = abandoned.into_iter().find(|one| one.key == *key) {
-            self.recover_abandoned(one).await?;
+            self.recover_abandoned(one, false).await?;
         }
         Ok(())
     }
 
     /// Goes on with a run that was cut short, unless it works for another one that is under way: who goes on with that
     /// one sees to it.
-    async fn recover_abandoned(&self, one: Abandoned) -> Result<Option<Recovered>> {
+    async fn recover_abandoned(&self, one: Abandoned, only_own: bool) -> Result<Option<Recovered>> {
         if let Some(parent) = &one.parent
             && is_running(&**self.sessions(), parent).await?
         {
             return Ok(None);
         }
-        self.recover_one(one.key, one.parent.is_some()).await
+        let is_orphan = one.parent.is_some();
+        // What worked for a run that is over is only brought to its end, which every runner can do.
+        self.recover_one(one.key, is_orphan, only_own && !is_orphan).await
     }
 
     /// Gives back a lease that ran out without a run.
@@ -101,8 +113,18 @@ impl Runner {
     }
 
     /// Goes on with one run. `None` if there is none any more, or another process has it.
-    async fn recover_one(&self, key: SessionKey, is_orphan: bool) -> Result<Option<Recovered>> {
-        let Some(id) = running(&**self.sessions(), &key).await? else {
+    async fn recover_one(
+        &self,
+        key: SessionKey,
+        is_orphan: bool,
+        only_own: bool,
+    ) -> Result<Option<Recovered>> {
+        let session = read(&**self.sessions(), &key).await?;
+        let trail = session.last_run().filter(|trail| trail.running.is_some());
+        if trail.is_some_and(|trail| only_own && trail.fingerprint != self.tree().fingerprint()) {
+            return Ok(None);
+        }
+        let Some(id) = trail.and_then(|trail| trail.running.clone()) else {
             // A lease without a run: whoever took it wrote nothing. It is given back, so that nobody looks here again.
             self.free(key).await?;
             return Ok(None);

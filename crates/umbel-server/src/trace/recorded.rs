@@ -324,7 +324,13 @@ impl Visit for Filling<'_> {
             attribute::CACHE_CREATION_TOKENS => {
                 usage.get_or_insert_default().cache_write_token_count = Some(value);
             }
-            attribute::REASONING_TOKENS => usage.get_or_insert_default().thoughts_token_count = Some(value),
+            // They come after those of the whole answer, which they are part of.
+            attribute::REASONING_TOKENS => {
+                let usage = usage.get_or_insert_default();
+                usage.thoughts_token_count = Some(value);
+                usage.candidates_token_count =
+                    usage.candidates_token_count.map(|all| all.saturating_sub(value));
+            }
             _ => {}
         }
     }

@@ -1,10 +1,19 @@
 //! Services of others at paths of the server.
 
-use axum::routing::any;
-use umbel::ErrorKind;
-use umbel_server::{ProtectedResource, Server};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::desk::{offered, talker};
+use axum::routing::any;
+use futures::StreamExt;
+use http::Request;
+use umbel::{
+    Caller, ErrorKind, EventFilter, InMemorySessions, LlmAgent, RunConfig, RunLimits, Runner, SessionKey,
+    SessionStore,
+};
+use umbel_server::{AgentEndpoint, ProtectedResource, Server, Sweep};
+
+use crate::desk::{Slowly, offered, serve, talker};
+use crate::support::within;
 
 #[test]
 fn paths_that_meet_are_refused_when_the_server_is_built() {
@@ -37,4 +46,57 @@ fn paths_that_meet_are_refused_when_the_server_is_built() {
     assert_eq!(below.message(), "the path `/chat/threads` is taken: choose another");
     server().agent("/", offered(talker("hi"))).build().unwrap();
     Server::new().mount("/", service()).build().unwrap();
+}
+
+/// A server with two agents, whose services are used by a tenant.
+fn of_a_tenant(store: &Arc<InMemorySessions>, config: &RunConfig) -> Server {
+    let endpoint = |app: &'static str, agent: LlmAgent| {
+        let runner = Runner::builder(app, agent).sessions(store.clone()).config(config.clone());
+        AgentEndpoint::new(runner.build().unwrap())
+    };
+    let other = LlmAgent::new("other").model(Slowly::new("not I"));
+    Server::new()
+        .agent("/other", endpoint("first", other))
+        .agent("/talker", endpoint("second", talker("gone on with")))
+        .caller(|_, principal| Ok(Caller::new(principal.id.clone()).app("tenant")))
+        .mount("/mounted", any(async || "hi"))
+}
+
+#[tokio::test]
+async fn what_was_left_in_apps_of_callers_is_seen_to_by_the_agent_that_it_is_of() {
+    let store = Arc::new(InMemorySessions::new());
+    let limits = RunLimits { lease: Duration::from_millis(50), ..RunLimits::default() };
+    let config = RunConfig { limits, streaming: true, create_session: true, ..RunConfig::default() };
+    let lost = Runner::builder("second", LlmAgent::new("talker").model(Slowly::new("never said")));
+    let lost = lost.sessions(store.clone()).config(config.clone()).build().unwrap();
+    let key = SessionKey::new("tenant", "ann", "s1").unwrap();
+    let mut run = lost.run(&key, "hi");
+    run.next().await.unwrap().unwrap();
+    // Nobody polls it any more, as in a process that died.
+    std::mem::forget(run);
+
+    let host = serve(of_a_tenant(&store, &config).sweep(None)).await;
+    assert_eq!(host.send(Request::builder().uri("/mounted"), "").await.text().await, "hi");
+    let text = async || {
+        let session = store.get(&key, EventFilter::default()).await.unwrap()?;
+        session
+            .events
+            .last()
+            .and_then(|event| event.content.as_ref().map(|content| content.text().to_string()))
+    };
+    within(async {
+        while text().await.as_deref() != Some("gone on with") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let swift = Sweep { timeout: Duration::ZERO, every: Duration::from_millis(5), max_wait: None };
+    // A server that takes its place knows of the tenant.
+    host.service.replace(of_a_tenant(&store, &config).sweep(swift)).unwrap();
+    within(async {
+        while text().await.is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }

@@ -1,7 +1,15 @@
 //! The pages that come with the server.
 
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
+
 use http::{Method, Request};
 use serde_json::json;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use umbel_server::{AgentEndpoint, Server};
 
 use crate::auth::runner;
@@ -109,4 +117,55 @@ fn an_agent_cannot_be_where_the_studio_is() {
         let error = Server::new().studio(true).agent(path, offered(talker("hi"))).build().unwrap_err();
         assert!(error.to_string().contains("is taken"), "{error}");
     }
+}
+
+/// All that anybody could log, at every level.
+#[derive(Clone, Default)]
+struct Noted(Arc<Mutex<String>>);
+
+impl Visit for Noted {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        writeln!(self.0.lock().unwrap(), "{field}: {value:?}").unwrap();
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Noted {
+    fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        attributes.record(&mut self.clone());
+    }
+
+    fn on_record(&self, _: &Id, values: &Record<'_>, _: Context<'_, S>) {
+        values.record(&mut self.clone());
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        event.record(&mut self.clone());
+    }
+}
+
+#[tokio::test]
+async fn who_signed_in_comes_back_to_a_page_that_anybody_may_read_and_nobody_keeps() {
+    let server = Server::new().base_path("/x").studio(true).auth(ByName);
+    let host = serve(server.agent("/agent", offered(talker("hi")))).await;
+    let noted = Noted::default();
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(noted.clone()));
+    let back = |page: &str| format!("/x/studio/{page}?code=c4n4ry&state=c4n4ry");
+    let mut page = host.get(&back("signed-in")).await;
+    assert_eq!((page.status().as_u16(), header(&page, "content-type")), (200, "text/html; charset=utf-8"));
+    assert_eq!(header(&page, "referrer-policy"), "no-referrer");
+    assert_eq!(header(&page, "cache-control"), "no-store");
+    assert!(header(&page, "content-security-policy").starts_with("default-src 'self'; frame-ancestors"));
+    let text = page.text().await;
+    assert!(text.contains("src=\"signed-in.js\"") && !text.contains("c4n4ry"), "{text}");
+    // Neither is it told by requests that are traced and turned away.
+    for (method, path, status) in [
+        (Method::GET, back("signed-in/nothing"), 404),
+        (Method::POST, back("signed-in"), 401),
+        (Method::GET, "/x/agents?code=c4n4ry".to_owned(), 401),
+    ] {
+        let reply = host.send(Request::builder().method(method).uri(&path), "").await;
+        assert_eq!(reply.status(), status, "{path}");
+    }
+    let noted = noted.0.lock().unwrap();
+    assert!(noted.contains("/x/agents") && !noted.contains("c4n4ry"), "{noted}");
 }

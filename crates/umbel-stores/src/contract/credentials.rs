@@ -53,7 +53,67 @@ pub async fn a_nul_in_a_credential_name_is_refused(store: &Credentials) {
     let app = fresh_app();
     for (user, name) in [("ann", "a\0b"), ("a\0", "mail")] {
         refused(store.save(&app, user, name, Credential::new("x")).await, ErrorKind::InvalidInput);
+        let replaced = store.replace(&app, user, name, None, Some(Credential::new("x"))).await;
+        refused(replaced, ErrorKind::InvalidInput);
     }
+}
+
+pub async fn a_credential_is_replaced_only_if_it_is_the_one_that_was_read(store: &Credentials) {
+    let app = fresh_app();
+    let secret = |text: &str| Some(Credential::new(json!({"token": text})));
+    let (one, two, three) = (secret("one"), secret("two"), secret("three"));
+    for (before, after, is_replaced, there) in [
+        (&one, &two, false, &None),
+        (&None, &one, true, &one),
+        (&None, &two, false, &one),
+        (&two, &three, false, &one),
+        (&two, &None, false, &one),
+        (&one, &two, true, &two),
+        // Who does not know whether it was done asks again.
+        (&one, &two, true, &two),
+        (&two, &two, true, &two),
+        (&one, &None, false, &two),
+        (&two, &None, true, &None),
+        (&two, &None, true, &None),
+        (&None, &None, true, &None),
+    ] {
+        let replaced = store.replace(&app, "ann", "mail", before.as_ref(), after.clone()).await.unwrap();
+        assert_eq!(replaced, is_replaced, "{before:?} {after:?}");
+        assert_eq!(&store.load(&app, "ann", "mail").await.unwrap(), there);
+    }
+    store.save(&app, "bob", "mail", Credential::new("bob's")).await.unwrap();
+    assert!(store.replace(&app, "ann", "mail", None, one).await.unwrap(), "each has their own");
+    assert_eq!(store.load(&app, "bob", "mail").await.unwrap(), Some(Credential::new("bob's")));
+}
+
+pub async fn of_many_who_replace_a_credential_at_once_one_does(store: &Credentials) {
+    let (app, many) = (fresh_app(), 8);
+    let mut before = None;
+    // First there is none, then there is one, and then it is taken away.
+    for round in ["made", "changed", "gone"] {
+        let after = |number: i32| match round {
+            "gone" => (number == 0).then(|| Credential::new("nobody's")),
+            _ => Some(Credential::new(json!([round, number]))),
+        };
+        let all = (0..many).map(|number| store.replace(&app, "ann", "mail", before.as_ref(), after(number)));
+        let replaced = futures::future::join_all(all).await;
+        let there = store.load(&app, "ann", "mail").await.unwrap();
+        for (number, replaced) in (0..many).zip(replaced) {
+            assert_eq!(replaced.unwrap(), after(number) == there, "{round} {number}");
+        }
+        assert_ne!(there, before, "{round}");
+        before = there;
+    }
+}
+
+pub async fn a_replaced_credential_is_as_new_as_a_saved_one(store: &Credentials) {
+    let app = fresh_app();
+    let (one, two) = (Credential::new("1"), Credential::new("2"));
+    store.save(&app, "ann", "renewed", one.clone()).await.unwrap();
+    let time = later().await;
+    assert!(store.replace(&app, "ann", "renewed", Some(&one), Some(two)).await.unwrap());
+    assert!(store.replace(&app, "ann", "made", None, Some(one)).await.unwrap());
+    assert_eq!(store.delete_older_than(&app, time).await.unwrap(), 0);
 }
 
 pub async fn credentials_of_an_erased_user_are_gone(store: &Credentials) {

@@ -191,7 +191,10 @@ macro_rules! __credential_cases {
             credentials::{
                 a_credential_is_read_back_and_replaced, credentials_are_their_users_alone,
                 a_deleted_credential_is_gone, odd_credential_names_and_values_are_kept,
-                a_nul_in_a_credential_name_is_refused, credentials_of_an_erased_user_are_gone, old_credentials_go
+                a_nul_in_a_credential_name_is_refused, credentials_of_an_erased_user_are_gone, old_credentials_go,
+                a_credential_is_replaced_only_if_it_is_the_one_that_was_read,
+                of_many_who_replace_a_credential_at_once_one_does,
+                a_replaced_credential_is_as_new_as_a_saved_one
             }
         }
     };

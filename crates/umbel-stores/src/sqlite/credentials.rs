@@ -42,6 +42,51 @@ impl Sqlite {
     }
 }
 
+impl Sqlite {
+    /// The credential as it is kept.
+    async fn sealed(&self, owner: &Owner) -> Result<Option<Sealed>> {
+        let Owner { app, user, name } = owner.clone();
+        let found = self.read(move |connection| {
+            let mut select = connection.prepare_cached(
+                "SELECT key_id, sealed FROM credentials WHERE app = ?1 AND user = ?2 AND name = ?3",
+            )?;
+            let found = select
+                .query_row([app, user, name], |row| Ok(Sealed { key_id: row.get(0)?, bytes: row.get(1)? }));
+            Ok(found.optional()?)
+        });
+        found.await
+    }
+
+    /// Puts one in the place of the other, if that is still there to the byte.
+    async fn swap(&self, owner: &Owner, before: Option<Sealed>, after: Option<Sealed>) -> Result<bool> {
+        let Owner { app, user, name } = owner.clone();
+        let swapped = self.write(move |connection| {
+            let changed = match (before, after) {
+                (None, None) => return Ok(true),
+                (None, Some(new)) => connection
+                    .prepare_cached(
+                        "INSERT INTO credentials (app, user, name, key_id, sealed, saved_at)
+                         VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (app, user, name) DO NOTHING",
+                    )?
+                    .execute(params![app, user, name, new.key_id, new.bytes, SystemClock.now()])?,
+                (Some(old), Some(new)) => connection
+                    .prepare_cached(
+                        "UPDATE credentials SET key_id = ?4, sealed = ?5, saved_at = ?6
+                         WHERE app = ?1 AND user = ?2 AND name = ?3 AND sealed = ?7",
+                    )?
+                    .execute(params![app, user, name, new.key_id, new.bytes, SystemClock.now(), old.bytes])?,
+                (Some(old), None) => connection
+                    .prepare_cached(
+                        "DELETE FROM credentials WHERE app = ?1 AND user = ?2 AND name = ?3 AND sealed = ?4",
+                    )?
+                    .execute(params![app, user, name, old.bytes])?,
+            };
+            Ok(changed > 0)
+        });
+        swapped.await
+    }
+}
+
 /// Stores a credential, in the place of an older one.
 pub(super) fn save(
     connection: &Connection,
@@ -80,17 +125,34 @@ impl CredentialStore for Sqlite {
         name: &'a str,
     ) -> Work<'a, Result<Option<Credential>>> {
         Work::later(async move {
-            let owner = [app, user, name].map(str::to_owned);
-            let found = self.read(move |connection| {
-                let mut select = connection.prepare_cached(
-                    "SELECT key_id, sealed FROM credentials WHERE app = ?1 AND user = ?2 AND name = ?3",
-                )?;
-                let found =
-                    select.query_row(owner, |row| Ok(Sealed { key_id: row.get(0)?, bytes: row.get(1)? }));
-                Ok(found.optional()?)
-            });
-            let Some(sealed) = found.await? else { return Ok(None) };
-            Ok(Some(self.keys()?.open(&Owner::new(app, user, name)?, &sealed)?))
+            let owner = Owner::new(app, user, name)?;
+            let Some(sealed) = self.sealed(&owner).await? else { return Ok(None) };
+            Ok(Some(self.keys()?.open(&owner, &sealed)?))
+        })
+    }
+
+    fn replace<'a>(
+        &'a self,
+        app: &'a str,
+        user: &'a str,
+        name: &'a str,
+        before: Option<&'a Credential>,
+        after: Option<Credential>,
+    ) -> Work<'a, Result<bool>> {
+        Work::later(async move {
+            let (owner, keys) = (Owner::new(app, user, name)?, self.keys()?);
+            loop {
+                let sealed = self.sealed(&owner).await?;
+                let there = sealed.as_ref().map(|sealed| keys.open(&owner, sealed)).transpose()?;
+                if there.as_ref() != before {
+                    return Ok(there == after);
+                }
+                let new = after.as_ref().map(|after| keys.seal(&owner, after)).transpose()?;
+                if self.swap(&owner, sealed, new).await? {
+                    return Ok(true);
+                }
+                // It was replaced or sealed anew in between.
+            }
         })
     }
 

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use umbel_core::store::{Acquire, Acquired, Entries};
 use umbel_core::{
-    Actions, ArtifactStore, Content, ErrorKind, Event, EventFilter, LogEntry, NewSession, Part, Result,
-    RunId, SessionKey, SessionStore, Source, Versions,
+    Actions, ArtifactStore, Content, Credential, ErrorKind, Event, EventFilter, LogEntry, NewSession, Part,
+    Result, RunId, SessionKey, SessionStore, Source, Versions,
 };
-use umbel_stores::{Postgres, PostgresOptions};
+use umbel_stores::{Key, Keys, Postgres, PostgresOptions};
 
 use crate::postgres::{connect, entries, key, lease, new_database, new_session, server, texts};
 use crate::proxy::{At, Lost, Proxy};
@@ -75,6 +75,28 @@ async fn postgres_writes_whose_answer_or_request_is_lost_are_done_once() {
         SessionStore::delete(&store, &s).await.unwrap();
         assert!(store.get(&s, EventFilter::default()).await.unwrap().is_none());
         assert!(proxy.has_lost(), "each of them was cut");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_a_credential_whose_replacement_is_lost_on_the_way_is_replaced_once() {
+    let Some(server) = server() else { return };
+    let url = new_database(&server).await;
+    let proxy = Proxy::start(&url);
+    let keys = Keys::parse(&Key::generate("k1").unwrap()).unwrap();
+    let store = Postgres::options(&proxy.url(&url)).keys(keys).open().await.unwrap();
+    // By its trait alone: others have methods of the same names.
+    let store: &dyn umbel_core::CredentialStore = &store;
+    let secret = |text: &str| Some(Credential::new(text));
+    for lost in [Lost::Answer, Lost::Request] {
+        for (before, after) in [(None, secret("one")), (secret("one"), secret("two")), (secret("two"), None)]
+        {
+            proxy.lose(lost, At::Commit);
+            let replaced = store.replace("app", "ann", "mail", before.as_ref(), after.clone()).await;
+            assert!(replaced.unwrap(), "{lost:?}: it was this one who did it");
+            assert!(proxy.has_lost());
+            assert_eq!(store.load("app", "ann", "mail").await.unwrap(), after);
+        }
     }
 }
 

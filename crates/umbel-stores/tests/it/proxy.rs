@@ -23,7 +23,7 @@ pub(crate) enum Lost {
 /// What a write is on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
-    /// The end of a transaction.
+    /// The end of a transaction that may write.
     Commit,
     /// A statement that is a transaction of its own.
     Statement,
@@ -114,11 +114,13 @@ async fn requests(
 ) -> std::io::Result<()> {
     // The first message has no kind.
     to.write_all(&body(&mut from).await?).await?;
-    let mut leaves = false;
+    let (mut leaves, mut reads) = (false, false);
     loop {
         let (kind, body) = (from.read_u8().await?, body(&mut from).await?);
+        let says = |words: &[u8]| kind == b'Q' && body.windows(words.len()).any(|found| found == words);
+        reads |= says(b"READ ONLY");
         let at = match kind {
-            b'Q' if body.windows(6).any(|word| word == b"COMMIT") => Some(At::Commit),
+            b'Q' if says(b"COMMIT") => (!std::mem::take(&mut reads)).then_some(At::Commit),
             b'E' => Some(At::Statement),
             _ => None,
         };

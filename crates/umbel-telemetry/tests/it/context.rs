@@ -1,17 +1,21 @@
 //! Which trace work is part of: of who asks, and for who is asked.
 
+use std::sync::Arc;
+
+use futures::StreamExt;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use umbel_core::conventions::attribute;
-use umbel_core::{FunctionTool, RunConfig, TraceContext};
+use umbel_core::{BoxStream, Chunk, FunctionTool, Model, ModelRequest, Result, RunConfig, TraceContext};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
 use umbel_server::{AgentEndpoint, BearerTokens, Server};
 use umbel_tools::{Guard, HttpGet};
 
-use opentelemetry::trace::SpanKind;
+use opentelemetry::trace::{SpanKind, Status};
 use opentelemetry_sdk::trace::SpanData;
 
+use crate::served::{CLOSE, Served};
 use crate::stub::{Answer, Stub};
 use crate::support::{attributes, begin, listen, read, run};
 
@@ -105,32 +109,21 @@ async fn tools_can_ask_which_trace_they_are_part_of() {
     assert_eq!(answered(&runner, &key).await, Value::Null, "nobody listens any more");
 }
 
-/// A server that listens on this thread, and one request to it; gives the whole answer.
+/// Reads until that word came.
+async fn read_until(stream: &mut TcpStream, word: &str) {
+    let mut bytes = Vec::new();
+    while !String::from_utf8_lossy(&bytes).contains(word) {
+        assert!(stream.read_buf(&mut bytes).await.unwrap() > 0, "{}", String::from_utf8_lossy(&bytes));
+    }
+}
+
+/// One request to a server; gives the whole answer.
 async fn served(server: Server, headers: &str) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let service = server.build().unwrap();
-    let serving = tokio::spawn(service.serve(listener, async move {
-        let _ = stopped.await;
-    }));
-    let body = json!({
-        "threadId": "t", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {},
-        "messages": [{"id": "1", "role": "user", "content": "hi"}],
-    })
-    .to_string();
-    let request = format!(
-        "POST /agent HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: \
-         close\r\n{headers}\r\n{body}",
-        body.len()
-    );
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
+    let served = Served::start(server).await;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
+    served.run(&format!("{CLOSE}{headers}")).await.read_to_string(&mut answer).await.unwrap();
     assert!(answer.contains("RUN_FINISHED") || answer.starts_with("HTTP/1.1 401"), "{answer}");
-    let _ = stop.send(());
-    serving.await.unwrap().unwrap();
+    served.stop().await;
     answer
 }
 
@@ -153,6 +146,88 @@ async fn a_request_is_part_of_the_trace_that_it_names_and_so_is_its_run() {
     let invocation = listening.one("invocation");
     assert_eq!(invocation.parent_span_id, request.span_context.span_id());
     assert_eq!(listening.one("chat m").span_context.trace_id().to_string(), TRACE);
+}
+
+/// A model that says a word, and the next one when it is told to.
+#[derive(Debug)]
+struct Held(Arc<tokio::sync::Notify>);
+
+impl Model for Held {
+    fn name(&self) -> &str {
+        "held"
+    }
+
+    fn generate(&self, _: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {
+        let go_on = self.0.clone();
+        let rest = futures::stream::once(async move {
+            go_on.notified().await;
+            Ok(Chunk::Text(" then".to_owned()))
+        });
+        Box::pin(futures::stream::iter([Ok(Chunk::Text("Well,".to_owned()))]).chain(rest))
+    }
+}
+
+fn held(go_on: &Arc<tokio::sync::Notify>) -> Server {
+    let runner = Runner::new("app", LlmAgent::new("a").model(Held(go_on.clone()))).unwrap();
+    Server::new().agent("/agent", AgentEndpoint::new(runner))
+}
+
+#[tokio::test]
+async fn a_request_ends_with_the_stream_that_answers_it() {
+    let (listening, go_on) = (listen(), Arc::default());
+    let served = Served::start(held(&go_on)).await;
+    let mut stream = served.run("").await;
+    read_until(&mut stream, "Well,").await;
+    go_on.notify_one();
+    read_until(&mut stream, "RUN_FINISHED").await;
+    served.stop().await;
+    let (request, invocation) = (listening.one("POST /agent"), listening.one("invocation"));
+    assert!(request.end_time >= invocation.end_time);
+    assert_eq!(request.status, Status::Unset);
+    assert_eq!(attributes(&request)[attribute::HTTP_STATUS], 200_i64.into());
+}
+
+#[tokio::test]
+async fn a_request_whose_client_goes_away_ends_then_and_says_so() {
+    let (listening, go_on) = (listen(), Arc::default());
+    let served = Served::start(held(&go_on)).await;
+    let mut stream = served.run("").await;
+    read_until(&mut stream, "Well,").await;
+    drop(stream);
+    while !listening.log().contains("a connection ended") {
+        tokio::task::yield_now().await;
+    }
+    // The run goes on without anybody who looks at it.
+    go_on.notify_one();
+    while listening.of_name("invocation").is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let (request, invocation) = (listening.one("POST /agent"), listening.one("invocation"));
+    assert!(request.end_time < invocation.end_time);
+    assert_eq!(invocation.status, Status::Unset);
+    assert_eq!(request.status, Status::error(""));
+    let told = attributes(&request);
+    assert_eq!(told[attribute::ERROR], "CLIENT_GONE".into());
+    assert_eq!(told[attribute::HTTP_STATUS], 200_i64.into());
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn requests_are_named_by_what_is_known_beforehand() {
+    let listening = listen();
+    let served = Served::start(server()).await;
+    for request in ["GET /agent/threads/t-7?token=canary", "BREW /agent", "GET /made-up/canary"] {
+        served.read(request, "").await;
+    }
+    served.stop().await;
+    let mut names: Vec<_> = listening.spans().iter().map(|span| span.name.to_string()).collect();
+    names.sort();
+    assert_eq!(names, ["GET", "GET /agent/threads/{thread}", "HTTP /agent"]);
+    let told = attributes(&listening.one("GET /agent/threads/{thread}"));
+    assert_eq!(told["url.path"], "/agent/threads/t-7".into());
+    assert_eq!(told["url.scheme"], "http".into());
+    assert_eq!(attributes(&listening.one("HTTP /agent"))[attribute::HTTP_METHOD], "_OTHER".into());
+    assert!(!format!("{:?}", listening.spans()).contains("canary"));
 }
 
 #[tokio::test]

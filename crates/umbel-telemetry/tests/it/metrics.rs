@@ -6,7 +6,10 @@ use opentelemetry::KeyValue;
 use opentelemetry_sdk::metrics::data::{AggregatedMetrics, Metric, MetricData, ResourceMetrics};
 use serde_json::json;
 use umbel_core::conventions::{attribute, metric};
-use umbel_core::{Chunk, Response, Usage};
+use umbel_core::{
+    BoxStream, Chunk, Error, ErrorKind, Model, ModelRequest, Response, Result, RunConfig, Usage,
+};
+use umbel_runtime::layers::Logging;
 use umbel_runtime::{LlmAgent, ScriptedModel, Sequential};
 use umbel_telemetry::Conventions;
 
@@ -73,9 +76,28 @@ fn measured() -> Response {
     let mut answer = Response::text("Done.");
     let meta = answer.meta_mut();
     meta.model_version = Some("m-1".into());
-    let usage = Usage { prompt_token_count: Some(100), candidates_token_count: Some(7), ..Usage::default() };
-    meta.usage_metadata = Some(usage);
+    meta.usage_metadata = Some(Usage {
+        prompt_token_count: Some(100),
+        candidates_token_count: Some(5),
+        thoughts_token_count: Some(2),
+        ..Usage::default()
+    });
     answer
+}
+
+/// A model whose answer breaks off.
+#[derive(Debug)]
+struct Broken;
+
+impl Model for Broken {
+    fn name(&self) -> &str {
+        "broken"
+    }
+
+    fn generate(&self, _: &ModelRequest) -> BoxStream<'static, Result<Chunk>> {
+        let cut = Error::new(ErrorKind::StreamCut, "it broke off");
+        Box::pin(futures::stream::iter([Ok(Chunk::Text("Well".to_owned())), Err(cut)]))
+    }
 }
 
 #[tokio::test]
@@ -96,16 +118,26 @@ async fn metrics_have_the_names_units_and_buckets_of_the_conventions() {
         ]
     );
     for (name, (unit, rows)) in &told {
-        let is_tokens = name == metric::TOKEN_USAGE;
-        assert_eq!(unit, if is_tokens { "{token}" } else { "s" }, "{name}");
-        let (first, factor) = if is_tokens { (1.0, 4.0) } else { (0.01, 2.0) };
-        let buckets: Vec<f64> =
-            std::iter::successors(Some(first), |bound| Some(bound * factor)).take(14).collect();
+        assert_eq!(unit, if name == metric::TOKEN_USAGE { "{token}" } else { "s" }, "{name}");
+        let buckets = buckets(name);
         for row in rows {
             let close = row.buckets.iter().zip(&buckets).all(|(a, b): (&f64, &f64)| (a - b).abs() < 1e-9 * b);
             assert!(close && row.buckets.len() == buckets.len(), "{name}: {:?}", row.buckets);
         }
     }
+}
+
+/// The buckets that the conventions have for a metric.
+fn buckets(name: &str) -> Vec<f64> {
+    let (first, factor, count) = match name {
+        metric::WORKFLOW_DURATION => {
+            return vec![1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0];
+        }
+        metric::TOKEN_USAGE => (1.0, 4.0, 14),
+        metric::AGENT_DURATION => (0.1, 2.0, 13),
+        _ => (0.01, 2.0, 14),
+    };
+    std::iter::successors(Some(first), |bound| Some(bound * factor)).take(count).collect()
 }
 
 #[tokio::test]
@@ -134,8 +166,11 @@ async fn metrics_are_split_by_what_is_known_beforehand() {
     let tools: BTreeMap<&str, u64> =
         rows.iter().map(|row| (row.split[attribute::TOOL].as_str(), row.count)).collect();
     assert_eq!(tools, BTreeMap::from([("echo", 1), ("_OTHER", 2)]), "names that a model makes up are one");
+    let row = rows.iter().find(|row| row.split[attribute::TOOL] == "echo").unwrap();
+    let split = [(attribute::TOOL, "echo"), (attribute::TOOL_TYPE, "function"), (attribute::AGENT, "a")];
+    assert_eq!(row.split, pairs(&split));
     let rows = &told[metric::AGENT_DURATION].1;
-    assert_eq!(rows[0].split[attribute::AGENT], "a");
+    assert_eq!(rows[0].split, pairs(&[(attribute::AGENT, "a"), (attribute::REQUEST_MODEL, "m")]));
 
     let all = format!("{exported:?}");
     for secret in [key.id(), "ann"] {
@@ -171,6 +206,28 @@ async fn pieces_are_measured_if_an_answer_is_streamed() {
     run(agent()).await;
     let whole = told(&listening.metrics());
     assert!(!whole.contains_key(metric::FIRST_CHUNK) && !whole.contains_key(metric::PER_CHUNK), "{whole:?}");
+}
+
+#[tokio::test]
+async fn how_a_call_ended_does_not_split_the_time_to_its_first_piece() {
+    let listening = listen();
+    let (runner, key) = begin(LlmAgent::new("a").model(Broken)).await;
+    let config = RunConfig { streaming: true, ..RunConfig::default() };
+    assert!(read(runner.run_with(&key, "hi", config)).await.error.is_some());
+    let told = told(&listening.metrics());
+    assert!(told[metric::OPERATION_DURATION].1[0].split.contains_key(attribute::ERROR));
+    assert!(!told[metric::FIRST_CHUNK].1[0].split.contains_key(attribute::ERROR));
+}
+
+#[tokio::test]
+async fn lines_about_tool_calls_are_no_pieces_of_answers() {
+    let listening = listen();
+    let model = ScriptedModel::new("m").call("echo", json!({})).call("echo", json!({})).text("Done.");
+    let logging = || Logging::new().level(tracing::Level::TRACE);
+    run_streamed(LlmAgent::new("a").model(model).tool(echo()).handler(logging()).handler(logging())).await;
+    assert!(listening.log().contains("tool call ended"));
+    let told = told(&listening.metrics());
+    assert!(!told.contains_key(metric::PER_CHUNK), "{told:?}");
 }
 
 #[tokio::test]

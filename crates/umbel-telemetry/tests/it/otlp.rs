@@ -1,12 +1,17 @@
 //! What goes over the wire to a collector, and what a collector can do to a run: nothing.
 
 use std::collections::HashSet;
-use std::sync::OnceLock;
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use prost::Message;
 use serde_json::json;
 use tracing::level_filters::LevelFilter;
@@ -104,6 +109,36 @@ async fn a_collector_gets_spans_and_metrics_as_protobuf() {
     }
 }
 
+/// The spans that came over the wire.
+fn spans_of(stub: &Stub) -> Vec<Span> {
+    let asked = stub.asked();
+    let traces = asked.iter().filter(|asked| asked.path == "/v1/traces");
+    traces
+        .flat_map(|asked| ExportTraceServiceRequest::decode(asked.body.as_slice()).unwrap().resource_spans)
+        .flat_map(|resource| resource.scope_spans)
+        .flat_map(|scope| scope.spans)
+        .collect()
+}
+
+#[tokio::test]
+async fn a_collector_gets_the_links_of_runs_that_go_on() {
+    let stub = Stub::start(Answer::Say(200, "application/x-protobuf", String::new()));
+    let exporting = to(&stub.url()).build().unwrap();
+    {
+        let subscriber = tracing_subscriber::registry().with(exporting.layer());
+        let _guard = tracing::subscriber::set_default(subscriber);
+        use_credentials().await;
+    }
+    assert!(exporting.shutdown(PATIENCE));
+    let mut invocations: Vec<Span> =
+        spans_of(&stub).into_iter().filter(|span| span.name == "invocation").collect();
+    invocations.sort_by_key(|span| span.start_time_unix_nano);
+    let [first, second] = &*invocations else { panic!("{invocations:?}") };
+    assert!(first.links.is_empty());
+    let [link] = &*second.links else { panic!("{:?}", second.links) };
+    assert_eq!((&link.trace_id, &link.span_id), (&first.trace_id, &first.span_id));
+}
+
 #[tokio::test]
 async fn a_collector_that_is_busy_is_asked_again() {
     let stub = Stub::start(Answer::Say(503, "text/plain", String::new()));
@@ -111,6 +146,137 @@ async fn a_collector_that_is_busy_is_asked_again() {
     assert_eq!(run_told(&exporting).await, Outcome::Finished);
     assert!(!exporting.flush(PATIENCE));
     assert!(is_asked_again(&stub));
+}
+
+#[tokio::test]
+async fn a_collector_is_asked_again_when_it_says_so_and_not_before() {
+    let good = || Answer::Say(200, "application/x-protobuf", String::new());
+    let stub = Stub::start_by(move |nth, _| if nth == 0 { Answer::Busy(1) } else { good() });
+    let exporting = to(&stub.url()).without_metrics().build().unwrap();
+    assert_eq!(run_told(&exporting).await, Outcome::Finished);
+    let begun = Instant::now();
+    assert!(exporting.flush(PATIENCE));
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(is_asked_again(&stub));
+}
+
+#[tokio::test]
+async fn what_a_collector_refuses_of_what_it_takes_is_told_once() {
+    let log = process_log();
+    // A partial success with 7 spans, or points, that were rejected.
+    let stub = Stub::start(Answer::Say(200, "application/x-protobuf", "\n\u{2}\u{8}\u{7}".to_owned()));
+    let exporting = to(&stub.url()).build().unwrap();
+    for _ in 0..3 {
+        assert_eq!(run_told(&exporting).await, Outcome::Finished);
+        assert!(exporting.flush(PATIENCE));
+    }
+    assert!(!is_asked_again(&stub), "they would be refused again");
+    let place = stub.address.to_string();
+    assert_eq!(complaints(&log, &place), 1, "{}", log.text());
+    let lines = log.text();
+    let line = lines.lines().find(|line| line.contains(&place)).unwrap();
+    assert!(line.contains("refuses some of it, 7"), "{line}");
+}
+
+#[tokio::test]
+async fn a_collector_that_takes_no_traces_is_complained_about_once_though_it_takes_metrics() {
+    let log = process_log();
+    let stub = Stub::start_by(|_, path| match path {
+        "/v1/metrics" => Answer::Say(200, "application/x-protobuf", String::new()),
+        _ => Answer::Say(404, "text/plain", String::new()),
+    });
+    let exporting = to(&stub.url()).build().unwrap();
+    for _ in 0..3 {
+        assert_eq!(run_told(&exporting).await, Outcome::Finished);
+        assert!(!exporting.flush(PATIENCE));
+    }
+    assert!(stub.asked().iter().any(|asked| asked.path == "/v1/metrics"));
+    assert_eq!(complaints(&log, &stub.address.to_string()), 1, "{}", log.text());
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_not_read_to_its_end() {
+    let stub = Stub::start(Answer::Flood);
+    let exporting = to(&stub.url()).without_metrics().build().unwrap();
+    assert_eq!(run_told(&exporting).await, Outcome::Finished);
+    assert!(exporting.flush(PATIENCE), "it was taken");
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_byte_by_byte_is_given_up() {
+    let log = process_log();
+    let stub = Stub::start(Answer::Drip);
+    let exporting = to(&stub.url()).timeout(Duration::from_millis(200)).without_metrics().build().unwrap();
+    assert_eq!(run_told(&exporting).await, Outcome::Finished);
+    assert!(!exporting.flush(Duration::from_secs(5)));
+    let place = stub.address.to_string();
+    let lines = log.text();
+    let line = lines.lines().find(|line| line.contains(&place)).unwrap();
+    assert!(line.contains("it takes too long"), "{line}");
+}
+
+#[tokio::test]
+async fn a_collector_that_speaks_no_tls_is_complained_about() {
+    let log = process_log();
+    let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("https://{}", plain.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in plain.incoming() {
+            stream.unwrap().write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        }
+    });
+    let exporting = to(&address).build().unwrap();
+    assert_eq!(run_told(&exporting).await, Outcome::Finished);
+    assert!(!exporting.flush(PATIENCE));
+    assert_eq!(complaints(&log, &address), 1, "{}", log.text());
+}
+
+#[tokio::test]
+async fn at_the_port_of_grpc_there_is_a_hint() {
+    let log = process_log();
+    let exporting = to("http://user:canary-password@127.0.0.97:4317").build().unwrap();
+    assert_eq!(run_told(&exporting).await, Outcome::Finished);
+    assert!(!exporting.flush(PATIENCE));
+    let lines = log.text();
+    let line = lines.lines().find(|line| line.contains("127.0.0.97")).unwrap();
+    assert!(line.contains("port 4318") && !line.contains("canary-password"), "{line}");
+}
+
+/// An exporter that is stuck until it is let go.
+#[derive(Debug)]
+struct Stuck {
+    go_on: Arc<(Mutex<bool>, Condvar)>,
+    told: Arc<AtomicUsize>,
+}
+
+impl SpanExporter for Stuck {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let (is_free, changed) = &*self.go_on;
+        drop(changed.wait_while(is_free.lock().unwrap(), |is_free| !*is_free).unwrap());
+        self.told.fetch_add(batch.len(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn spans_for_which_there_is_no_room_are_dropped_and_nobody_waits() {
+    let (go_on, told): (Arc<(Mutex<bool>, Condvar)>, Arc<AtomicUsize>) = Default::default();
+    let stuck = Stuck { go_on: go_on.clone(), told: told.clone() };
+    let exporting = Telemetry::new("desk").span_exporter(stuck).without_metrics().build().unwrap();
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(exporting.layer()));
+    let calls: Vec<_> = (0..1_000).map(|_| ("echo", json!({}))).collect();
+    let begun = Instant::now();
+    for _ in 0..5 {
+        let model = ScriptedModel::new("m").calls(calls.clone()).text("Done.");
+        assert_eq!(run(LlmAgent::new("a").model(model).tool(echo())).await.outcome, Outcome::Finished);
+    }
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    *go_on.0.lock().unwrap() = true;
+    go_on.1.notify_all();
+    assert!(exporting.flush(PATIENCE));
+    // 5,020 spans ended: those in the queue are told, and those that were on their way.
+    let told = told.load(Ordering::Relaxed);
+    assert!((2_048..=2_048 + 512).contains(&told), "{told}");
 }
 
 #[tokio::test]

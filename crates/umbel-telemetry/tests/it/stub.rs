@@ -26,6 +26,12 @@ impl Asked {
 pub(crate) enum Answer {
     /// With this status, type and body.
     Say(u16, &'static str, String),
+    /// That it is too busy for so many seconds.
+    Busy(u64),
+    /// With a success that has no end.
+    Flood,
+    /// With a success that comes byte by byte.
+    Drip,
     /// Not at all.
     Hang,
 }
@@ -37,7 +43,13 @@ pub(crate) struct Stub {
 }
 
 impl Stub {
+    /// One that always answers like this.
     pub(crate) fn start(answer: Answer) -> Self {
+        Self::start_by(move |_, _| answer.clone())
+    }
+
+    /// One that answers depending on how often it was asked before, and for which path.
+    pub(crate) fn start_by(answer: impl Fn(usize, &str) -> Answer + Clone + Send + 'static) -> Self {
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
         let (notes, (told, heard)) = (asked.clone(), std::sync::mpsc::channel());
         std::thread::spawn(move || {
@@ -63,7 +75,11 @@ impl Stub {
     }
 }
 
-async fn serve(mut stream: TcpStream, notes: Arc<Mutex<Vec<Asked>>>, answer: Answer) -> Option<()> {
+async fn serve(
+    mut stream: TcpStream,
+    notes: Arc<Mutex<Vec<Asked>>>,
+    answer: impl Fn(usize, &str) -> Answer,
+) -> Option<()> {
     let mut bytes = Vec::new();
     loop {
         let end = loop {
@@ -89,8 +105,31 @@ async fn serve(mut stream: TcpStream, notes: Arc<Mutex<Vec<Asked>>>, answer: Ans
         }
         let body = bytes[end + 4..end + 4 + length].to_vec();
         bytes.drain(..end + 4 + length);
-        notes.lock().unwrap().push(Asked { path, headers, body });
-        match &answer {
+        let answer = {
+            let mut notes = notes.lock().unwrap();
+            let answer = answer(notes.len(), &path);
+            notes.push(Asked { path, headers, body });
+            answer
+        };
+        match answer {
+            Answer::Busy(seconds) => {
+                let head =
+                    format!("HTTP/1.1 429 Busy\r\nretry-after: {seconds}\r\ncontent-length: 0\r\n\r\n");
+                stream.write_all(head.as_bytes()).await.ok()?;
+            }
+            Answer::Flood => {
+                stream.write_all(b"HTTP/1.1 200 Said\r\n\r\n").await.ok()?;
+                loop {
+                    stream.write_all(&[0x12; 1 << 16]).await.ok()?;
+                }
+            }
+            Answer::Drip => {
+                stream.write_all(b"HTTP/1.1 200 Said\r\ncontent-length: 100000\r\n\r\n").await.ok()?;
+                loop {
+                    stream.write_all(b"x").await.ok()?;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
             Answer::Say(status, kind, body) => {
                 let head = format!(
                     "HTTP/1.1 {status} Said\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",

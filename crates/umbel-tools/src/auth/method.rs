@@ -7,7 +7,6 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::Url;
 use ring::digest::{SHA256, digest};
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 use umbel_core::{
     AuthAnswer, AuthMethod, AuthRequest, Credential, Error, ErrorKind, Expects, HttpAuth, Result, Standing,
@@ -17,8 +16,8 @@ use umbel_jwt::SigningKey;
 
 use super::client::OAuthClient;
 use super::open_id::{Issuer, Published};
-use super::token::{self, Refusal, Source, Tokens};
-use super::{Endpoints, refuse};
+use super::token::{self, Asker, Refusal, Source, Tokens};
+use super::{Endpoints, random, refuse};
 use crate::http::Http;
 
 /// How long what a service account signs is good for, in seconds.
@@ -80,15 +79,6 @@ impl SignIn {
     }
 }
 
-/// A text that nobody can guess.
-fn random() -> Result<String> {
-    let mut bytes = [0; 32];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| Error::new(ErrorKind::Other, "this machine gives no random numbers"))?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
-}
-
 impl OAuthMethod {
     async fn endpoints(&self, now: f64) -> Result<Endpoints> {
         match &self.places {
@@ -109,9 +99,17 @@ impl OAuthMethod {
     }
 
     async fn ask_for_tokens(&self, form: Vec<(&str, String)>, now: f64) -> Result<Tokens, Refusal> {
-        let token = self.endpoints(now).await?.token;
-        let tokens = token::ask(&self.http, &token, self.client.as_ref(), form, now).await?;
+        let endpoints = self.endpoints(now).await?;
+        let asker = self.asker(&endpoints);
+        let tokens = token::ask(&self.http, &endpoints.token, asker.as_ref(), form, now).await?;
         Ok(Tokens { source: Some(self.source()), ..tokens })
+    }
+
+    /// Who asks, if not by what is asked for.
+    fn asker<'a>(&'a self, endpoints: &'a Endpoints) -> Option<Asker<'a>> {
+        // An issuer is whom the program names; what it publishes may lead elsewhere.
+        let server = endpoints.issuer.as_deref().unwrap_or(endpoints.token.as_str());
+        Some(Asker { client: self.client.as_ref()?, server })
     }
 
     /// Where its tokens come from.
@@ -123,7 +121,7 @@ impl OAuthMethod {
         let client = match (&self.kind, &self.client) {
             (Kind::Account { email, person: Some(person), .. }, _) => format!("{email} for {person}"),
             (Kind::Account { email, .. }, _) => email.clone(),
-            (_, client) => client.as_ref().map(|client| client.id.clone()).unwrap_or_default(),
+            (_, client) => client.as_ref().map(|client| client.id().to_owned()).unwrap_or_default(),
         };
         let mut scopes = self.scopes.clone();
         scopes.sort();
@@ -166,13 +164,10 @@ impl OAuthMethod {
         let (Some(authorize), Some(client)) = (&endpoints.authorize, &self.client) else {
             return Err(Error::new(ErrorKind::Unsupported, "nobody can sign in there"));
         };
-        let issuer = match &self.places {
-            Places::Published(issuer) => Some(issuer.name.clone()),
-            Places::Known(_) => None,
-        };
-        let sign_in = SignIn::new(issuer.is_some())?;
-        let link = self.link(authorize, redirect, &client.id, &sign_in);
-        let kind = if issuer.is_some() { "openIdConnect" } else { "oauth2" };
+        let says_who = matches!(self.places, Places::Published(_));
+        let sign_in = SignIn::new(says_who)?;
+        let link = self.link(authorize, redirect, client.id(), &sign_in);
+        let kind = if says_who { "openIdConnect" } else { "oauth2" };
         let usual = || format!("Sign in at {} to go on.", token::host(authorize));
         let SignIn { state, verifier, nonce } = sign_in;
         Ok(AuthRequest {
@@ -187,7 +182,7 @@ impl OAuthMethod {
                 }},
                 "required": ["authResponseUri"],
             })),
-            expects: Expects::Redirect { uri: redirect.to_owned(), state, issuer },
+            expects: Expects::Redirect { uri: redirect.to_owned(), state, issuer: endpoints.issuer },
             pending: json!({"verifier": verifier, "nonce": nonce}),
             expires_in: None,
         })
@@ -230,7 +225,7 @@ impl OAuthMethod {
         nonce: Option<&str>,
         now: f64,
     ) -> Result<String> {
-        let client = self.client.as_ref().map(|client| client.id.as_str()).unwrap_or_default();
+        let client = self.client.as_ref().map(OAuthClient::id).unwrap_or_default();
         let Some(token) = &tokens.id_token else {
             let message = format!("`{}` does not say who signed in: there is no id token", issuer.name);
             return Err(Error::new(ErrorKind::Other, message));
@@ -408,7 +403,8 @@ impl OAuthMethod {
     }
 
     async fn give_up_own(&self, tokens: Tokens, now: f64) -> Result<()> {
-        let (Some(url), Some(client)) = (self.endpoints(now).await?.revoke, &self.client) else {
+        let endpoints = self.endpoints(now).await?;
+        let (Some(url), Some(asker)) = (&endpoints.revoke, self.asker(&endpoints)) else {
             return Ok(());
         };
         // With a refresh token goes all that came of it.
@@ -417,7 +413,7 @@ impl OAuthMethod {
             None => (tokens.access_token, "access_token"),
         };
         let form = vec![("token", token), ("token_type_hint", kind.to_owned())];
-        token::revoke(&self.http, &url, client, form).await
+        token::revoke(&self.http, url, &asker, form, now).await
     }
 }
 

@@ -8,7 +8,10 @@ mod token;
 use std::fmt;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::Url;
+use ring::rand::{SecureRandom, SystemRandom};
 use serde::Deserialize;
 use umbel_core::{AuthMethod, Error, ErrorKind, Result};
 use umbel_jwt::SigningKey;
@@ -24,8 +27,10 @@ use crate::http::{Http, HttpLimits};
 const GOOGLE: &str = "https://oauth2.googleapis.com/token";
 
 /// Parameters that have a meaning of their own, and cannot be given as others.
-const OWN: [&str; 17] = [
+const OWN: [&str; 19] = [
     "assertion",
+    "client_assertion",
+    "client_assertion_type",
     "client_id",
     "client_secret",
     "code",
@@ -82,6 +87,7 @@ pub struct OAuth {
     scopes: Vec<String>,
     parameters: Vec<(String, String)>,
     revocation_url: Option<String>,
+    issuer: Option<String>,
     question: Option<String>,
     private: Vec<String>,
     lookup: Option<Arc<dyn Lookup>>,
@@ -104,6 +110,8 @@ struct Endpoints {
     authorize: Option<Url>,
     token: Url,
     revoke: Option<Url>,
+    /// Its name, if it publishes one.
+    issuer: Option<String>,
 }
 
 /// A service account as its file has it.
@@ -135,7 +143,7 @@ impl OAuth {
         Self::new(grant, Some(client)).scope("openid")
     }
 
-    /// The program asks for itself (client credentials, RFC 6749). The client needs a secret.
+    /// The program asks for itself (client credentials, RFC 6749). The client needs a secret or a key.
     pub fn client_credentials(client: OAuthClient, token_url: impl Into<String>) -> Self {
         Self::new(Grant::Client { token: token_url.into() }, Some(client))
     }
@@ -165,6 +173,7 @@ impl OAuth {
             scopes: Vec::new(),
             parameters: Vec::new(),
             revocation_url: None,
+            issuer: None,
             question: None,
             private: Vec::new(),
             lookup: None,
@@ -222,6 +231,13 @@ impl OAuth {
         self
     }
 
+    /// The server's name, where its addresses are given one by one: an answer that says to be another server's (`iss`, RFC 9207) is
+    /// refused, and a client with a key signs for that name instead of the token URL. With OpenID Connect it is known.
+    pub fn issuer(mut self, name: impl Into<String>) -> Self {
+        self.issuer = Some(name.into());
+        self
+    }
+
     /// What people are asked, in your words.
     pub fn question(mut self, question: impl Into<String>) -> Self {
         self.question = Some(question.into());
@@ -253,7 +269,7 @@ impl OAuth {
                 "the parameter `{name}` has a meaning of its own and cannot be given"
             )));
         }
-        if self.client.as_ref().is_some_and(|client| client.id.is_empty()) {
+        if self.client.as_ref().is_some_and(|client| client.id().is_empty()) {
             return Err(refuse("the client has no id: the authorization server gives it one"));
         }
         // Whom a secret is sent to is named by the program, or by the issuer that it names.
@@ -267,7 +283,8 @@ impl OAuth {
         let revoke = self.revocation_url.map(|url| address("revocation URL", &url, &guard)).transpose()?;
         let known = |authorize: Option<Url>, token: &str| -> Result<Places> {
             let token = address("token URL", token, &guard)?;
-            Ok(Places::Known(Box::new(Endpoints { authorize, token, revoke: revoke.clone() })))
+            let (revoke, issuer) = (revoke.clone(), self.issuer.clone());
+            Ok(Places::Known(Box::new(Endpoints { authorize, token, revoke, issuer })))
         };
         let (kind, places) = match self.grant {
             Grant::Code { authorize, token, redirect } => {
@@ -313,6 +330,15 @@ impl fmt::Debug for OAuth {
 
 fn refuse(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Build, message)
+}
+
+/// A text that nobody can guess.
+fn random() -> Result<String> {
+    let mut bytes = [0; 32];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| Error::new(ErrorKind::Other, "this machine gives no random numbers"))?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
 /// An address that secrets may be sent to.

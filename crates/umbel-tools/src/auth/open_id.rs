@@ -70,10 +70,10 @@ impl Issuer {
         let body = get(http, &self.url).await.map_err(|error| failed(error.message()))?;
         let document: Document = serde_json::from_slice(&body)
             .map_err(|_| failed("it has no discovery document with all that is needed"))?;
-        if document.issuer != self.name {
-            return Err(failed(
-                "its discovery document names another issuer. Check how it is written: a slash at its end counts",
-            ));
+        // With or without a slash at its end, the document is at the same place. What counts is how the issuer writes it.
+        let plain = |name: &str| name.strip_suffix('/').unwrap_or(name).to_owned();
+        if plain(&document.issuer) != plain(&self.name) {
+            return Err(failed("its discovery document names another issuer. Check how it is written"));
         }
         let wrong = |error: Error| failed(error.message());
         let place = |what: &str, url: &str| address(what, url, http.guard()).map_err(wrong);
@@ -86,6 +86,7 @@ impl Issuer {
                 authorize: Some(place("authorization_endpoint", &document.authorization_endpoint)?),
                 token: place("token_endpoint", &document.token_endpoint)?,
                 revoke,
+                issuer: Some(document.issuer),
             },
             keys: place("jwks_uri", &document.jwks_uri)?,
         })
@@ -111,7 +112,7 @@ impl Issuer {
         let keys = get(http, &published.keys).await.map_err(wrong)?;
         let keys = std::str::from_utf8(&keys).map_err(|_| failed("its keys cannot be read"))?;
         let claims = token.claims(&KeySet::parse(keys).map_err(wrong)?).map_err(wrong)?;
-        let (issuer, audiences) = (Some(self.name.clone()), vec![client.to_owned()]);
+        let (issuer, audiences) = (published.endpoints.issuer.clone(), vec![client.to_owned()]);
         Expected { issuer, audiences, ..Expected::default() }.check(&claims, now).map_err(wrong)?;
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
         if nonce.is_some() && text("nonce") != nonce {

@@ -111,6 +111,12 @@ impl Tokens {
     }
 }
 
+/// A client, and the name of the server that it asks.
+pub(super) struct Asker<'a> {
+    pub(super) client: &'a OAuthClient,
+    pub(super) server: &'a str,
+}
+
 /// No tokens.
 pub(super) struct Refusal {
     /// What the tokens were asked with counts no more: another sign-in may help.
@@ -139,14 +145,14 @@ struct Answered {
 pub(super) async fn ask(
     http: &Http,
     url: &Url,
-    client: Option<&OAuthClient>,
+    asker: Option<&Asker<'_>>,
     form: Vec<(&str, String)>,
     now: f64,
 ) -> Result<Tokens, Refusal> {
     let host = host(url);
     let failed =
         |why: &str| Refusal::from(Error::new(ErrorKind::Other, format!("`{host}` gives no token: {why}")));
-    let (status, body) = post(http, url, client, form).await.map_err(|error| failed(error.message()))?;
+    let (status, body) = post(http, url, asker, form, now).await.map_err(|error| failed(error.message()))?;
     let answered: Answered = serde_json::from_slice(&body)
         .map_err(|_| failed(&format!("its answer is not in the form of OAuth (status {status})")))?;
     if let Some(code) = answered.error {
@@ -186,14 +192,15 @@ pub(super) async fn ask(
 pub(super) async fn revoke(
     http: &Http,
     url: &Url,
-    client: &OAuthClient,
+    asker: &Asker<'_>,
     form: Vec<(&str, String)>,
+    now: f64,
 ) -> Result<()> {
     let failed = |why: &str| {
         let message = format!("`{}` does not revoke the token: {why}", host(url));
         Error::new(ErrorKind::Other, message)
     };
-    match post(http, url, Some(client), form).await.map_err(|error| failed(error.message()))? {
+    match post(http, url, Some(asker), form, now).await.map_err(|error| failed(error.message()))? {
         (200..=299, _) => Ok(()),
         (status, _) => Err(failed(&format!("it answers with the status {status}. Try again later"))),
     }
@@ -203,12 +210,13 @@ pub(super) async fn revoke(
 async fn post(
     http: &Http,
     url: &Url,
-    client: Option<&OAuthClient>,
+    asker: Option<&Asker<'_>>,
     mut form: Vec<(&str, String)>,
+    now: f64,
 ) -> Result<(u16, Vec<u8>)> {
     let mut request = Request::new(Method::POST, url.clone());
-    if let Some(client) = client {
-        client.sign(&mut request, &mut form).map_err(umbel_core::ToolError::into_error)?;
+    if let Some(Asker { client, server }) = asker {
+        client.sign(&mut request, &mut form, server, now).map_err(umbel_core::ToolError::into_error)?;
     }
     // An address knows how its query is written, which is how a form is.
     let written = Url::parse_with_params("http://form", form)

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use reqwest::header::{COOKIE, HeaderName, HeaderValue};
+use reqwest::header::{HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::Value;
 use umbel_core::{
-    AuthConfig, BoxFuture, Confirm, Grant, HttpPlace, Interrupt, Object, Result, Standing, Tool, ToolContext,
-    ToolError, ToolOutput, ToolSpec, ToolValue,
+    AuthConfig, BoxFuture, Confirm, Grant, Interrupt, Object, Result, Standing, Tool, ToolContext, ToolError,
+    ToolOutput, ToolSpec, ToolValue,
 };
 
 use super::document::{Arguments, Found, Parameter, Place};
-use crate::http::{Http, Request, encode, header};
+use crate::http::{Http, Request, encode};
 use crate::secret::Secret;
 
 /// What all operations of a service share.
@@ -62,8 +62,8 @@ impl Operation {
             grants.push(cx.credential(auth).await?);
         }
         let mut answered = self.access.http.send(self.request(args, &grants)?).await?;
-        if !is_refused(&answered) {
-            return Ok(answered);
+        if !answered.is_refused {
+            return Ok(answered.value);
         }
         // Which one is meant, nobody says. What needs no person comes first, so that nobody is asked for a good one.
         let (mut others, mut is_renewed) = (Vec::new(), false);
@@ -83,14 +83,14 @@ impl Operation {
         if is_renewed {
             answered = self.access.http.send(self.request(args, &grants)?).await?;
         }
-        if !is_refused(&answered) {
-            return Ok(answered);
+        if !answered.is_refused {
+            return Ok(answered.value);
         }
-        let Some(at) = least_asked(cx, &self.auth, &others) else { return Ok(answered) };
+        let Some(at) = least_asked(cx, &self.auth, &others) else { return Ok(answered.value) };
         if let (Some(auth), Some(grant)) = (self.auth.get(at), grants.get_mut(at)) {
             *grant = cx.credential_refused(auth, grant).await?;
         }
-        self.access.http.send(self.request(args, &grants)?).await
+        Ok(self.access.http.send(self.request(args, &grants)?).await?.value)
     }
 
     /// The request for a call.
@@ -104,7 +104,6 @@ impl Operation {
             }
         }
         let mut request = Request::new(self.method.clone(), self.url(args)?);
-        let mut cookies = Vec::new();
         for (parameter, value) in self.given(args) {
             match parameter.place {
                 Place::Path | Place::Query => {}
@@ -113,7 +112,7 @@ impl Operation {
                     request.headers.insert(name, value);
                 }
                 Place::Cookie => {
-                    cookies.push(format!("{}={}", parameter.name, encode(&joined(value))));
+                    request.add_cookie(&parameter.name, &joined(value))?;
                 }
             }
         }
@@ -127,14 +126,7 @@ impl Operation {
         }
         request.secrets = self.access.secrets.clone();
         for (auth, grant) in self.auth.iter().zip(grants) {
-            carry(auth, grant, &mut request, &mut cookies)?;
-        }
-        if !cookies.is_empty() {
-            let wrong = |_| ToolError::invalid_arguments("a cookie has characters that cookies cannot have");
-            let mut all = HeaderValue::from_str(&cookies.join("; ")).map_err(wrong)?;
-            all.set_sensitive(true);
-            // A key may be among them.
-            request.own.insert(COOKIE, all);
+            request.carry(auth, grant)?;
         }
         Ok(request)
     }
@@ -192,10 +184,6 @@ impl Tool for Operation {
     }
 }
 
-fn is_refused(answered: &ToolValue) -> bool {
-    answered.value.get("status").and_then(Value::as_u64) == Some(401)
-}
-
 /// The credential that people were asked for the least often for this call: they are asked for one at a time.
 fn least_asked(cx: &ToolContext, auth: &[AuthConfig], suspects: &[usize]) -> Option<usize> {
     let answers = cx.run().values().answers(cx.run().source());
@@ -207,34 +195,6 @@ fn least_asked(cx: &ToolContext, auth: &[AuthConfig], suspects: &[usize]) -> Opt
     };
     let suspects = suspects.iter().copied().filter_map(|at| Some((at, auth.get(at)?)));
     suspects.min_by_key(|(_, auth)| times(&auth.credential)).map(|(at, _)| at)
-}
-
-/// Puts a credential where it belongs, and sees to it that it does not come back.
-fn carry(
-    auth: &AuthConfig,
-    grant: &Grant,
-    request: &mut Request,
-    cookies: &mut Vec<String>,
-) -> Result<(), ToolError> {
-    let Some(carried) = grant.http() else {
-        let message = format!("the credential `{}` cannot be sent with a request", auth.credential);
-        return Err(ToolError::new(message));
-    };
-    let value = carried.expose();
-    match carried.place {
-        HttpPlace::Header => {
-            let (name, value) = header(&carried.name, value)?;
-            request.own.insert(name, value);
-        }
-        HttpPlace::Query => {
-            request.url.query_pairs_mut().append_pair(&carried.name, value);
-        }
-        HttpPlace::Cookie => cookies.push(format!("{}={}", carried.name, encode(value))),
-    }
-    let token = value.split_once(' ').map_or(value, |(_, token)| token);
-    let password = grant.credential().expose().get("password").and_then(Value::as_str);
-    request.secrets.extend([Some(value), Some(token), password].into_iter().flatten().map(Secret::from));
-    Ok(())
 }
 
 /// A header that a model may say.

@@ -9,10 +9,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use umbel_core::BoxFuture;
+use umbel_core::{Answer, AuthConfig, BoxFuture, HttpPlace, PlainAuth};
+use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
 use umbel_tools::{Guard, HttpGet, HttpLimits, Lookup};
 
-use crate::{call, error, fails};
+use crate::{call, call_and_log, error, fails};
 
 /// A server that answers by a function and keeps what it was asked.
 #[derive(Clone)]
@@ -238,4 +239,68 @@ async fn what_is_no_address_is_said_to_be_none() {
         let read: Value = call(tool.clone(), args).await;
         assert!(error(&read).starts_with("`url` is"), "{read}");
     }
+}
+
+/// A server that says what it was asked, and leads away if asked for that.
+async fn leads_away(to: &Server) -> Server {
+    let to = format!("http://{}/there", to.host());
+    Server::start(move |request| match request.split(' ').nth(1).unwrap() {
+        "/away" => redirect(&to),
+        _ => answer(200, "application/json", &json!({"asked": request}).to_string()),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_credential_goes_to_its_host_alone_and_does_not_come_back() {
+    let away = Server::start(|request| answer(200, "text/plain", request)).await;
+    let server = leads_away(&away).await;
+    let guard = Guard::new(["public.example"]).allow_private(&server.host()).allow_private(&away.host());
+    for (place, sent) in [
+        (HttpPlace::Header, "key: s3cret-key\r\n"),
+        (HttpPlace::Query, "GET /?key=s3cret-key "),
+        (HttpPlace::Cookie, "cookie: key=s3cret-key\r\n"),
+    ] {
+        let auth = || AuthConfig::new("key", PlainAuth::api_key(place, "key").fixed("s3cret-key"));
+        let tool = get(guard.clone()).auth(&server.host(), auth()).unwrap();
+        let tool = tool.auth("public.example", auth()).unwrap();
+        let read = async |url: String| call_and_log(Arc::new(tool.clone()), json!({"url": url})).await;
+        let (said, log) = read(format!("http://{}/", server.host())).await;
+        assert_eq!(said["status"], 200, "{said}");
+        assert!(server.last().contains(sent), "{}", server.last());
+        assert!(!log.contains("s3cret-key"), "{log}");
+        for url in [format!("http://{}/away", server.host()), format!("http://{}/", away.host())] {
+            read(url).await;
+            assert!(!away.last().contains("s3cret-key"), "{}", away.last());
+        }
+        let (open, _) = read("http://public.example/".to_owned()).await;
+        assert!(error(&open).contains("use https"), "{open}");
+        assert!(get(guard.clone()).auth("*", auth()).unwrap_err().message().contains("stands for many"));
+    }
+}
+
+#[tokio::test]
+async fn a_person_is_asked_when_the_host_of_a_credential_is_named_and_again_if_it_is_refused() {
+    let server = Server::start(|request| match request.contains("authorization: Bearer right-token\r\n") {
+        true => answer(200, "text/plain", "the page"),
+        false => answer(401, "text/plain", "no"),
+    })
+    .await;
+    let tool = get(Guard::new([""; 0]).allow_private(&server.host()));
+    let tool = tool.auth(&server.host(), AuthConfig::new("docs", PlainAuth::bearer())).unwrap();
+    let url = format!("http://{}/", server.host());
+    let model = ScriptedModel::new("m").call("http_get", json!({"url": url})).text("done");
+    let runner = Runner::new("app", LlmAgent::new("agent").model(model).tool(tool)).unwrap();
+    let key = runner.create_session("ann").await.unwrap().key;
+    runner.run(&key, "go").collect_events().await.unwrap();
+    for given in ["wrong-token", "right-token"] {
+        let open = runner.open_questions(&key).await.unwrap();
+        assert_eq!((open.len(), open[0].credential()), (1, Some("docs")));
+        let answers = [(&open[0], Answer::input(given))];
+        runner.resume(&key, answers).collect_events().await.unwrap();
+    }
+    assert!(runner.open_questions(&key).await.unwrap().is_empty());
+    let events = runner.session(&key).await.unwrap().unwrap().events;
+    let last = events.iter().flat_map(|event| event.responses()).last().unwrap();
+    assert_eq!(last.response.as_ref().unwrap()["body"], "the page");
 }

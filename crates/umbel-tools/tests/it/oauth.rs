@@ -9,8 +9,8 @@ use umbel_core::{
 use umbel_tools::{HttpLimits, OAuth, OAuthClient, OAuthMethod, Secret};
 
 use crate::oauth_server::{
-    ACCOUNT, CLIENT, CLIENT_SECRET, Fault, OAuthServer, PRIVATE_KEY, PUBLIC_CLIENT, REDIRECT, SUBJECT_TOKEN,
-    form,
+    ACCOUNT, CLIENT, CLIENT_KEY, CLIENT_SECRET, Fault, KEY_CLIENT, OAuthServer, PRIVATE_KEY, PUBLIC_CLIENT,
+    REDIRECT, SUBJECT_TOKEN, form,
 };
 
 fn now() -> f64 {
@@ -130,6 +130,72 @@ async fn clients_say_who_they_are_in_each_of_three_ways() {
     assert!(words(signed_in(&server, &method).await).contains("`invalid_client`"));
 }
 
+/// A client that signs who it is.
+fn key_client(pem: &str) -> OAuthClient {
+    OAuthClient::new(KEY_CLIENT).private_key(pem, Some("c1")).unwrap()
+}
+
+/// What a token says, whoever signed it.
+fn claims(token: &str) -> Value {
+    let claims = token.split('.').nth(1).unwrap();
+    let claims = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, claims).unwrap();
+    serde_json::from_slice(&claims).unwrap()
+}
+
+#[tokio::test]
+async fn a_client_with_a_key_signs_who_it_is_for_the_server_that_it_asks() {
+    let server = OAuthServer::start().await;
+    // By its token URL, by the issuer that it is asked by, and by what the program says.
+    let by_code = code(&server, key_client(CLIENT_KEY)).build().unwrap();
+    let issuer = OAuth::open_id(key_client(CLIENT_KEY), server.url(""), REDIRECT);
+    let by_issuer = issuer.allow_private(server.host()).build().unwrap();
+    let named = code(&server, key_client(CLIENT_KEY)).issuer(server.url("")).build().unwrap();
+    for method in [&by_code, &by_issuer, &named] {
+        let credential = signed_in(&server, method).await.unwrap();
+        let renewed = method.renew(Some(&credential), now()).await.unwrap().unwrap();
+        method.revoke(&renewed, now()).await.unwrap();
+        assert_eq!(server.good_tokens().1, 0, "it is given up");
+    }
+    let program = OAuth::client_credentials(key_client(CLIENT_KEY), server.url("/token"));
+    let program = program.allow_private(server.host()).build().unwrap();
+    program.renew(None, now()).await.unwrap().unwrap();
+    let sent = server.asked("/token").into_iter().chain(server.asked("/revoke"));
+    for sent in sent {
+        assert!(!sent.contains_key("client_secret"));
+        assert_eq!(sent["client_id"], KEY_CLIENT);
+    }
+    let names: Vec<Value> =
+        server.asked("/token").iter().map(|sent| claims(&sent["client_assertion"])["aud"].clone()).collect();
+    let (token, issuer) = (json!(server.url("/token")), json!(server.url("")));
+    assert_eq!(names, [&token, &token, &issuer, &issuer, &issuer, &issuer, &token].map(Value::clone));
+}
+
+#[tokio::test]
+async fn a_client_with_another_key_or_for_another_server_is_refused() {
+    let server = OAuthServer::start().await;
+    let elsewhere = code(&server, key_client(CLIENT_KEY)).issuer("https://other.example");
+    for method in [code(&server, key_client(PRIVATE_KEY)), elsewhere] {
+        let method = method.build().unwrap();
+        assert!(words(signed_in(&server, &method).await).contains("`invalid_client`"));
+    }
+    let none = OAuthClient::new(KEY_CLIENT).private_key("key-CANARY", None);
+    assert!(words(none).contains("private key cannot be used"));
+    assert_eq!(format!("{:?}", key_client(CLIENT_KEY)).matches("SigningKey(…)").count(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_of_another_server_than_the_one_that_was_asked_is_refused() {
+    let server = OAuthServer::start().await;
+    let method = code(&server, client()).issuer("https://login.example").build().unwrap();
+    let (request, link) = asked(&method).await;
+    assert_eq!(request.shown["authType"], "oauth2");
+    let back = server.sign_in(&link).await;
+    let refused = request.expects.check(&json!(format!("{back}&iss=https://evil.example"))).unwrap_err();
+    assert!(refused.contains("`iss`"), "{refused}");
+    request.expects.check(&json!(format!("{back}&iss=https://login.example"))).unwrap();
+    request.expects.check(&json!(back)).unwrap();
+}
+
 #[tokio::test]
 async fn parameters_go_into_the_link_and_the_resource_to_the_token_endpoint_too() {
     let server = OAuthServer::start().await;
@@ -220,9 +286,7 @@ async fn a_service_account_signs_for_its_token() {
     let credential = method.renew(None, now()).await.unwrap().unwrap();
     assert!(token(&method, &credential).starts_with("access-CANARY"));
     let sent = &server.grants("jwt-bearer")[0];
-    let claims = sent["assertion"].split('.').nth(1).unwrap();
-    let claims = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, claims).unwrap();
-    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    let claims = claims(&sent["assertion"]);
     assert_eq!((&claims["scope"], &claims["sub"]), (&json!("drive"), &json!("ann@project.example")));
     assert_eq!(claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap(), 3600);
     for broken in [json!({"client_email": "a"}), json!({"client_email": "a", "private_key": "x-CANARY"})] {
@@ -502,7 +566,7 @@ async fn a_discovery_document_must_be_whole_and_of_that_issuer() {
     let server = OAuthServer::start().await;
     for (fields, said) in [
         (json!({"issuer": "https://evil.example"}), "another issuer"),
-        (json!({"issuer": server.url("/")}), "a slash at its end counts"),
+        (json!({"issuer": server.url("/realm")}), "another issuer"),
         (json!({"issuer": null}), "no discovery document with all"),
         (json!({"jwks_uri": null}), "no discovery document with all"),
         (json!({"token_endpoint": "http://169.254.169.254/"}), "not public"),
@@ -516,6 +580,22 @@ async fn a_discovery_document_must_be_whole_and_of_that_issuer() {
     server.fault(Fault::None);
     let elsewhere = OAuth::open_id(client(), server.url("/nowhere"), REDIRECT).allow_private(server.host());
     assert!(words(elsewhere.build().unwrap().ask(now()).await).contains("status 404"));
+}
+
+#[tokio::test]
+async fn an_issuer_may_be_named_with_or_without_the_slash_at_its_end() {
+    let server = OAuthServer::start().await;
+    let slash =
+        OAuth::open_id(key_client(CLIENT_KEY), server.url("/"), REDIRECT).allow_private(server.host());
+    signed_in(&server, &slash.build().unwrap()).await.unwrap();
+    server.fault(Fault::Slash);
+    let method = open_id(&server);
+    signed_in(&server, &method).await.unwrap();
+    // What counts is how the issuer writes it.
+    let (request, link) = asked(&method).await;
+    let back = server.sign_in(&link).await;
+    request.expects.check(&json!(format!("{back}&iss={}", server.url("/")))).unwrap();
+    request.expects.check(&json!(format!("{back}&iss={}", server.url("")))).unwrap_err();
 }
 
 #[tokio::test]

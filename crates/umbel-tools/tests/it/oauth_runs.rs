@@ -346,6 +346,7 @@ struct Disk {
     folder: tempfile::TempDir,
     keys: Keys,
     server: OAuthServer,
+    clock: SetClock,
     model: ScriptedModel,
 }
 
@@ -354,14 +355,15 @@ impl Disk {
         let path = self.folder.path().join("umbel.db");
         let store = Sqlite::options(path).keys(self.keys.clone()).open().await.unwrap();
         let agent = LlmAgent::new("agent").model(self.model.clone()).tool(weather(&self.server));
-        Runner::builder("app", agent).sessions(store.clone()).credentials(store).build().unwrap()
+        let runner = Runner::builder("app", agent).sessions(store.clone()).credentials(store);
+        runner.clock(self.clock.clone()).build().unwrap()
     }
 }
 
 async fn disk() -> Disk {
     let keys = Keys::parse(&Key::generate("k").unwrap()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    Disk { folder, keys, server: OAuthServer::start().await, model: model(1) }
+    Disk { folder, keys, server: OAuthServer::start().await, clock: SetClock::new(), model: model(1) }
 }
 
 #[tokio::test]
@@ -380,6 +382,35 @@ async fn a_restart_between_question_and_answer_changes_nothing() {
     let third = disk.runner().await;
     assert!(said(&third, &key, "go").await.told().contains("sunny"));
     assert_eq!(disk.server.grants("authorization_code").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_programs_with_one_store_one_renews_a_token_that_counts_once() {
+    let disk = disk().await;
+    disk.server.detects_reuse(Duration::from_millis(200));
+    let mut programs = Vec::new();
+    for _ in 0..4 {
+        let runner = disk.runner().await;
+        let key = runner.create_session("ann").await.unwrap().key;
+        programs.push((runner, key));
+    }
+    let (first, key) = &programs[0];
+    let asked = said(first, key, "go").await.asked();
+    let back = disk.server.sign_in(&link(&asked)).await;
+    said(first, key, asked.answer_with(&Answer::input(back))).await.told();
+    for round in 1..=4 {
+        // It is about to expire, or the service does not know it any more.
+        match round % 2 {
+            0 => disk.server.forget_access_tokens(),
+            _ => disk.clock.pass(3_590.0),
+        }
+        let all = programs.iter().map(|(runner, key)| said(runner, key, "go"));
+        for seen in futures::future::join_all(all).await {
+            assert!(seen.told().contains("sunny"));
+        }
+        assert_eq!(disk.server.grants("refresh_token").len(), round, "one of them renews it");
+    }
+    assert_eq!(disk.server.good_tokens().1, 1, "no refresh token was used twice");
 }
 
 /// Keeps all that is logged.

@@ -2,10 +2,10 @@
 //!
 //! Every secret that it gives out or expects has `CANARY` in it, so that a test can look for them where none must be.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,12 +22,25 @@ const MODULUS: &str = "sYz55AfquXeImEFtB74LYAaYWsFVdwEtnrE4kNWHDL6-tACgH3_Eg66i1
 /// A client that has a secret, and one that has none.
 pub(crate) const CLIENT: &str = "umbel-client";
 pub(crate) const PUBLIC_CLIENT: &str = "umbel-public";
+/// A client that signs who it is, with this key.
+pub(crate) const KEY_CLIENT: &str = "umbel-signs";
+pub(crate) const CLIENT_KEY: &str = include_str!("../../../umbel-jwt/tests/p256_key.pem");
+const CLIENT_X: &str = "yW4cRJLid8dstMUlMB9DPueJh8hykotV0eu5IDwssHI";
+const CLIENT_Y: &str = "vKKL6i39T5t8SRb9Ms7HQC8lGDO7USZPnHQFRHRvDv4";
 /// With signs that forms and headers write in ways of their own.
 pub(crate) const CLIENT_SECRET: &str = "client CANARY:/+ä";
 pub(crate) const REDIRECT: &str = "https://app.example/callback";
 /// A token of someone else, which may be exchanged here.
 pub(crate) const SUBJECT_TOKEN: &str = "subject-CANARY";
 pub(crate) const ACCOUNT: &str = "robot@project.example";
+
+/// The key of the shop.
+const SHOP_KEY: &str = "key-CANARY";
+/// What people see where they are asked first. It is sent by `POST`, as services do it.
+const CONSENT: &str = "<!doctype html><html lang=en><title>Sign in</title><h1>May Umbel see the weather?</h1>\
+    <form method=post><button name=person value=agrees>Agree</button> \
+    <button name=person value=denies>Say no</button> \
+    <button name=person value=lies>Come back with another state</button></form>";
 
 /// What the server does wrong.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +76,8 @@ pub(crate) enum Fault {
     ExpiresCodes,
     /// Whatever token is brought is exchanged.
     Accepts,
+    /// Its name as an issuer ends with a slash.
+    Slash,
 }
 
 /// What is kept between requests.
@@ -72,6 +87,10 @@ struct State {
     lifetime: Option<u64>,
     gives_refresh: bool,
     rotates: bool,
+    /// Whether a refresh token that is used a second time ends all of them.
+    detects_reuse: bool,
+    /// How long the token endpoint takes to answer.
+    takes: Duration,
     count: usize,
     codes: HashMap<String, Code>,
     /// Refresh tokens that are good, with the scope they were given for.
@@ -80,6 +99,8 @@ struct State {
     access: HashMap<String, String>,
     /// Each request to an endpoint: its path, and its fields with the client's.
     asked: Vec<(String, HashMap<String, String>)>,
+    /// Refresh tokens that were used, and the ids of what clients have signed: each counts once.
+    used: HashSet<String>,
 }
 
 struct Code {
@@ -112,11 +133,14 @@ impl OAuthServer {
             lifetime: Some(3600),
             gives_refresh: true,
             rotates: true,
+            detects_reuse: false,
+            takes: Duration::ZERO,
             count: 0,
             codes: HashMap::new(),
             refresh: HashMap::new(),
             access: HashMap::new(),
             asked: Vec::new(),
+            used: HashSet::new(),
         };
         let server = Self { port: listener.local_addr().unwrap().port(), state: Arc::new(Mutex::new(state)) };
         let own = server.clone();
@@ -155,6 +179,12 @@ impl OAuthServer {
     /// From now on refresh tokens stay the same.
     pub(crate) fn keeps_refresh_tokens(&self) {
         self.state().rotates = false;
+    }
+
+    /// From now on it takes so long to give tokens, and all refresh tokens are gone when one is used a second time.
+    pub(crate) fn detects_reuse(&self, takes: Duration) {
+        let mut state = self.state();
+        (state.detects_reuse, state.takes) = (true, takes);
     }
 
     /// From now on there are no refresh tokens.
@@ -229,6 +259,8 @@ impl OAuthServer {
             return;
         }
         let answer = self.answer(&request);
+        let takes = if token { self.state().takes } else { Duration::ZERO };
+        tokio::time::sleep(takes).await;
         let _ = stream.write_all(answer.as_bytes()).await;
     }
 
@@ -239,12 +271,16 @@ impl OAuthServer {
     fn answer(&self, request: &Request) -> String {
         self.note(request);
         match request.path.as_str() {
-            "/authorize" => self.authorize(&request.fields),
+            "/consent" if !request.fields.contains_key("person") => {
+                http(200, "text/html; charset=utf-8", CONSENT)
+            }
+            "/authorize" | "/consent" => self.authorize(&request.fields),
             "/token" => self.token(request),
             "/revoke" => self.revoke(request),
             "/.well-known/openid-configuration" => self.discovery(),
             "/jwks" => self.jwks(),
             "/api" => self.api(request),
+            "/shop" => shop(request),
             _ => json_answer(404, &json!({"error": "no such page"})),
         }
     }
@@ -252,11 +288,14 @@ impl OAuthServer {
     fn authorize(&self, fields: &HashMap<String, String>) -> String {
         let field = |name: &str| fields.get(name).cloned().unwrap_or_default();
         let redirect = field("redirect_uri");
-        if redirect != REDIRECT || ![CLIENT, PUBLIC_CLIENT].contains(&field("client_id").as_str()) {
+        // At which port programs of this machine listen is their own business (RFC 8252, 7.3).
+        let is_known = redirect == REDIRECT || redirect.starts_with("http://127.0.0.1:");
+        if !is_known || ![CLIENT, PUBLIC_CLIENT, KEY_CLIENT].contains(&field("client_id").as_str()) {
             return json_answer(400, &json!({"error": "an unknown client or redirect"}));
         }
         let mut state = self.state();
-        let given = if state.fault == Fault::LiesAboutState { "another".to_owned() } else { field("state") };
+        let lies = state.fault == Fault::LiesAboutState || field("person") == "lies";
+        let given = if lies { "another".to_owned() } else { field("state") };
         let mut to = format!("{redirect}?state={}", encode(&given));
         let is_right = field("response_type") == "code" && field("code_challenge_method") == "S256";
         if !is_right {
@@ -315,7 +354,7 @@ impl OAuthServer {
         let is_account = kind == "urn:ietf:params:oauth:grant-type:jwt-bearer";
         let client = match is_account {
             true => String::new(),
-            false => client(request).ok_or((401, "invalid_client"))?,
+            false => self.client(request).ok_or((401, "invalid_client"))?,
         };
         let mut state = self.state();
         match kind {
@@ -336,6 +375,11 @@ impl OAuthServer {
                 Ok(granted)
             }
             "refresh_token" => {
+                let is_used = !state.used.insert(field("refresh_token").to_owned()) && state.rotates;
+                if is_used && state.detects_reuse {
+                    state.refresh.clear();
+                    state.access.clear();
+                }
                 let scope = state.refresh.get(field("refresh_token")).cloned();
                 let scope = scope.ok_or((400, "invalid_grant"))?;
                 if state.rotates {
@@ -344,7 +388,7 @@ impl OAuthServer {
                 let with_refresh = state.rotates;
                 Ok(state.grant(&scope, with_refresh))
             }
-            "client_credentials" if client == CLIENT => Ok(state.grant(field("scope"), false)),
+            "client_credentials" if client != PUBLIC_CLIENT => Ok(state.grant(field("scope"), false)),
             "urn:ietf:params:oauth:grant-type:token-exchange" => {
                 let access = state.access.contains_key(field("subject_token"));
                 if field("subject_token") != SUBJECT_TOKEN && !access && state.fault != Fault::Accepts {
@@ -371,8 +415,10 @@ impl OAuthServer {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let mut claims = json!({"iss": self.url(""), "aud": client, "sub": "ann-CANARY", "iat": now,
             "exp": now + 600, "nonce": nonce});
-        if let Fault::Claims(fields) = fault {
-            change(&mut claims, fields);
+        match fault {
+            Fault::Claims(fields) => change(&mut claims, fields),
+            Fault::Slash => change(&mut claims, &json!({"iss": self.url("/")})),
+            _ => {}
         }
         let id = if *fault == Fault::NoKey { "k2" } else { "k1" };
         let token = SigningKey::from_pem(PRIVATE_KEY, Some(id.into())).unwrap().sign(&claims).unwrap();
@@ -390,7 +436,7 @@ impl OAuthServer {
         if self.state().fault == Fault::Broken {
             return http(503, "text/plain", "later");
         }
-        if client(request).is_none() {
+        if self.client(request).is_none() {
             return json_answer(401, &json!({"error": "invalid_client"}));
         }
         let token = request.fields.get("token").cloned().unwrap_or_default();
@@ -403,6 +449,42 @@ impl OAuthServer {
         http(200, "text/plain", "")
     }
 
+    /// Which client asks, if it is who it says.
+    fn client(&self, request: &Request) -> Option<String> {
+        let field = |name: &str| request.fields.get(name).cloned();
+        let (id, secret) = match &request.authorization {
+            Some(header) => {
+                let pair = String::from_utf8(base64(header.strip_prefix("Basic ")?)).ok()?;
+                let (id, secret) = pair.split_once(':')?;
+                (decode(id), Some(decode(secret)))
+            }
+            None => (field("client_id")?, field("client_secret")),
+        };
+        let is_right = match id.as_str() {
+            CLIENT => secret.as_deref() == Some(CLIENT_SECRET),
+            PUBLIC_CLIENT => secret.is_none(),
+            KEY_CLIENT => secret.is_none() && self.is_signed(&request.fields).is_some(),
+            _ => false,
+        };
+        is_right.then_some(id)
+    }
+
+    /// Whether the client has signed that it asks this server, and not before with the same words.
+    fn is_signed(&self, fields: &HashMap<String, String>) -> Option<()> {
+        let kind = fields.get("client_assertion_type")?;
+        let token = Token::read(fields.get("client_assertion")?).ok()?;
+        let key = json!({"kty": "EC", "kid": "c1", "crv": "P-256", "x": CLIENT_X, "y": CLIENT_Y});
+        let claims = token.claims(&KeySet::parse(&json!({"keys": [key]}).to_string()).unwrap()).ok()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let is_right = kind == "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+            && token.key_id() == Some("c1")
+            && (claims["iss"] == KEY_CLIENT && claims["sub"] == KEY_CLIENT)
+            && [self.url("/token"), self.url("")].iter().any(|own| claims["aud"] == own.as_str())
+            && (now + 1..now + 600).contains(&claims["exp"].as_u64()?)
+            && self.state().used.insert(claims["jti"].as_str()?.to_owned());
+        is_right.then_some(())
+    }
+
     fn discovery(&self) -> String {
         let mut document = json!({
             "issuer": self.url(""),
@@ -413,8 +495,10 @@ impl OAuthServer {
             "response_types_supported": ["code"],
             "code_challenge_methods_supported": ["S256"],
         });
-        if let Fault::Discovery(fields) = &self.state().fault {
-            change(&mut document, fields);
+        match &self.state().fault {
+            Fault::Discovery(fields) => change(&mut document, fields),
+            Fault::Slash => change(&mut document, &json!({"issuer": self.url("/")})),
+            _ => {}
         }
         json_answer(200, &document)
     }
@@ -455,23 +539,12 @@ impl State {
     }
 }
 
-/// Which client asks, if it is who it says.
-fn client(request: &Request) -> Option<String> {
-    let field = |name: &str| request.fields.get(name).cloned();
-    let (id, secret) = match &request.authorization {
-        Some(header) => {
-            let pair = String::from_utf8(base64(header.strip_prefix("Basic ")?)).ok()?;
-            let (id, secret) = pair.split_once(':')?;
-            (decode(id), Some(decode(secret)))
-        }
-        None => (field("client_id")?, field("client_secret")),
-    };
-    let is_right = match id.as_str() {
-        CLIENT => secret.as_deref() == Some(CLIENT_SECRET),
-        PUBLIC_CLIENT => secret.is_none(),
-        _ => false,
-    };
-    is_right.then_some(id)
+/// A service that wants a key.
+fn shop(request: &Request) -> String {
+    match request.fields.get("key").map(String::as_str) {
+        Some(SHOP_KEY) => json_answer(200, &json!({"ordered": true})),
+        _ => json_answer(401, &json!({"error": "no such key"})),
+    }
 }
 
 fn public_keys() -> String {

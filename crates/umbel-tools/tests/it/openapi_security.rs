@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use serde_json::{Value, json};
-use umbel_core::{Answer, AuthConfig, HttpPlace, Outcome, PlainAuth, Tool};
+use umbel_core::{
+    Answer, AuthConfig, Credential, CredentialStore, HttpPlace, InMemoryCredentials, Outcome, PlainAuth, Tool,
+};
 use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
-use umbel_tools::{OAuthClient, OpenApi};
+use umbel_tools::{Guard, HttpGet, OAuthClient, OpenApi};
 
 use crate::call_and_log;
 use crate::http::{Server, answer};
@@ -122,6 +124,35 @@ async fn a_person_is_asked_for_what_a_scheme_wants_and_again_if_it_is_refused() 
     assert_eq!(result["status"], 200);
     let log = serde_json::to_string(&events).unwrap();
     assert!(!log.contains("right-key"), "{log}");
+}
+
+#[tokio::test]
+async fn a_refusal_of_another_host_costs_no_credential() {
+    let away = Server::start(|_| answer(401, "text/plain", "who are you?")).await;
+    let to = format!("http://{}/", away.host());
+    let server = Server::start(move |_| {
+        format!("HTTP/1.1 302 X\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+    })
+    .await;
+    let guard = Guard::new([""; 0]).allow_private(&server.host()).allow_private(&away.host());
+    let page = HttpGet::new(guard).unwrap();
+    let page = page.auth(&server.host(), AuthConfig::new("key", PlainAuth::bearer())).unwrap();
+    let service = service(&server).security("bearer", AuthConfig::new("key", PlainAuth::bearer()));
+    let service = tool(service.allow_private(away.host()), "bearer");
+    let url = format!("http://{}/", server.host());
+    for (tool, args) in [(Arc::new(page) as Arc<dyn Tool>, json!({"url": url})), (service, json!({}))] {
+        let secrets = Arc::new(InMemoryCredentials::new());
+        secrets.save("app", "ann", "key", Credential::new("good")).await.unwrap();
+        let model = ScriptedModel::new("m").call(tool.spec().name.clone(), args).text("done");
+        let agent = LlmAgent::new("agent").model(model).tool(tool);
+        let runner = Runner::builder("app", agent).credentials(secrets.clone()).build().unwrap();
+        let key = runner.create_session("ann").await.unwrap().key;
+        let events = runner.run(&key, "go").collect_events().await.unwrap();
+        let result = events.iter().flat_map(|event| event.responses()).next().unwrap().response.clone();
+        assert_eq!(result.unwrap()["status"], 401);
+        assert!(runner.open_questions(&key).await.unwrap().is_empty(), "nobody is asked");
+        assert_eq!(secrets.load("app", "ann", "key").await.unwrap(), Some(Credential::new("good")));
+    }
 }
 
 #[tokio::test]

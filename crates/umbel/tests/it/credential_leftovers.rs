@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use umbel::{
-    Answer, AuthConfig, Content, Credential, CredentialStore, Error, ErrorKind, Handler, InMemoryCredentials,
-    LlmAgent, Parallel, PlainAuth, Result, Run, Runner, ScriptedModel, StandIn, handler,
+    Answer, AuthAnswer, AuthConfig, AuthMethod, AuthRequest, Content, Credential, CredentialStore, Error,
+    ErrorKind, Handler, HttpAuth, InMemoryCredentials, LlmAgent, Parallel, PlainAuth, Result, Run, Runner,
+    ScriptedModel, StandIn, Standing, Work, handler,
 };
 
 use crate::credentials::{Chest, Failure, Service, back, locked, runner, sender};
@@ -55,6 +56,50 @@ async fn runners_of_one_process_renew_once_together() {
     tokio::join!(run(), run());
     assert_eq!(service.notes.all(), ["renews old"]);
     assert_eq!(notes.all(), ["send Bearer token-1"; 2]);
+}
+
+/// A service that takes its time to say that it cannot be reached.
+#[derive(Clone, Debug, Default)]
+struct OutOfOrder(Notes);
+
+impl AuthMethod for OutOfOrder {
+    fn scheme(&self) -> Value {
+        json!({"type": "openIdConnect"})
+    }
+
+    fn standing(&self, _kept: Option<&Credential>, _now: f64) -> Standing {
+        Standing::Ask
+    }
+
+    fn http(&self, _credential: &Credential) -> Option<HttpAuth> {
+        None
+    }
+
+    fn ask(&self, _now: f64) -> Work<'_, Result<AuthRequest>> {
+        self.0.add("asked");
+        Work::later(async {
+            tokio::task::yield_now().await;
+            Err(Error::new(ErrorKind::Timeout, "no answer within 30 s"))
+        })
+    }
+
+    fn exchange<'a>(&'a self, _answer: AuthAnswer, _now: f64) -> Work<'a, Result<Credential>> {
+        unreachable!("nobody was asked")
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_cannot_be_reached_is_asked_once_for_the_calls_of_a_batch() {
+    let (service, notes) = (OutOfOrder::default(), Notes::default());
+    let batch = ["c1", "c2", "c3"].map(|id| call_with_id(id, "send", json!({})));
+    let model = ScriptedModel::new("m").response(calls(batch)).text("a pity");
+    let auth = AuthConfig::new("mail", service.clone());
+    let (_, _, make) = runner(LlmAgent::new("a").model(model).tool(locked("send", auth, &notes)));
+    let desk = Desk::new(Way::Hot, make).await;
+    let told = desk.say("go").await.responses();
+    assert_eq!(told.len(), 3);
+    assert!(told.iter().all(|told| told["error"].as_str().unwrap().contains("no answer")), "{told:?}");
+    assert_eq!(service.0.all(), ["asked"]);
 }
 
 /// Refuses what people say once it knows that they answer.
