@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use toml::de::DeValue;
 use umbel::{
-    Agent, AgentTool, CodeExecutor, Confirm, Effort, GenerateConfig, Handler, IncludeContents, LlmAgent,
+    Agent, AgentTool, CodeExecution, Confirm, Effort, GenerateConfig, Handler, IncludeContents, LlmAgent,
     LoopAgent, Parallel, Result, Sequential, Thinking, Tool,
 };
 
@@ -23,7 +23,7 @@ pub(super) struct Drawn<'a> {
     kind: Kind,
     pub(super) model: Option<Chosen>,
     instruction: Option<String>,
-    code: Option<Arc<dyn CodeExecutor>>,
+    code: Option<CodeExecution>,
     settings: GenerateConfig,
     history: bool,
     output_key: Option<&'a str>,
@@ -175,24 +175,6 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// What runs its code: a sandbox, which is tried here.
-    fn code(&self, table: &Table<'a>) -> Option<Arc<dyn CodeExecutor>> {
-        let language = table.text("code")?;
-        if language.value != "python" {
-            let message = format!("code in `{}` cannot be run", language.value);
-            self.problems.hint(&language.at, message, "code = \"python\" is what there is");
-            return None;
-        }
-        #[cfg(target_os = "linux")]
-        match umbel_tools::Sandbox::python().build() {
-            Ok(executor) => return Some(Arc::new(executor)),
-            Err(error) => self.problems.note(&language.at, error.message()),
-        }
-        #[cfg(not(target_os = "linux"))]
-        self.problems.note(&language.at, "code can be run on Linux only");
-        None
-    }
-
     fn instruction(&self, table: &Table<'a>) -> Option<String> {
         let file = table.text("instruction_file");
         match (table.text("instruction"), file) {
@@ -340,8 +322,8 @@ impl<'a> Drawn<'a> {
         if let Some(instruction) = &self.instruction {
             agent = agent.instruction(instruction.as_str());
         }
-        if let Some(executor) = &self.code {
-            agent = agent.code_executor(executor.clone());
+        if let Some(execution) = &self.code {
+            agent = agent.code_executor(execution.clone());
         }
         if !self.history {
             agent = agent.include_contents(IncludeContents::None);

@@ -6,6 +6,7 @@
 //! - `watch.rs`: noticing that a file has changed
 
 mod agents;
+mod code;
 mod handlers;
 mod models;
 mod problem;

@@ -117,6 +117,55 @@ async fn code_of_the_model_is_run() {
     assert_eq!(events.last().unwrap().text(), "Done.");
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn how_code_is_run_can_be_said() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(folder.path().join("seen.txt"), "seen").unwrap();
+    let look = format!("print(open('{}').read())", folder.path().join("seen.txt").display());
+    let file = format!(
+        r#"
+        [agents.clerk]
+        code = {{ stateful = true, data_files = true, max_failures = 1, time = 2, memory_mib = 100, read_only = ["seen.txt"] }}
+        script = [
+            "In the place of this, the table is looked at.",
+            """```tool_code\n{look}; x = 5\n```""",
+            "```tool_code\nprint(x, data_1_1[0])\n```",
+            "```tool_code\nx = bytearray(10**9)\n```",
+            "```tool_code\nprint(x)\n```",
+            "```tool_code\nimport time; time.sleep(9)\n```",
+            "Done.",
+        ]
+        [agents.careful]
+        code = {{ language = "python", confirm = true }}
+        script = ["```tool_code\nprint(1)\n```"]
+        "#
+    );
+    let offers = read(&file, folder.path(), &setup(), true).0;
+    let mut offers = offers.unwrap_or_else(|problems| panic!("{}", report(folder.path(), &file, problems)));
+    let mut runner = |name: &str| {
+        let at = offers.iter().position(|offer| offer.name() == name).unwrap();
+        offers.remove(at).runner(&Stores::in_memory()).unwrap()
+    };
+    let careful = runner("careful");
+    let session = careful.create_session("ann").await.unwrap();
+    careful.run(&session.key, "go").collect_events().await.unwrap();
+    assert_eq!(careful.open_questions(&session.key).await.unwrap().len(), 1);
+    let clerk = runner("clerk");
+    let session = clerk.create_session("ann").await.unwrap();
+    let table = umbel::Content::new(umbel::Role::User, [umbel::Part::data("text/csv", *b"a\n1\n")]);
+    let events = clerk.run(&session.key, table).collect_events().await.unwrap();
+    let told = serde_json::to_string(&events).unwrap();
+    for words in ["seen", "{'a': '1'}", "needed too much memory", "may use 100 MiB", "No more code"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    // Each run has a failure of its own.
+    let events = clerk.run(&session.key, "again").collect_events().await.unwrap();
+    let told = serde_json::to_string(&events).unwrap();
+    assert!(told.contains("It may run for 2 s"), "{told}");
+}
+
 /// An MCP server in a few lines of shell, with a tool that says what it sees of the environment.
 const MCP: &str = r#"read line
 printf '%s\n' '{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"no"}}'
@@ -270,6 +319,12 @@ const WRONG: &[(&str, &str)] = &[
     ("[agents.a]\nscript = ['x']\ninstrction = 'x'", " 3 | instrction = 'x'\n   | ^^^^^^^^^^"),
     ("[agents.a]\nscript = ['x']\nzzz = 1", "= known are: code, description, "),
     ("[agents.a]\nscript = ['x']\ncode = 'ruby'", "agents.toml:3:8: code in `ruby` cannot be run"),
+    ("[agents.a]\nscript = ['x']\ncode = 5", "agents.toml:3:8: `code` must be a text, and is a number"),
+    ("[agents.a]\nscript = ['x']\ncode = { confrm = true }", "= did you mean `confirm`?"),
+    (
+        "[agents.a]\nscript = ['x']\ncode = { language = 'ruby' }",
+        "agents.toml:3:21: code in `ruby` cannot be run",
+    ),
     ("modle = 'x'\n[agents.a]\nscript = ['x']", "agents.toml:1:1: the key `modle` is not known"),
     ("[agents.a]\n", "agents.toml:1:9: `a` has no model"),
     ("[agents.a]\nmodel = 'nobody/x'", "agents.toml:2:9: "),

@@ -391,30 +391,30 @@ async fn whoever_stops_waiting_kills_the_code() {
     eventually("it is gone", || !is_running()).await;
 }
 
-/// A process of this very program: it runs the test below, which runs code for long.
+/// A process of this very program: it runs the test below, which runs code for long. Dropped, it is killed.
 struct Other(Child);
 
 impl Other {
-    /// Starts it, and waits until it has said so much.
+    /// Starts it, and waits until it has said what is looked for.
     fn start(kind: &str, said: impl Fn(&str) -> Option<String>) -> (Self, String) {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "sandbox::long_code_for_the_tests_that_kill_its_process", "--nocapture"])
-            .env("UMBEL_LONG_CODE", kind)
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "sandbox::long_code_for_the_tests_that_kill_its_process", "--nocapture"]);
+        command.env("UMBEL_LONG_CODE", kind).stdout(std::process::Stdio::piped());
+        let mut other = Self(command.spawn().unwrap());
         let (mut all, mut buffer) = (String::new(), [0; 256]);
         loop {
-            let count = child.stdout.as_mut().unwrap().read(&mut buffer).unwrap();
+            let count = other.0.stdout.as_mut().unwrap().read(&mut buffer).unwrap();
             assert!(count > 0, "it ended early: {all}");
             all.push_str(&String::from_utf8_lossy(&buffer[..count]));
             if let Some(found) = said(&all) {
-                return (Self(child), found);
+                return (other, found);
             }
         }
     }
+}
 
-    fn kill(mut self) {
+impl Drop for Other {
+    fn drop(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
@@ -430,7 +430,7 @@ async fn code_ends_with_the_process_that_runs_it() {
     let (other, number) = Other::start("sandboxed", |said| between(said, "pid:[", "]"));
     let namespace = format!("pid:[{number}]");
     assert!(processes_in(&namespace) > 0);
-    other.kill();
+    drop(other);
     eventually("it is gone", || processes_in(&namespace) == 0).await;
 }
 
@@ -438,7 +438,7 @@ async fn code_ends_with_the_process_that_runs_it() {
 async fn code_without_a_sandbox_ends_with_the_process_that_runs_it_too() {
     let (other, pids) = Other::start("unsandboxed", |said| between(said, "pids:[", "]"));
     assert!(pids.split(' ').count() == 2 && pids.split(' ').all(is_running), "{pids}");
-    other.kill();
+    drop(other);
     eventually("they are gone", || !pids.split(' ').any(is_running)).await;
 }
 
