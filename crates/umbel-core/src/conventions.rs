@@ -140,6 +140,18 @@ pub mod attribute {
     pub const HOOK: &str = "umbel.hook";
 }
 
+/// A value that takes the place of what others make up, such as the name of a tool that there is none of: each would be one more
+/// to keep.
+pub const OTHER: &str = "_OTHER";
+
+/// What went wrong with the answer to a request, besides its status.
+pub mod broken {
+    /// The client hung up before the end of a stream.
+    pub const CLIENT_GONE: &str = "CLIENT_GONE";
+    /// The server broke a stream off, since the client did not read.
+    pub const STREAM_BROKEN: &str = "STREAM_BROKEN";
+}
+
 /// The names of metrics.
 pub mod metric {
     /// Seconds of a model call.

@@ -13,7 +13,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
-use umbel_core::conventions::{TARGET, attribute, metric, span};
+use umbel_core::conventions::{OTHER, TARGET, attribute, metric, span};
 
 use crate::content::ContentCapture;
 use crate::telemetry::Conventions;
@@ -45,10 +45,6 @@ const TOKENS: [f64; 14] = [
     16_777_216.0,
     67_108_864.0,
 ];
-
-/// A tool that there is none of: models make up names, and each would be one more to keep. A method of HTTP is called like that,
-/// too, for the same reason.
-pub(crate) const OTHER: &str = "_OTHER";
 
 /// The layer that measures. It also holds what is told of content, so that whoever has the subscriber finds it.
 #[derive(Clone, Debug)]

@@ -9,10 +9,9 @@ use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
-use umbel_core::conventions::{attribute, span};
+use umbel_core::conventions::{OTHER, attribute, span};
 
 use crate::content::in_words;
-use crate::measure::OTHER;
 
 /// Gives spans their shape on their way out, where nobody waits for it.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Uri;
 use opentelemetry::metrics::MeterProvider;
@@ -330,11 +330,9 @@ fn both(
     if one.is_err() || other.is_err() {
         return false;
     }
-    let end = std::time::Instant::now() + within;
-    let mut answers = (0..2).map(|_| {
-        let left = end.saturating_duration_since(std::time::Instant::now());
-        heard.recv_timeout(left).unwrap_or(false)
-    });
+    let begun = Instant::now();
+    let mut answers =
+        (0..2).map(|_| heard.recv_timeout(within.saturating_sub(begun.elapsed())).unwrap_or(false));
     answers.all(|is_done| is_done)
 }
 

@@ -12,14 +12,9 @@ use http_body::{Body as _, Frame, SizeHint};
 use tracing::level_filters::LevelFilter;
 use tracing::{Instrument, Span, field};
 use umbel_core::TraceContext;
-use umbel_core::conventions::{attribute, span};
+use umbel_core::conventions::broken::{CLIENT_GONE, STREAM_BROKEN};
+use umbel_core::conventions::{OTHER, attribute, span};
 use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
-
-/// What went wrong with a stream whose client hung up before its end.
-const CLIENT_GONE: &str = "CLIENT_GONE";
-
-/// The same if it was the server that broke off, since the client did not read.
-const STREAM_BROKEN: &str = "STREAM_BROKEN";
 
 /// The methods that are named; all others are one.
 const METHODS: [Method; 9] = [
@@ -124,7 +119,7 @@ impl Head {
 
     /// The span; `None` if nobody wants to know. Whether it is part of the trace that the request names is a matter of trust.
     pub(crate) fn span(self, is_trusted: bool) -> Option<Span> {
-        let method = if METHODS.contains(&self.method) { self.method.as_str() } else { "_OTHER" };
+        let method = if METHODS.contains(&self.method) { self.method.as_str() } else { OTHER };
         let begin = || {
             tracing::info_span!(
                 span::HTTP,

@@ -60,7 +60,7 @@ fn listen_everywhere() -> Everywhere {
 }
 
 /// A piece of a streamed answer, as OpenAI's form has it.
-fn piece(delta: Value, finish: Option<&str>) -> String {
+fn piece(delta: &Value, finish: Option<&str>) -> String {
     let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
     format!("data: {}\n\n", json!({"id": "c-1", "model": "m-1", "choices": [choice]}))
 }
@@ -77,11 +77,11 @@ fn provider() -> Stub {
     let calls: Vec<Value> = names.iter().enumerate().map(|(index, name)| call(index, name)).collect();
     Stub::start_by(move |nth, _| match nth {
         0 => {
-            let body = piece(json!({"role": "assistant", "tool_calls": calls}), Some("tool_calls"));
+            let body = piece(&json!({"role": "assistant", "tool_calls": calls}), Some("tool_calls"));
             Answer::Say(200, "text/event-stream", format!("{body}data: [DONE]\n\n"))
         }
         1 => {
-            let body = piece(json!({"role": "assistant", "content": "said-answer"}), Some("stop"));
+            let body = piece(&json!({"role": "assistant", "content": "said-answer"}), Some("stop"));
             Answer::Say(200, "text/event-stream", format!("{body}data: [DONE]\n\n"))
         }
         nth => {

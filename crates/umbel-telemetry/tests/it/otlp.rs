@@ -140,6 +140,15 @@ async fn a_collector_gets_the_links_of_runs_that_go_on() {
 }
 
 #[tokio::test]
+async fn any_time_may_be_waited_for() {
+    let stub = Stub::start(Answer::Say(200, "application/x-protobuf", "x".repeat(10)));
+    let exporting = to(&stub.url()).timeout(Duration::MAX).build().unwrap();
+    assert_eq!(run_told(&exporting).await, Outcome::Finished);
+    assert!(exporting.flush(Duration::MAX));
+    assert!(!stub.asked().is_empty());
+}
+
+#[tokio::test]
 async fn a_collector_that_is_busy_is_asked_again() {
     let stub = Stub::start(Answer::Say(503, "text/plain", String::new()));
     let exporting = to(&stub.url()).without_metrics().build().unwrap();
