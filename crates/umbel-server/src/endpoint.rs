@@ -210,7 +210,7 @@ impl AgentEndpoint {
     }
 
     /// Tells of apps that requests were about before.
-    pub(crate) fn know_apps(&self, apps: BTreeSet<SmolStr>) {
+    pub(crate) fn know_apps(&self, apps: &BTreeSet<SmolStr>) {
         apps.iter().for_each(|app| self.apps.note(app));
     }
 

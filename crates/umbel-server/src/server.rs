@@ -438,7 +438,7 @@ impl Service {
         old.caller_apps.all().iter().for_each(|app| new.app.caller_apps.note(app));
         for endpoint in &new.app.agents {
             for known in old.agents.iter().filter(|known| known.runner.app() == endpoint.runner.app()) {
-                endpoint.know_apps(known.apps());
+                endpoint.know_apps(&known.apps());
             }
         }
         self.served.send_replace(new);

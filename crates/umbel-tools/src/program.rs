@@ -1,7 +1,7 @@
 //! How a program is started: without a shell, and with what it was given of the environment.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
 
@@ -40,7 +40,7 @@ impl Program {
     }
 
     /// Its name or path.
-    pub fn path(&self) -> &PathBuf {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 

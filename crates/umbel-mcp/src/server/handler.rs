@@ -107,7 +107,7 @@ impl Offering {
     }
 
     /// Offers something else. Clients are told if they can see a difference.
-    pub(super) fn replace(&self, catalog: Arc<Catalog>) {
+    pub(super) fn replace(&self, catalog: &Arc<Catalog>) {
         let changes = catalog.changes.clone();
         let before = {
             let mut now = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
@@ -117,8 +117,8 @@ impl Offering {
         let tools =
             |catalog: &Catalog| catalog.offers.iter().map(|offer| offer.tool.clone()).collect::<Vec<_>>();
         let prompts = |catalog: &Catalog| catalog.prompts.iter().map(Prompt::listed).collect::<Vec<_>>();
-        let has_tools = tools(&before) != tools(&catalog);
-        let has_prompts = prompts(&before) != prompts(&catalog);
+        let has_tools = tools(&before) != tools(catalog);
+        let has_prompts = prompts(&before) != prompts(catalog);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 if has_tools {

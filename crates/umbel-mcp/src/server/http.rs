@@ -67,7 +67,7 @@ impl McpService {
     /// stay, and calls under way go on as they began. How many sessions there may be stays as it was. If it does not fit
     /// together, all stays.
     pub fn replace(&self, server: McpServer) -> umbel_core::Result<()> {
-        self.offering.replace(server.catalog()?);
+        self.offering.replace(&server.catalog()?);
         Ok(())
     }
 

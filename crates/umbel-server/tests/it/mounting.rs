@@ -79,10 +79,7 @@ async fn what_was_left_in_apps_of_callers_is_seen_to_by_the_agent_that_it_is_of(
     assert_eq!(host.send(Request::builder().uri("/mounted"), "").await.text().await, "hi");
     let text = async || {
         let session = store.get(&key, EventFilter::default()).await.unwrap()?;
-        session
-            .events
-            .last()
-            .and_then(|event| event.content.as_ref().map(|content| content.text().to_string()))
+        session.events.last().and_then(|event| event.content.as_ref().map(|content| content.text()))
     };
     within(async {
         while text().await.as_deref() != Some("gone on with") {
