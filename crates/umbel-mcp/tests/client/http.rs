@@ -188,6 +188,8 @@ impl umbel_core::Tracer for Traced {
         Box::new(())
     }
 
+    fn link(&self, _: &umbel_core::TraceContext) {}
+
     fn wants_content(&self) -> bool {
         false
     }
