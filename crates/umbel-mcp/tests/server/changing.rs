@@ -60,7 +60,7 @@ async fn what_the_program_that_started_it_is_offered_stays_and_nothing_else_is_s
 }
 
 /// A request for a stream of news.
-fn listen(id: u32, wanted: Value) -> String {
+fn listen(id: u32, wanted: &Value) -> String {
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
@@ -80,7 +80,7 @@ async fn without_sessions_a_client_hears_over_a_stream_what_it_asked_for() {
     let house = House::new(server).await;
     let wanted = json!({"toolsListChanged": true, "resourcesListChanged": true,
         "resourceSubscriptions": ["diary://a"]});
-    let mut heard = house.stream("POST", "ann", &NOW, &listen(7, wanted)).await;
+    let mut heard = house.stream("POST", "ann", &NOW, &listen(7, &wanted)).await;
     let begun = heard.message().await;
     assert_eq!(begun["method"], "notifications/subscriptions/acknowledged");
     let accepted = json!({"toolsListChanged": true, "resourceSubscriptions": ["diary://a"]});
@@ -102,7 +102,7 @@ async fn without_sessions_a_client_hears_over_a_stream_what_it_asked_for() {
 async fn a_user_has_so_many_streams_and_those_that_ended_make_room() {
     let limits = McpLimits { sessions_per_user: 1, ..McpLimits::default() };
     let house = House::new(with_tool("first").limits(limits)).await;
-    let ask = || listen(1, json!({"toolsListChanged": true}));
+    let ask = || listen(1, &json!({"toolsListChanged": true}));
     let mut first = house.stream("POST", "ann", &NOW, &ask()).await;
     assert_eq!(first.message().await["method"], "notifications/subscriptions/acknowledged");
     let mut second = house.stream("POST", "ann", &NOW, &ask()).await;
