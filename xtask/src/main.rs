@@ -55,7 +55,8 @@ commands:
       serves a real small model on this machine and runs an agent on it, streamed and with a schema
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, pages, lints, tests, sandbox, vectors, postgres, crash, conformance, mcp, studio, models, docs, example, budgets
+      format, style, pages, lints, tests, sandbox, vectors, postgres, crash, conformance, mcp, studio, starter,
+      models, docs, budgets
   bench http
       what serving agents costs, beside a raw handler that writes the same bytes
   bench models

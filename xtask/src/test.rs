@@ -60,6 +60,13 @@ const CHECKS: &[Check] = &[
 
 pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
     let only = args.next();
+    if let Some(only) = &only
+        && !CHECKS.iter().any(|check| check.name == only)
+    {
+        let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
+        eprintln!("there is no check `{only}`; there are {}", names.join(", "));
+        return ExitCode::from(2);
+    }
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for check in CHECKS.iter().filter(|check| only.as_deref().is_none_or(|only| only == check.name)) {
         println!("== {}", check.name);

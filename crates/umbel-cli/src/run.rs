@@ -69,16 +69,17 @@ pub struct Options {
 
 /// Asks, and gives the answer.
 pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
+    // Read before signals are listened for: nothing hears them while standard input is waited for.
+    let message = message(&options.message)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(until_stopped(run(cli, options)));
+    let result = runtime.block_on(until_stopped(run(cli, options, message)));
     // A tool may still be busy in a thread of its own, which nobody waits for any more.
     runtime.shutdown_background();
     result
 }
 
-async fn run(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
+async fn run(cli: &Cli, options: &Options, message: String) -> io::Result<ExitCode> {
     let schema = options.schema.as_deref().map(read_schema).transpose()?;
-    let message = message(&options.message)?;
     let stores = args::open(&options.kept.store).await?;
     let runner = cli.offer(&options.which, false)?.runner(&stores).map_err(io::Error::other)?;
     let key = match &options.session {

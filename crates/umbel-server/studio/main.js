@@ -35,7 +35,7 @@ const sessions = new Sessions(api, {
 	onNew: () => newSession(),
 	onDeleted: (agent, thread) => forget(agent, thread),
 	// What happens elsewhere is followed, too.
-	onListed: (agent, thread) => void (current?.agent === agent && current.threadId === thread.threadId && current.heardOf(thread)),
+	onListed: (agent, thread) => void open.get(keyOf(agent, thread.threadId))?.heardOf(thread),
 	live: () => open.values(),
 	link: (thread) => writeRoute({ ...here(), thread, detail: "" }),
 });
@@ -171,10 +171,10 @@ function follow() {
 	document.title = `${agent.name} · Umbel studio`;
 }
 
-/** Sessions that are neither shown nor at work, and in which nobody is about to sign in, are read again when they are wanted. */
+/** Sessions that are neither shown nor at work, and in which nobody is about to sign in or has decided, are read again when they are wanted. */
 function drop() {
 	for (const [key, session] of open) {
-		if (session === current || session.isRunning || session.connection !== "idle" || session.returns.channels.size > 0) continue;
+		if (session === current || session.isRunning || session.connection !== "idle" || session.returns.channels.size > 0 || session.decisions.size > 0) continue;
 		session.close();
 		open.delete(key);
 	}

@@ -56,6 +56,7 @@ export function handOver(address, onTaken) {
 	const channel = new BroadcastChannel(CHANNEL + (new URL(address).searchParams.get("state") ?? ""));
 	/** @type {number | undefined} */
 	let to;
+	let calls = 0;
 	channel.onmessage = ({ data }) => {
 		if (to === undefined && typeof data?.here === "number") channel.postMessage({ to: (to = data.here), address });
 		else if (to !== undefined && data?.taken === to) {
@@ -64,7 +65,8 @@ export function handOver(address, onTaken) {
 		}
 	};
 	const call = () => {
-		to = undefined;
+		// A tab that is busy takes its time; one that is gone never answers.
+		if (++calls % 5 === 0) to = undefined;
 		channel.postMessage({ isBack: true });
 	};
 	call();

@@ -99,7 +99,8 @@ impl Collector {
 fn read(mut answer: impl Read, is_late: impl Fn() -> bool) -> Result<Vec<u8>, String> {
     let (mut body, mut piece) = (Vec::new(), [0; 4096]);
     while body.len() < ANSWER_BYTES {
-        let count = answer.read(&mut piece).map_err(|_| "its answer broke off".to_owned())?;
+        let broken = |_| if is_late() { TOO_LONG } else { "its answer broke off" };
+        let count = answer.read(&mut piece).map_err(broken).map_err(str::to_owned)?;
         body.extend(piece.iter().take(count));
         if count == 0 {
             break;

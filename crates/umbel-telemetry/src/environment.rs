@@ -23,9 +23,9 @@ const ENDPOINTS: [&str; 3] = [
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 ];
 
-/// Variables that say how many milliseconds it may take to answer.
-const TIMEOUTS: [&str; 3] =
-    ["OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT"];
+/// The variable that says how many milliseconds it may take to answer, and those that say so for one of both.
+const TIMEOUT: &str = "OTEL_EXPORTER_OTLP_TIMEOUT";
+const TIMEOUTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT"];
 
 /// The variable that names a file with certificates to trust besides those of the system.
 const CERTIFICATE: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
@@ -67,13 +67,41 @@ pub(crate) fn conventions() -> Conventions {
     if asked.split(',').any(|word| word.trim() == ours) { Conventions::Latest } else { Conventions::Released }
 }
 
-/// How long a collector may take to answer: the longest that any says, since what is shorter counts for retries anyway.
-pub(crate) fn timeout() -> Option<Duration> {
-    let told = TIMEOUTS.into_iter().filter_map(|name| variable(name)?.parse().ok());
-    told.map(Duration::from_millis).max()
+/// How long a collector may take to answer, where nothing else is said: the longer of both, since what is shorter counts for
+/// retries anyway.
+pub(crate) fn timeout(usual: Duration) -> Duration {
+    longer_timeout(|name| variable(name)?.parse().ok().map(Duration::from_millis), usual)
+}
+
+fn longer_timeout(told: impl Fn(&str) -> Option<Duration>, usual: Duration) -> Duration {
+    let both = TIMEOUTS.into_iter().map(|own| told(own).or_else(|| told(TIMEOUT)).unwrap_or(usual));
+    both.max().unwrap_or(usual)
 }
 
 /// A file with certificates.
 pub(crate) fn certificate() -> Option<String> {
     variable(CERTIFICATE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_traces_alone_does_not_cut_metrics_short() {
+        let seconds = Duration::from_secs;
+        let [traces, metrics] = TIMEOUTS;
+        for (told, expected) in [
+            (&[][..], 10),
+            (&[(TIMEOUT, 2)], 2),
+            (&[(traces, 2)], 10),
+            (&[(traces, 2), (metrics, 3)], 3),
+            (&[(TIMEOUT, 5), (metrics, 3)], 5),
+            (&[(traces, 60)], 60),
+        ] {
+            let find =
+                |name: &str| told.iter().find(|(told, _)| *told == name).map(|(_, time)| seconds(*time));
+            assert_eq!(longer_timeout(find, seconds(10)), seconds(expected), "{told:?}");
+        }
+    }
 }

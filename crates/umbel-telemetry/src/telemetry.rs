@@ -227,7 +227,7 @@ impl Telemetry {
         if let Some(client) = shared {
             return Ok(client.clone());
         }
-        let timeout = self.timeout.or_else(environment::timeout).unwrap_or(PATIENCE);
+        let timeout = self.timeout.unwrap_or_else(|| environment::timeout(PATIENCE));
         Ok(shared.insert(Arc::new(Collector::new(timeout, environment::certificate())?)).clone())
     }
 

@@ -168,7 +168,7 @@ impl<W: Write> Chat<W> {
         }
         // Nobody can take a line back from an editor that somebody may type in.
         self.screen
-            .print("This goes on when your browser is back. Ctrl-C: paste its address, or give none.")?;
+            .print("This goes on when your browser is back. To paste its address, or to give none, press Ctrl-C first.")?;
         tokio::select! {
             biased;
             () = self.interrupts.next() => self.screen.end_key()?,

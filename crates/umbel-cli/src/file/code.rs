@@ -8,6 +8,10 @@ use umbel::{CodeExecution, Confirm};
 use super::Reading;
 use super::table::Table;
 
+/// What may stand in the table beside the language.
+const OPTIONS: [&str; 7] =
+    ["stateful", "time", "memory_mib", "read_only", "data_files", "confirm", "max_failures"];
+
 impl<'a> Reading<'a> {
     /// How an agent has code run: its language, or a table with that and more. The sandbox is tried here.
     pub(super) fn code(&self, table: &Table<'a>) -> Option<CodeExecution> {
@@ -16,6 +20,8 @@ impl<'a> Reading<'a> {
             DeValue::Table(_) => table.table("code"),
             _ => None,
         };
+        // They are known where code cannot be run, too.
+        options.iter().for_each(|options| OPTIONS.into_iter().for_each(|key| options.know(key)));
         let language = match &options {
             Some(options) => options.text("language"),
             None => Some(table.text("code")?),
@@ -57,9 +63,7 @@ impl<'a> Reading<'a> {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn sandbox(&self, options: Option<&Table<'a>>, at: &Range<usize>) -> Option<CodeExecution> {
-        let known = ["stateful", "time", "memory_mib", "read_only"];
-        options.into_iter().for_each(|options| known.into_iter().for_each(|key| options.know(key)));
+    fn sandbox(&self, _: Option<&Table<'a>>, at: &Range<usize>) -> Option<CodeExecution> {
         self.problems.note(at, "code can be run on Linux only");
         None
     }

@@ -127,16 +127,18 @@ async fn how_code_is_run_can_be_said() {
     let file = format!(
         r#"
         [agents.clerk]
-        code = {{ stateful = true, data_files = true, max_failures = 1, time = 2, memory_mib = 100, read_only = ["seen.txt"] }}
+        code = {{ stateful = true, data_files = true, max_failures = 1, memory_mib = 200, read_only = ["seen.txt"] }}
         script = [
             "In the place of this, the table is looked at.",
             """```tool_code\n{look}; x = 5\n```""",
-            "```tool_code\nprint(x, data_1_1[0])\n```",
+            "```tool_code\nprint(x, 'rows', len(data_1_1))\n```",
             "```tool_code\nx = bytearray(10**9)\n```",
             "```tool_code\nprint(x)\n```",
-            "```tool_code\nimport time; time.sleep(9)\n```",
             "Done.",
         ]
+        [agents.hasty]
+        code = {{ max_failures = 1, time = 2 }}
+        script = ["```tool_code\nimport time; time.sleep(60)\n```", "Done."]
         [agents.careful]
         code = {{ language = "python", confirm = true }}
         script = ["```tool_code\nprint(1)\n```"]
@@ -157,11 +159,12 @@ async fn how_code_is_run_can_be_said() {
     let table = umbel::Content::new(umbel::Role::User, [umbel::Part::data("text/csv", *b"a\n1\n")]);
     let events = clerk.run(&session.key, table).collect_events().await.unwrap();
     let told = serde_json::to_string(&events).unwrap();
-    for words in ["seen", "{'a': '1'}", "needed too much memory", "may use 100 MiB", "No more code"] {
+    for words in ["seen", "5 rows 1", "needed too much memory", "may use 200 MiB", "No more code"] {
         assert!(told.contains(words), "{words}: {told}");
     }
-    // Each run has a failure of its own.
-    let events = clerk.run(&session.key, "again").collect_events().await.unwrap();
+    let hasty = runner("hasty");
+    let session = hasty.create_session("ann").await.unwrap();
+    let events = hasty.run(&session.key, "go").collect_events().await.unwrap();
     let told = serde_json::to_string(&events).unwrap();
     assert!(told.contains("It may run for 2 s"), "{told}");
 }
@@ -428,6 +431,16 @@ fn what_is_wrong_is_said_with_its_line_and_what_to_do() {
         let told = wrong(source);
         assert!(told.contains(words), "{source}\n--- should say: {words}\n--- says:\n{told}");
     }
+}
+
+#[test]
+fn how_code_is_run_is_known_where_it_cannot_be_run() {
+    let options =
+        "data_files = true, confirm = true, max_failures = 1, stateful = true, time = 5, memory_mib = 9";
+    let told = wrong(&format!(
+        "[agents.a]\nscript = ['x']\ncode = {{ language = 'ruby', {options}, read_only = ['x'] }}"
+    ));
+    assert!(told.contains("code in `ruby` cannot be run") && !told.contains("not known"), "{told}");
 }
 
 #[test]

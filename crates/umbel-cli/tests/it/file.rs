@@ -183,6 +183,23 @@ fn a_program_of_a_tool_ends_when_the_server_is_told_to_stop_at_once() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn a_command_that_waits_for_its_message_ends_when_it_is_told_to_stop() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_umbel"))
+        .args(["run", "--model", "script", "--store", "memory:", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _input = child.stdin.take().unwrap();
+    // The kernel says where it waits: it has begun to read from 0.
+    let place = format!("/proc/{}/wchan", child.id());
+    wait("it reads", || std::fs::read_to_string(&place).ok().filter(|at| at.contains("pipe")));
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    wait("it ends", || child.try_wait().unwrap());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn a_program_of_a_tool_ends_when_the_command_is_told_to_stop() {
     use std::io::Write;
     for (args, signal) in

@@ -143,15 +143,15 @@ pub(super) fn unpack(
         if size > limits.file_bytes {
             return Err(too_large(limits));
         }
-        let digest = digest(&data);
-        if !is_read || known.get(&name) == Some(&digest) {
+        if !is_read || known.get(&name) == Some(&digest(&data)) {
             continue;
         }
-        known.insert(name.clone(), digest);
         files.push(CodeFile::new(&name, mime_type(&name), data));
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
     files.dedup_by(|a, b| a.name == b.name);
+    // Only now: those of an archive that is refused come again.
+    known.extend(files.iter().map(|file| (file.name.clone(), digest(&file.data))));
     let note = match left_out {
         0 => None,
         1 => Some("A file that it left has a name that cannot be used, and was left out.".to_owned()),

@@ -88,11 +88,12 @@ while read -r size word given <&3; do
         tar -c -f "$own/result" --format=gnu --hard-dereference --null --no-recursion --ignore-failed-read -T -
     # 1 is for files that changed meanwhile.
     if [ $? -le 1 ]; then
+        # Too many are not taken, and come again when there are fewer.
+        if [ "$(tar -t -f "$own/result" | wc -l)" -le "$most" ]; then mv -f "$own/next" "$own/mark"; fi
         answer "$said" "$status" "$(($(wc -c <"$own/result")))"
         cat "$own/result" >&3
     else
         answer "$said" "$status" -
     fi
     rm -rf "$own/result"
-    mv -f "$own/next" "$own/mark"
 done

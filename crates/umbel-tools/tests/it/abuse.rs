@@ -86,13 +86,13 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "memory that only the kernel sees",
         "memory_limit",
         "128 MiB",
-        "m=mmap.mmap(-1,1<<38,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS|0x4000,mmap.PROT_READ); m.madvise(15)\nfor at in range(0,1<<38,1<<21): m[at]\nprint('ESCAPED')",
+        "m=mmap.mmap(-1,1<<38,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS|0x4000,mmap.PROT_READ); m.madvise(15)\nfor at in range(0,1<<38,1<<21): m[at]\ntime.sleep(9)\nprint('ESCAPED')",
     ),
     abuse(
         "memory of a process without its first thread",
         "memory_limit",
         "128 MiB",
-        "def fill():\n  x=[bytearray(10**6) for _ in range(300)]; print('ESCAPED',flush=True); os._exit(0)\nthreading.Thread(target=fill).start()\nlibc.syscall(60 if os.uname().machine=='x86_64' else 93,0)",
+        "def fill():\n  x=[bytearray(10**6) for _ in range(300)]; time.sleep(9); print('ESCAPED',flush=True); os._exit(0)\nthreading.Thread(target=fill).start()\nlibc.syscall(60 if os.uname().machine=='x86_64' else 93,0)",
     ),
     abuse(
         "memory behind the ends of files",
@@ -103,14 +103,14 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
     // Time.
     abuse("endless loop", "cpu_limit", "1 s", "while True: pass"),
     abuse("endless loops in children", "cpu_limit", "1 s", "for _ in range(3): os.fork()\nwhile True: pass"),
-    abuse("sleep", "time_limit", "5 s", "print('begun'); time.sleep(99)"),
+    abuse("sleep", "time_limit", "10 s", "print('begun'); time.sleep(99)"),
     abuse(
         "does not listen",
         "time_limit",
-        "5 s",
+        "10 s",
         "for s in range(1,65):\n  try: signal.signal(s,signal.SIG_IGN)\n  except (OSError,ValueError): pass\ntime.sleep(99)",
     ),
-    abuse("stops itself", "time_limit", "5 s", "os.kill(os.getpid(),signal.SIGSTOP)"),
+    abuse("stops itself", "time_limit", "10 s", "os.kill(os.getpid(),signal.SIGSTOP)"),
     abuse(
         "leaves its session and lives on",
         "ok",
@@ -263,7 +263,7 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
     abuse("lets another print a gigabyte", "output_limit", "64 KiB", "os.execvp('yes',['yes'])"),
     abuse("prints no text", "ok", "\u{fffd}", "os.write(1,b'a\\xff\\xfeb')"),
     abuse("closes its output", "ok", "", "os.close(1); os.close(2)"),
-    abuse("closes its output and goes on", "time_limit", "5 s", "os.closerange(0,99); time.sleep(99)"),
+    abuse("closes its output and goes on", "time_limit", "10 s", "os.closerange(0,99); time.sleep(99)"),
     abuse("says nothing", "ok", "", ""),
     abuse("ends early", "failed", "", "os._exit(3)"),
     abuse(

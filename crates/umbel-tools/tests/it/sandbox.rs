@@ -323,7 +323,7 @@ async fn every_abuse_ends_with_its_name_and_the_host_unharmed() {
     let mut host = Host::new();
     // Which limit comes first must not depend on what else this machine does.
     let seconds = Duration::from_secs;
-    let asleep = build(host.sandbox().time(seconds(5)).cpu(seconds(20)));
+    let asleep = build(host.sandbox().time(seconds(10)).cpu(seconds(20)));
     let busy = build(host.sandbox().time(seconds(30)).cpu(seconds(1)));
     let other = build(host.sandbox().time(seconds(30)).cpu(seconds(20)));
     let of = |abuse: &Abuse| if abuse.ends == "cpu_limit" { busy.clone() } else { other.clone() };
@@ -536,7 +536,7 @@ async fn a_session_that_dies_begins_anew_and_says_so() {
         let limits = Sandbox::python().time(Duration::from_secs(time)).cpu(Duration::from_secs(1));
         build(limits.memory(128 << 20).output_bytes(1000).stateful())
     };
-    let (python, hurried) = (limits(30), limits(3));
+    let (python, hurried) = (limits(30), limits(10));
     let programs = [
         ("while True: pass", "cpu_limit"),
         ("import time; time.sleep(99)", "time_limit"),
@@ -717,6 +717,19 @@ async fn files_that_do_not_fit_in_are_not_cut() {
     let output =
         python.run(in_session("import os\nprint(os.path.getsize('large.csv'))", "a").files([large])).await;
     assert_eq!(output.unwrap().stdout, "614400\n");
+}
+
+#[tokio::test]
+async fn files_that_were_refused_come_when_there_are_fewer() {
+    let python = build(Sandbox::python().files(3).stateful());
+    let make = "for name in 'abcd': open(name, 'w').write(name)";
+    let output = python.run(in_session(make, "a")).await.unwrap();
+    assert_eq!((output.outcome, output.files.len()), (CodeOutcome::DiskLimit, 0), "{output:?}");
+    let output = python.run(in_session("import os\nos.remove('a')", "a")).await.unwrap();
+    let names: Vec<&str> = output.files.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["b", "c", "d"], "{output:?}");
+    let output = python.run(in_session("print(1)", "a")).await.unwrap();
+    assert!(output.files.is_empty(), "they were taken: {output:?}");
 }
 
 #[tokio::test]

@@ -134,6 +134,7 @@ impl ResponseProcessor for CodeExecution {
         let Some(content) = &answer.response.content else { return Work::done(Ok(())) };
         let planned = answer.agent.planner.as_ref().is_some_and(|planner| planner.marks_thoughts());
         let Some(found) = find(&content.parts, &code.execution.fences, planned) else {
+            disown(answer);
             return Work::done(Ok(()));
         };
         if failures(answer.run) >= code.execution.max_failures {

@@ -143,6 +143,13 @@ async fn no_model_can_pass_its_code_off_as_a_look_at_a_table() {
     let agent = LlmAgent::new("a").model(model).code_executor(toy.clone());
     let seen = run_once(agent.handler(Approve::new().tool("run_code"))).await;
     assert_eq!((seen.interrupts().len(), toy.ran().len()), (1, 0));
+    // Nor behind code that is empty.
+    let parts = json!([{"executableCode": {"code": ""}}, {"executableCode": {"id": id, "code": "fail"}}]);
+    let code = json!({"role": "model", "parts": parts});
+    let hidden = Response::new(serde_json::from_value::<Content>(code).unwrap());
+    let agent = LlmAgent::new("a").model(ScriptedModel::new("m").response(hidden)).code_executor(toy.clone());
+    run_once(agent).await.assert_finished();
+    assert_eq!(toy.ran().len(), 0);
     // Nor by a call of the tool.
     let call = calls([call_with_id(id, "run_code", json!({"code": "fail"}))]);
     let agent =
