@@ -458,13 +458,13 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
         "still here",
         "os.kill(1,9); os.kill(os.getppid(),15); print('still here')",
     ),
-    abuse("interrupts the supervisor", "killed", "", "os.kill(1,2)"),
+    abuse("interrupts the supervisor", "ok", "still here", "os.kill(1,2); print('still here')"),
     abuse("stops the supervisor", "ok", "still here", "os.kill(1,19); print('still here')"),
     abuse(
         "sends the supervisor signals",
         "ok",
         "still here",
-        "for s in set(range(1,65))-{2,32,33}: os.kill(1,s)\nprint('still here')",
+        "for s in set(range(1,65))-{32,33}: os.kill(1,s)\nprint('still here')",
     ),
     abuse(
         "takes the supervisor's socket",

@@ -689,12 +689,13 @@ async fn what_is_opened_while_a_sandbox_starts_does_not_reach_the_code_either() 
 #[tokio::test]
 async fn a_session_that_wakes_itself_between_its_code_ends() {
     let python = build(Sandbox::python().stateful());
-    // A timer of the kernel sends it the signal to go on, again and again.
+    // A timer of the kernel sends it the signal to go on, again and again. Not too often: one that waits when all is stopped
+    // keeps the timer from sending another.
     let code = "import ctypes, signal, threading\nlibc = ctypes.CDLL(None)\n\
         signal.signal(signal.SIGCONT, lambda *_: None)\n\
         event, timer = (ctypes.c_int * 16)(0, 0, 18, 0), ctypes.c_void_p()\n\
         print(libc.timer_create(1, event, ctypes.byref(timer)), flush=True)\n\
-        print(libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 10**6, 0, 10**6), None), flush=True)\n\
+        print(libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 10**8, 0, 10**8), None), flush=True)\n\
         def burn():\n  while True: pass\n\
         threading.Thread(target=burn, daemon=True).start()\n";
     let output = python.run(in_session(&format!("{NAMESPACE}{code}"), "a")).await.unwrap();
