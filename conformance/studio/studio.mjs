@@ -132,3 +132,10 @@ export const conversation = (page) => page.getByTestId("conversation").innerText
 
 /** What the address says: the agent, the thread, the pane and what it shows. */
 export const route = (page) => new URL(page.url()).hash.slice(2).split("/");
+
+/** Lets a page read its list of sessions, as it does every ten seconds. */
+export async function looksAgain(page) {
+  const read = page.waitForResponse((response) => /\/threads\?/.test(response.url()) && response.ok());
+  await page.evaluate(() => window.dispatchEvent(new Event("focus")));
+  await (await read).finished();
+}

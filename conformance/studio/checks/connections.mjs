@@ -1,20 +1,13 @@
 // What happens when connections break.
 
 import assert from "node:assert/strict";
-import { conversation, hears, rests, say } from "../studio.mjs";
+import { conversation, hears, looksAgain, rests, say } from "../studio.mjs";
 
 const LONG_ANSWER = "where should I go?";
 const ITS_END = /Say `?book 3 nights in Lisbon`?\./;
 
 /** What the browser itself says of a connection that broke. */
 const BROKEN = /net::ERR_|Failed to load resource/;
-
-/** Lets a page read its list of sessions, as it does every ten seconds. */
-async function looksAgain(page) {
-  const read = page.waitForResponse((response) => /\/threads\?/.test(response.url()) && response.ok());
-  await page.evaluate(() => window.dispatchEvent(new Event("focus")));
-  await (await read).finished();
-}
 
 export const connections = {
   async "a stream that is cut is taken up again, and nothing is lost or doubled"(studio) {

@@ -1,7 +1,7 @@
 // Credentials that people give: they sign in at a service and come back, or type a key.
 
 import assert from "node:assert/strict";
-import { NARROW, hears, pane, rests, say } from "../studio.mjs";
+import { NARROW, hears, looksAgain, pane, rests, say } from "../studio.mjs";
 
 /** What every secret of the service has in it. */
 const CANARY = /CANARY/;
@@ -163,6 +163,8 @@ export const credentials = {
     await twin.goto(page.url());
     await twin.getByTestId("sign-in").waitFor();
     await page.reload();
+    await page.getByTestId("sign-in").waitFor();
+    for (const one of [page, twin]) await looksAgain(one);
     const thread = page.url();
     const [tab] = await Promise.all([page.context().waitForEvent("page"), page.getByTestId("sign-in").click()]);
     await page.getByTestId("new-session").click();
@@ -171,7 +173,11 @@ export const credentials = {
     await words(tab, "You are signed in");
     await page.bringToFront();
     await page.goto(thread);
-    for (const one of [page, twin]) await hears(one, "Take a hat along.");
+    // One of them answered; the other hears of it by the list.
+    for (const one of [page, twin]) {
+      await looksAgain(one);
+      await hears(one, "Take a hat along.");
+    }
     const answers = [...sent, ...sentByTwin].filter((one) => one.startsWith("POST") && CANARY.test(one));
     assert.equal(answers.length, 1);
   },

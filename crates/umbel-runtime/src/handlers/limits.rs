@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::code::RUN_CODE;
+use umbel_core::tool_context::ONCE;
 use umbel_core::{
     AgentPlan, CallId, Content, Context, Error, ErrorKind, Event, Handler, Hooks, ModelTurn, NextTool, Part,
     Result, Run, RunId, Source, Step, ToolCall, ToolContext, ToolResult, ToolValue,
@@ -123,9 +124,6 @@ struct Counter {
 struct Calls {
     run: u32,
     session: u32,
-    /// The code among them.
-    #[serde(default)]
-    code: Vec<CallId>,
     /// Who is about to ask the model, or is asking it.
     #[serde(skip)]
     asking: Vec<Who>,
@@ -387,16 +385,18 @@ impl ToolCallLimit {
 
     /// Counts code that is about to be run, if it is the model's. Says whether there is room for it.
     fn allows_code(&self, cx: &ToolContext) -> Result<bool> {
-        let id = cx.call_id().filter(|_| self.counts(RUN_CODE) && cx.is_code() && !cx.looks_at_file());
-        let Some(id) = id else { return Ok(true) };
+        if !self.counts(RUN_CODE) || !cx.is_code() || cx.looks_at_file() {
+            return Ok(true);
+        }
+        let Some(id) = cx.idempotency_key() else { return Ok(true) };
+        // It may be tried again, or people are asked about it, and answer after other things were said.
+        let counted = format_smolstr!("{ONCE}{id}.{}", self.counter.name);
+        if cx.run().kept::<bool>(&counted)?.is_some() {
+            return Ok(true);
+        }
         let allows = self.counter.with(cx, |calls| {
-            // It was counted before it was tried again, or people were asked about it.
-            if calls.code.contains(id) {
-                return true;
-            }
             if !self.counter.is_full(calls, 1) {
                 calls.add(1);
-                calls.code.push(id.clone());
                 return true;
             }
             if self.exit != ToolLimitExit::Continue {
@@ -406,6 +406,9 @@ impl ToolCallLimit {
             }
             false
         })?;
+        if allows {
+            cx.run().keep(counted, &true)?;
+        }
         self.counter.store(cx);
         Ok(allows)
     }

@@ -100,6 +100,19 @@ async fn code_counts_once_though_people_are_asked_about_it() {
 }
 
 #[tokio::test]
+async fn code_counts_once_in_a_session_though_something_else_is_said_before_people_answer() {
+    let toy = Toy::new();
+    let model = ScriptedModel::new("m").text(block("print 1")).text("Something else.").text("done");
+    let agent = LlmAgent::new("a").model(model).code_executor(toy.clone());
+    let agent = agent.handler(ToolCallLimit::new().session(1)).handler(Approve::new().tool("run_code"));
+    let (runner, key) = begin(agent).await;
+    let asked = read(runner.run(&key, "go")).await.interrupts()[0].clone();
+    read(runner.run(&key, "and what about this?")).await;
+    read(runner.resume(&key, [(&asked, Answer::approve())])).await.assert_finished();
+    assert_eq!(toy.ran().len(), 1, "it was counted when people were asked");
+}
+
+#[tokio::test]
 async fn a_look_at_a_table_is_not_counted() {
     let toy = Toy::new();
     let model = ScriptedModel::new("m").text(block("print 1")).text("done");
