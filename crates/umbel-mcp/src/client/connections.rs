@@ -1,6 +1,7 @@
 //! The connections of a toolset: opened when they are needed, opened again when they broke, closed when nobody uses them.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis
 const REST: Duration = Duration::from_secs(2);
 /// How long nothing is tried at most.
 const LONGEST_REST: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether there is a connection that nobody uses any more, while somebody waits for one.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Whose connection it is: app and user. All share one if nobody has one of their own.
 pub(crate) type Who = Option<[SmolStr; 2]>;
@@ -45,7 +49,7 @@ impl Connections {
     pub(crate) fn slot(self: &Arc<Self>, who: Who) -> Arc<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() >= self.limit && !slots.contains_key(&who) {
-            make_room(&mut slots);
+            make_room(&mut slots, |_| true);
         }
         slots.entry(who).or_insert_with(|| Arc::new(Slot::new(Arc::downgrade(self)))).clone()
     }
@@ -55,16 +59,22 @@ impl Connections {
         if let Ok(place) = self.places.clone().try_acquire_owned() {
             return Ok(place);
         }
-        make_room(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner));
-        match timeout(options.limits.connect, self.places.clone().acquire_owned()).await {
-            Ok(Ok(place)) => Ok(place),
-            _ => {
-                let (server, all) = (&options.name, self.limit);
-                let message =
-                    format!("the MCP server `{server}`: all {all} connections are in use; try again later");
-                Err(Error::new(ErrorKind::Tool, message))
+        let begin = Instant::now();
+        // One and the same wait, so that whoever came first is first.
+        let mut wait = pin!(self.places.clone().acquire_owned());
+        loop {
+            // A call that is over leaves its connection open: whoever waits has to look.
+            make_room(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner), Slot::is_open);
+            let rest = options.limits.connect.saturating_sub(begin.elapsed());
+            match timeout(rest.min(LOOK_AGAIN), &mut wait).await {
+                Ok(Ok(place)) => return Ok(place),
+                Err(_) if rest > LOOK_AGAIN => {}
+                _ => break,
             }
         }
+        let (server, all) = (&options.name, self.limit);
+        let message = format!("the MCP server `{server}`: all {all} connections are in use; try again later");
+        Err(Error::new(ErrorKind::Tool, message))
     }
 
     /// The place of a connection, if there is one.
@@ -83,11 +93,11 @@ impl Connections {
     }
 }
 
-/// Forgets those that nobody uses now, the half of them that nobody used for longest; connections end with them.
-fn make_room(slots: &mut HashMap<Who, Arc<Slot>>) {
+/// Forgets those of a kind that nobody uses now, the half of them that nobody used for longest; connections end with them.
+fn make_room(slots: &mut HashMap<Who, Arc<Slot>>, is_meant: impl Fn(&Slot) -> bool) {
     let mut idle: Vec<(Duration, Who)> = slots
         .iter()
-        .filter(|(_, slot)| Arc::strong_count(slot) == 1)
+        .filter(|(_, slot)| Arc::strong_count(slot) == 1 && is_meant(slot))
         .map(|(who, slot)| (slot.idle(), who.clone()))
         .collect();
     idle.sort_by_key(|(idle, _)| std::cmp::Reverse(*idle));
@@ -155,6 +165,11 @@ impl Slot {
         // Whoever has it opens it.
         let Ok(state) = self.state.try_lock() else { return Duration::ZERO };
         state.link.as_ref().map_or(Duration::MAX, |link| link.idle())
+    }
+
+    /// Whether there is a connection.
+    fn is_open(&self) -> bool {
+        self.state.try_lock().is_ok_and(|state| state.link.is_some())
     }
 
     /// The connection, opened if it is not open.
