@@ -136,12 +136,6 @@ struct Kept {
     instruction: Option<Arc<str>>,
 }
 
-impl Kept {
-    fn is_of(&self, link: &Arc<Link>) -> bool {
-        std::ptr::eq(self.link.as_ptr(), Arc::as_ptr(link))
-    }
-}
-
 impl Slot {
     fn new(connections: Weak<Connections>) -> Self {
         let (state, turn, tools) = Default::default();
@@ -259,6 +253,8 @@ impl Slot {
             let mut state = self.state.lock().await;
             state.link.take_if(|open| Arc::ptr_eq(open, &link));
             drop(state);
+            // Its place may be the one that the next connection needs.
+            drop(link);
             link = self.link(options).await?;
         }
         link.ask(request, attendant, options.limits.answer, options.limits.call).await
@@ -268,8 +264,9 @@ impl Slot {
     pub(crate) fn tools(&self, link: &Arc<Link>, limit: Duration) -> Option<Vec<Arc<dyn Tool>>> {
         let kept = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
         // What does not count any more never counts again: none of these goes back.
+        let is_of = |kept: &Kept| std::ptr::eq(kept.link.as_ptr(), Arc::as_ptr(link));
         let counts =
-            |kept: &&Kept| kept.is_of(link) && kept.since.elapsed() < limit && kept.changes == link.changes();
+            |kept: &&Kept| is_of(kept) && kept.since.elapsed() < limit && kept.changes == link.changes();
         kept.as_ref().filter(counts).map(|kept| kept.tools.clone())
     }
 
@@ -282,14 +279,14 @@ impl Slot {
     /// was asked for later and came earlier stays.
     pub(crate) fn keep(
         &self,
-        (link, changes): (&Arc<Link>, u64),
+        (link, changes): (Weak<Link>, u64),
         tools: &[Arc<dyn Tool>],
         instruction: Option<Arc<str>>,
     ) {
         let mut kept = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.as_ref().is_none_or(|kept| !kept.is_of(link) || kept.changes <= changes) {
+        if kept.as_ref().is_none_or(|kept| !kept.link.ptr_eq(&link) || kept.changes <= changes) {
             let (since, tools) = (Instant::now(), tools.to_vec());
-            *kept = Some(Kept { link: Arc::downgrade(link), changes, since, tools, instruction });
+            *kept = Some(Kept { link, changes, since, tools, instruction });
         }
     }
 }
