@@ -62,9 +62,14 @@ impl App {
 
     /// Whether other agents may have sessions in that app, besides those that the endpoint's runner runs.
     pub(crate) fn is_shared(&self, name: &str, endpoint: &AgentEndpoint) -> bool {
+        // Mounted services may have agents that nobody knows here.
+        if self.caller_apps.contains(name) {
+            return true;
+        }
         let own = endpoint.runner.tree().fingerprint();
-        let others = self.agents.iter().filter(|other| other.runner.tree().fingerprint() != own);
-        name != endpoint.runner.app() && others.into_iter().any(|other| self.apps_of(other).contains(name))
+        let is_other = |other: &AgentEndpoint| other.runner.tree().fingerprint() != own;
+        name != endpoint.runner.app()
+            && self.agents.iter().any(|other| other.has_app(name) && is_other(other))
     }
 
     /// A problem unless clients may look into agents and their work.

@@ -21,6 +21,11 @@ impl Apps {
         }
     }
 
+    /// Whether that one is known.
+    pub(crate) fn contains(&self, app: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(app)
+    }
+
     /// Those that are known.
     pub(crate) fn all(&self) -> BTreeSet<SmolStr> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -214,6 +214,11 @@ impl AgentEndpoint {
         apps.iter().for_each(|app| self.apps.note(app));
     }
 
+    /// Whether it may have sessions in that app.
+    pub(crate) fn has_app(&self, name: &str) -> bool {
+        self.runner.app() == name || self.apps.contains(name)
+    }
+
     /// The apps whose sessions are to be seen to.
     pub(crate) fn apps(&self) -> BTreeSet<SmolStr> {
         let mut apps = self.apps.all();

@@ -1,6 +1,7 @@
 //! The connections of a toolset: opened when they are needed, opened again when they broke, closed when nobody uses them.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis
 const REST: Duration = Duration::from_secs(2);
 /// How long nothing is tried at most.
 const LONGEST_REST: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether there is a connection that nobody uses any more, while somebody waits for one.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Whose connection it is: app and user. All share one if nobody has one of their own.
 pub(crate) type Who = Option<[SmolStr; 2]>;
@@ -45,7 +49,7 @@ impl Connections {
     pub(crate) fn slot(self: &Arc<Self>, who: Who) -> Arc<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() >= self.limit && !slots.contains_key(&who) {
-            make_room(&mut slots);
+            make_room(&mut slots, |_| true);
         }
         slots.entry(who).or_insert_with(|| Arc::new(Slot::new(Arc::downgrade(self)))).clone()
     }
@@ -55,16 +59,22 @@ impl Connections {
         if let Ok(place) = self.places.clone().try_acquire_owned() {
             return Ok(place);
         }
-        make_room(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner));
-        match timeout(options.limits.connect, self.places.clone().acquire_owned()).await {
-            Ok(Ok(place)) => Ok(place),
-            _ => {
-                let (server, all) = (&options.name, self.limit);
-                let message =
-                    format!("the MCP server `{server}`: all {all} connections are in use; try again later");
-                Err(Error::new(ErrorKind::Tool, message))
+        let begin = Instant::now();
+        // One and the same wait, so that whoever came first is first.
+        let mut wait = pin!(self.places.clone().acquire_owned());
+        loop {
+            // A call that is over leaves its connection open: whoever waits has to look.
+            make_room(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner), Slot::is_open);
+            let rest = options.limits.connect.saturating_sub(begin.elapsed());
+            match timeout(rest.min(LOOK_AGAIN), &mut wait).await {
+                Ok(Ok(place)) => return Ok(place),
+                Err(_) if rest > LOOK_AGAIN => {}
+                _ => break,
             }
         }
+        let (server, all) = (&options.name, self.limit);
+        let message = format!("the MCP server `{server}`: all {all} connections are in use; try again later");
+        Err(Error::new(ErrorKind::Tool, message))
     }
 
     /// The place of a connection, if there is one.
@@ -83,11 +93,11 @@ impl Connections {
     }
 }
 
-/// Forgets those that nobody uses now, the half of them that nobody used for longest; connections end with them.
-fn make_room(slots: &mut HashMap<Who, Arc<Slot>>) {
+/// Forgets those of a kind that nobody uses now, the half of them that nobody used for longest; connections end with them.
+fn make_room(slots: &mut HashMap<Who, Arc<Slot>>, is_meant: impl Fn(&Slot) -> bool) {
     let mut idle: Vec<(Duration, Who)> = slots
         .iter()
-        .filter(|(_, slot)| Arc::strong_count(slot) == 1)
+        .filter(|(_, slot)| Arc::strong_count(slot) == 1 && is_meant(slot))
         .map(|(who, slot)| (slot.idle(), who.clone()))
         .collect();
     idle.sort_by_key(|(idle, _)| std::cmp::Reverse(*idle));
@@ -126,12 +136,6 @@ struct Kept {
     instruction: Option<Arc<str>>,
 }
 
-impl Kept {
-    fn is_of(&self, link: &Arc<Link>) -> bool {
-        std::ptr::eq(self.link.as_ptr(), Arc::as_ptr(link))
-    }
-}
-
 impl Slot {
     fn new(connections: Weak<Connections>) -> Self {
         let (state, turn, tools) = Default::default();
@@ -155,6 +159,11 @@ impl Slot {
         // Whoever has it opens it.
         let Ok(state) = self.state.try_lock() else { return Duration::ZERO };
         state.link.as_ref().map_or(Duration::MAX, |link| link.idle())
+    }
+
+    /// Whether there is a connection.
+    fn is_open(&self) -> bool {
+        self.state.try_lock().is_ok_and(|state| state.link.is_some())
     }
 
     /// The connection, opened if it is not open.
@@ -244,6 +253,8 @@ impl Slot {
             let mut state = self.state.lock().await;
             state.link.take_if(|open| Arc::ptr_eq(open, &link));
             drop(state);
+            // Its place may be the one that the next connection needs.
+            drop(link);
             link = self.link(options).await?;
         }
         link.ask(request, attendant, options.limits.answer, options.limits.call).await
@@ -253,8 +264,9 @@ impl Slot {
     pub(crate) fn tools(&self, link: &Arc<Link>, limit: Duration) -> Option<Vec<Arc<dyn Tool>>> {
         let kept = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
         // What does not count any more never counts again: none of these goes back.
+        let is_of = |kept: &Kept| std::ptr::eq(kept.link.as_ptr(), Arc::as_ptr(link));
         let counts =
-            |kept: &&Kept| kept.is_of(link) && kept.since.elapsed() < limit && kept.changes == link.changes();
+            |kept: &&Kept| is_of(kept) && kept.since.elapsed() < limit && kept.changes == link.changes();
         kept.as_ref().filter(counts).map(|kept| kept.tools.clone())
     }
 
@@ -267,14 +279,14 @@ impl Slot {
     /// was asked for later and came earlier stays.
     pub(crate) fn keep(
         &self,
-        (link, changes): (&Arc<Link>, u64),
+        (link, changes): (Weak<Link>, u64),
         tools: &[Arc<dyn Tool>],
         instruction: Option<Arc<str>>,
     ) {
         let mut kept = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.as_ref().is_none_or(|kept| !kept.is_of(link) || kept.changes <= changes) {
+        if kept.as_ref().is_none_or(|kept| !kept.link.ptr_eq(&link) || kept.changes <= changes) {
             let (since, tools) = (Instant::now(), tools.to_vec());
-            *kept = Some(Kept { link: Arc::downgrade(link), changes, since, tools, instruction });
+            *kept = Some(Kept { link, changes, since, tools, instruction });
         }
     }
 }

@@ -181,15 +181,14 @@ impl Link {
         }
         let (peer, changes) = (self.service.peer().clone(), self.changes.clone());
         tokio::spawn(async move {
-            let (mut pause, mut is_first) = (LISTEN_AGAIN, true);
+            let mut pause = LISTEN_AGAIN;
             while !peer.is_transport_closed() {
                 let filter = SubscriptionFilter::builder().tools_list_changed().build();
                 match peer.listen(filter).await {
                     Ok(mut news) => {
-                        if !std::mem::take(&mut is_first) {
-                            // Nobody told what changed while nobody listened.
-                            changes.fetch_add(1, Ordering::AcqRel);
-                        }
+                        // Nobody told what changed while nobody listened, the first time included: tools may have been
+                        // listed before.
+                        changes.fetch_add(1, Ordering::AcqRel);
                         while let Ok(Some(_)) = news.next().await {
                             pause = LISTEN_AGAIN;
                             changes.fetch_add(1, Ordering::AcqRel);

@@ -42,8 +42,11 @@ impl Room {
             }
             return false;
         }
+        if self.room >= AT_ONCE {
+            // The flood is over, not just paused: the next one is told of, too.
+            self.dropped = 0;
+        }
         self.room -= weight;
-        self.dropped = 0;
         true
     }
 }
@@ -137,6 +140,22 @@ mod tests {
             }
         }
         assert_eq!((told, answered), (1_000, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_is_told_of_once() {
+        let mut room = Room::new("loud");
+        let mut told = 0;
+        for _ in 0..2 {
+            for _ in 0..5_000 {
+                let is_dropped = !room.takes(1.0);
+                told += usize::from(is_dropped && room.dropped == 1);
+                tokio::time::advance(std::time::Duration::from_millis(1)).await;
+            }
+            // It is quiet for a while.
+            tokio::time::advance(std::time::Duration::from_secs(10)).await;
+        }
+        assert_eq!(told, 2);
     }
 
     #[tokio::test(start_paused = true)]

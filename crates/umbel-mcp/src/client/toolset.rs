@@ -448,10 +448,13 @@ impl Inner {
         }
         // Whatever changes from here on is seen the next time.
         let changes = link.changes();
-        let _turn = if self.options.one_at_a_time { Some(slot.turn.lock().await) } else { None };
-        let mut listed = self.list(slot).await?;
         let says =
             link.info().and_then(|info| info.instructions.clone()).filter(|_| self.options.instructions);
+        // If the list needs another connection, this one shall not keep its place.
+        let seen = Arc::downgrade(&link);
+        drop(link);
+        let _turn = if self.options.one_at_a_time { Some(slot.turn.lock().await) } else { None };
+        let mut listed = self.list(slot).await?;
         listed.extend(says.map(|text| words(&text)));
         let agreed = self.agreed(run, listed).await?;
         let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
@@ -469,7 +472,7 @@ impl Inner {
                 tools.push(own);
             }
         }
-        slot.keep((&link, changes), &tools, instruction);
+        slot.keep((seen, changes), &tools, instruction);
         Ok(tools)
     }
 

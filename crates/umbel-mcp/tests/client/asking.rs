@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use umbel_core::{Answer, InMemorySessions, Interrupt, Outcome, SessionKey, SessionStore};
-use umbel_mcp::client::{McpToolset, Pipe, Sampling};
+use umbel_mcp::client::{McpToolset, Pipe, Sampling, ToolsetLimits};
 use umbel_runtime::ScriptedModel;
 
 use crate::fake::{Log, Out, server, tool, tools_server};
@@ -392,7 +392,8 @@ async fn nobody_is_asked_for_a_call_that_somebody_else_took_back() {
 async fn where_a_call_of_somebody_else_waits_for_people_the_next_user_gets_a_connection() {
     let (pipe, log) = shop();
     let script = ScriptedModel::new("m").call("order", json!({})).call("order", json!({})).text("done");
-    let desk = desk(McpToolset::new("shop", pipe), script).await;
+    let limits = ToolsetLimits { connections: 1, ..ToolsetLimits::default() };
+    let desk = desk(McpToolset::new("shop", pipe).limits(limits), script).await;
     asked(&desk.say("go").await.1);
     let ben = SessionKey::new("tests", "ben", "s2").unwrap();
     desk.runner.create_session_with("ben", "s2", umbel_core::Object::new()).await.unwrap();

@@ -317,10 +317,13 @@ async fn no_more_connections_are_open_at_once_than_may_be() {
     };
     assert_eq!(failure.message, "the MCP server `s`: all 1 connections are in use; try again later");
     assert_eq!(log.connections(), 1);
+    // Whoever waits gets a connection soon after nobody else uses it any more.
+    let again = tokio::spawn(crate::finish(desk.runner.run(&ben, "again")));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(log.connections(), 1);
     go_on.notify_one();
     assert_eq!(ann.await.unwrap().1, Outcome::Finished);
-    // Nobody uses it any more.
-    assert_eq!(crate::finish(desk.runner.run(&ben, "again")).await.1, Outcome::Finished);
+    assert_eq!(again.await.unwrap().1, Outcome::Finished);
     log.wait_closed(1).await;
     assert_eq!(log.connections(), 2);
 }

@@ -1,6 +1,6 @@
 //! Servers that say something else about their tools than before.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -196,6 +196,44 @@ async fn a_server_of_the_newest_version_tells_of_changes_where_it_was_asked_to()
     let question = asked(&desk.say("go").await.1);
     assert!(question.message.unwrap().contains("`a` has another description"));
     assert_eq!(log.of("subscriptions/listen").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changed_before_anybody_listened_is_seen() {
+    let heard = Arc::new(AtomicBool::new(false));
+    let (pipe, log) = server(move |request, out: Out| {
+        let heard = heard.clone();
+        async move {
+            match request["method"].as_str() {
+                Some("server/discover") => {
+                    let result = json!({"supportedVersions": ["2026-07-28"], "resultType": "complete", "ttlMs": 0,
+                        "capabilities": {"tools": {"listChanged": true}}, "cacheScope": "private"});
+                    out.answer(&request, result).await;
+                }
+                // The tools were listed by then.
+                Some("subscriptions/listen") => {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    heard.store(true, Ordering::SeqCst);
+                    let meta = json!({"io.modelcontextprotocol/subscriptionId": request["id"]});
+                    let params = json!({"notifications": {"toolsListChanged": true}, "_meta": meta});
+                    let method = "notifications/subscriptions/acknowledged";
+                    out.say(json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
+                }
+                Some("tools/list") => {
+                    let name = if heard.load(Ordering::SeqCst) { "new" } else { "old" };
+                    out.answer(&request, json!({"tools": [tool(name)], "resultType": "complete"})).await;
+                }
+                _ => out.refuse(&request, -32601, "not known").await,
+            }
+        }
+    });
+    let model = ScriptedModel::new("m").text("1").text("2");
+    let desk = desk(McpToolset::new("s", pipe).changes(Approval::Trust), model).await;
+    desk.say("go").await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    desk.say("again").await;
+    assert_eq!(desk.offered(), [["old"], ["new"]]);
+    assert_eq!(log.of("tools/list").len(), 2);
 }
 
 /// A server of the newest version, whose tools change each time somebody listens. It stops telling after that.

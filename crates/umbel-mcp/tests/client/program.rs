@@ -62,7 +62,7 @@ async fn a_program_and_all_that_it_started_end_with_the_connection() {
     assert!(is_alive());
     toolset.close().await;
     drop(desk);
-    for _ in 0..500 {
+    for _ in 0..2_000 {
         if !is_alive() {
             return;
         }

@@ -1,5 +1,7 @@
 //! What clients hear when something else is offered.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use umbel_mcp::client::{Approval, McpToolset, Protocol};
 use umbel_mcp::server::{McpLimits, McpServer, Prompt};
@@ -30,7 +32,12 @@ async fn an_agent_sees_the_tools_that_another_one_has_now() {
         };
         assert_eq!(offered().await, ["first"]);
         house.service.replace(with_tool("second")).unwrap();
-        soon(async { while offered().await != ["second"] {} }).await;
+        soon(async {
+            while offered().await != ["second"] {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
     }
 }
 

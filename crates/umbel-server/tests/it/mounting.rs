@@ -97,3 +97,46 @@ async fn what_was_left_in_apps_of_callers_is_seen_to_by_the_agent_that_it_is_of(
     })
     .await;
 }
+
+/// Begins a run in the tenant's app and lets nobody go on with it, as in a process that died.
+async fn cut_short(store: &Arc<InMemorySessions>, config: &RunConfig, agent: &'static str) -> SessionKey {
+    let lost = Runner::builder("lost", LlmAgent::new(agent).model(Slowly::new("never said")));
+    let lost = lost.sessions(store.clone()).config(config.clone()).build().unwrap();
+    let key = SessionKey::new("tenant", "ann", agent).unwrap();
+    let mut run = lost.run(&key, "hi");
+    run.next().await.unwrap().unwrap();
+    std::mem::forget(run);
+    key
+}
+
+#[tokio::test]
+async fn an_agent_does_not_go_on_with_runs_of_one_that_only_a_mounted_service_has() {
+    for own_app in ["first", "tenant"] {
+        let store = Arc::new(InMemorySessions::new());
+        let limits = RunLimits { lease: Duration::from_millis(50), ..RunLimits::default() };
+        let config = RunConfig { limits, streaming: true, create_session: true, ..RunConfig::default() };
+        let runner = Runner::builder(own_app, talker("gone on with"));
+        let runner = runner.sessions(store.clone()).config(config.clone()).build().unwrap();
+        let server = Server::new()
+            .agent("/talker", AgentEndpoint::new(runner))
+            .caller(|_, principal| Ok(Caller::new(principal.id.clone()).app("tenant")))
+            .mount("/mounted", any(async || "hi"));
+        let host = serve(server.sweep(None)).await;
+        host.send(Request::builder().uri("/mounted"), "").await.text().await;
+        let of_service = cut_short(&store, &config, "hidden").await;
+        let of_talker = cut_short(&store, &config, "talker").await;
+        let text = async |key: &SessionKey| {
+            let session = store.get(key, EventFilter::default()).await.unwrap()?;
+            session.events.last().and_then(|event| event.content.as_ref().map(|content| content.text()))
+        };
+        // It is counted when the others that were found with it are seen to as well.
+        within(async {
+            while host.get("/metrics").await.text().await.contains("umbel_runs_recovered_total 0") {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        assert_eq!(text(&of_talker).await.as_deref(), Some("gone on with"));
+        assert_ne!(text(&of_service).await.as_deref(), Some("gone on with"), "{own_app}");
+    }
+}
