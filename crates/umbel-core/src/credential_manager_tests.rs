@@ -133,8 +133,8 @@ async fn a_code_is_redeemed_to_the_end_when_who_wanted_it_is_stopped() {
     assert_eq!(service.asked(), 1);
 }
 
-/// A store that fails once, when something is saved or deleted there.
-#[derive(Debug)]
+/// A store that fails once, when something is saved, replaced or deleted there.
+#[derive(Debug, Default)]
 struct Fails {
     store: InMemoryCredentials,
     at: Mutex<Option<(&'static str, &'static str)>>,
@@ -181,7 +181,10 @@ impl CredentialStore for Fails {
         before: Option<&'a Credential>,
         after: Option<Credential>,
     ) -> Work<'a, Result<bool>> {
-        self.store.replace(app, user, name, before, after)
+        match self.check("replace", name) {
+            Ok(()) => self.store.replace(app, user, name, before, after),
+            Err(error) => Work::done(Err(error)),
+        }
     }
 
     fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>> {
@@ -203,7 +206,7 @@ impl CredentialStore for Fails {
 #[tokio::test]
 async fn what_a_code_was_redeemed_for_is_used_by_who_comes_after_a_process_that_ended() {
     for at in [("save", "ended"), ("delete", "_given/"), ("delete", "_asked/")] {
-        let store = Arc::new(Fails { store: InMemoryCredentials::new(), at: Mutex::new(None) });
+        let store = Arc::new(Fails::default());
         let (manager, service) = (CredentialManager::new(store.clone()), Service::default());
         let auth = AuthConfig::new("ended", service.clone());
         let given = answered(&manager).await;
@@ -219,6 +222,27 @@ async fn what_a_code_was_redeemed_for_is_used_by_who_comes_after_a_process_that_
         assert_eq!(service.asked(), 1, "{at:?}: a code is redeemed once");
         assert!(manager.exchange(&of, &given).await.unwrap().is_none());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_service_gave_is_not_lost_when_the_store_fails() {
+    let store = Arc::new(Fails::default());
+    let (manager, service) = (CredentialManager::new(store.clone()), Service::default());
+    manager.save(WHOSE, "mail", old()).await.unwrap();
+    *store.at.lock().unwrap() = Some(("replace", "mail"));
+    service.go_on.notify_one();
+    assert_eq!(wanted(&manager, &service, None).await, Some(token(1)));
+    assert_eq!(manager.load(WHOSE, "mail").await.unwrap(), Some(token(1)));
+
+    let given = answered(&manager).await;
+    *store.at.lock().unwrap() = Some(("replace", "_given/"));
+    let auth = AuthConfig::new("mail", service.clone());
+    let turn = manager.turns.take(WHOSE, &auth.credential).await;
+    let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
+    service.go_on.notify_one();
+    assert_eq!(manager.exchange(&of, &given).await.unwrap().unwrap().credential(), &token(2));
+    assert_eq!(service.asked(), 2, "each was used once");
+    assert!(store.at.lock().unwrap().is_none(), "the store failed");
 }
 
 /// Processes that share a store, each with a manager of its own.
