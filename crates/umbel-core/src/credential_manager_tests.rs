@@ -138,6 +138,8 @@ async fn a_code_is_redeemed_to_the_end_when_who_wanted_it_is_stopped() {
 struct Fails {
     store: InMemoryCredentials,
     at: Mutex<Option<(&'static str, &'static str)>>,
+    /// Its only connection.
+    connection: tokio::sync::Mutex<()>,
 }
 
 impl Fails {
@@ -182,7 +184,10 @@ impl CredentialStore for Fails {
         after: Option<Credential>,
     ) -> Work<'a, Result<bool>> {
         match self.check("replace", name) {
-            Ok(()) => self.store.replace(app, user, name, before, after),
+            Ok(()) => Work::later(async move {
+                let _connection = self.connection.lock().await;
+                self.store.replace(app, user, name, before, after).await
+            }),
             Err(error) => Work::done(Err(error)),
         }
     }
@@ -291,6 +296,19 @@ async fn of_two_processes_one_renews_and_the_other_takes_what_came_of_it() {
             "nobody is at work"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_has_the_only_connection_of_a_store_comes_to_its_end() {
+    let store = Fails::default();
+    let work = async {
+        let _connection = store.connection.lock().await;
+        tokio::time::sleep(SILENCE).await;
+        Ok(())
+    };
+    in_time(alone(&store, WHOSE, "mail", work)).await.unwrap();
+    let mark = store.load(WHOSE.0, WHOSE.1, &credential_turn::place("mail")).await.unwrap();
+    assert_eq!(mark, None, "nobody is at work");
 }
 
 #[tokio::test(start_paused = true)]
