@@ -140,7 +140,8 @@ impl CredentialManager {
         Ok(usable.map(|kept| Grant::new(&*auth.method, kept)))
     }
 
-    /// Gives a credential up: the service is told, and it is forgotten here, even if the service did not want to know.
+    /// Gives a credential up: the service is told, if the method can, and it is forgotten here, even if the service did not want
+    /// to know.
     pub async fn revoke(&self, whose: Whose<'_>, auth: &AuthConfig, now: f64) -> Result<()> {
         let turn = self.turns.take(whose, &auth.credential).await;
         let (manager, own) = (self.clone(), Of { whose, auth, now, turn: &turn }.to_owned());
@@ -314,6 +315,13 @@ impl CredentialManager {
         };
         if let Ok(credential) = &exchanged {
             self.save(of.whose, name, credential.clone()).await?;
+            if self.load(of.whose, &place).await?.is_none() {
+                // All of the user's was erased just before: this must not stay behind.
+                if self.replace(of.whose, name, Some(credential), None).await? {
+                    _ = of.auth.method.revoke(credential, of.now).await;
+                }
+                return Ok(None);
+            }
         }
         self.delete(of.whose, &place).await?;
         self.forget_pending(of.whose, &given.question).await?;

@@ -133,7 +133,8 @@ async fn a_code_is_redeemed_to_the_end_when_who_wanted_it_is_stopped() {
     assert_eq!(service.asked(), 1);
 }
 
-/// A store that fails once, when something is saved, replaced or deleted there.
+/// A store that fails once, when something is saved, replaced or deleted there. Or all of a user's is erased just before
+/// something is saved.
 #[derive(Debug, Default)]
 struct Fails {
     store: InMemoryCredentials,
@@ -160,6 +161,9 @@ impl CredentialStore for Fails {
         name: &'a str,
         new: Credential,
     ) -> Work<'a, Result<()>> {
+        if self.check("erase", name).is_err() {
+            self.store.erase_user(app, user).now_or_never().unwrap().unwrap();
+        }
         match self.check("save", name) {
             Ok(()) => self.store.save(app, user, name, new),
             Err(error) => Work::done(Err(error)),
@@ -375,6 +379,21 @@ async fn what_a_code_was_redeemed_for_is_given_up_if_its_user_was_erased_meanwhi
     service.go_on.notify_one();
     assert!(exchange.await.unwrap().is_none());
     assert_eq!(one.load(WHOSE, "mail").await.unwrap(), None);
+    assert_eq!(*service.revoked.lock().unwrap(), [token(1)]);
+}
+
+#[tokio::test]
+async fn what_a_code_was_redeemed_for_does_not_stay_if_its_user_is_erased_just_before_it_is_saved() {
+    let store = Arc::new(Fails::default());
+    let (manager, service) = (CredentialManager::new(store.clone()), Service::default());
+    let auth = AuthConfig::new("mail", service.clone());
+    let given = answered(&manager).await;
+    *store.at.lock().unwrap() = Some(("erase", "mail"));
+    let turn = manager.turns.take(WHOSE, &auth.credential).await;
+    let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
+    service.go_on.notify_one();
+    assert!(manager.exchange(&of, &given).await.unwrap().is_none());
+    assert_eq!(store.erase_user(WHOSE.0, WHOSE.1).await.unwrap(), 0, "nothing is left");
     assert_eq!(*service.revoked.lock().unwrap(), [token(1)]);
 }
 
