@@ -88,7 +88,7 @@ pub trait AuthMethod: Send + Sync + fmt::Debug {
     /// gone: the next call asks anew.
     fn exchange<'a>(&'a self, answer: AuthAnswer, now: f64) -> Work<'a, Result<Credential>>;
 
-    /// Tells the service that the credential is not used any more.
+    /// Tells the service that the credential is not used any more. Unless a method does so, the service is not told.
     fn revoke<'a>(&'a self, _kept: &'a Credential, _now: f64) -> Work<'a, Result<()>> {
         Work::done(Ok(()))
     }

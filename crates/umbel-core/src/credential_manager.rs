@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
+use tokio::time::{Instant, sleep};
 
 use crate::auth::{AuthAnswer, AuthConfig, AuthRequest, Expects, Grant, Standing};
 use crate::credential::{Credential, CredentialStore, InMemoryCredentials};
@@ -23,6 +25,10 @@ use crate::tool_context::ToolContext;
 pub const TOOLSET_AUTH: &str = "_adk_toolset_auth_";
 /// How the layer begins that asks for the credential of a call.
 const CALL_AUTH: &str = "_credential/";
+/// How long a store that fails is tried again with what a service gave.
+const KEEP_TRYING: Duration = Duration::from_secs(30);
+/// The time between two tries.
+const BETWEEN_TRIES: Duration = Duration::from_millis(250);
 
 /// Credentials in a store: looked up, renewed before they expire, given up. Of several who want the same one at the same time, in
 /// this process or another, one does the work and the others get what came of it.
@@ -134,7 +140,8 @@ impl CredentialManager {
         Ok(usable.map(|kept| Grant::new(&*auth.method, kept)))
     }
 
-    /// Gives a credential up: the service is told, and it is forgotten here, even if the service did not want to know.
+    /// Gives a credential up: the service is told, if the method can, and it is forgotten here, even if the service did not want
+    /// to know.
     pub async fn revoke(&self, whose: Whose<'_>, auth: &AuthConfig, now: f64) -> Result<()> {
         let turn = self.turns.take(whose, &auth.credential).await;
         let (manager, own) = (self.clone(), Of { whose, auth, now, turn: &turn }.to_owned());
@@ -251,7 +258,7 @@ impl CredentialManager {
         if new.is_none() && !is_refused {
             return Ok(None);
         }
-        if self.replace(of.whose, name, kept.as_ref(), new.clone()).await? {
+        if self.keep(of.whose, name, kept.as_ref(), new.clone()).await? {
             return Ok(new);
         }
         // Somebody has signed in anew, or has given it up: that counts.
@@ -297,7 +304,7 @@ impl CredentialManager {
                 let exchanged = of.auth.method.exchange(given, of.now).await;
                 if let Ok(new) = &exchanged {
                     let noted = Some(in_place_of_answer(new));
-                    if !self.replace(of.whose, &place, Some(&answer), noted).await? {
+                    if !self.keep(of.whose, &place, Some(&answer), noted).await? {
                         // All of the user's was erased meanwhile: this is not to be kept either.
                         _ = of.auth.method.revoke(new, of.now).await;
                         return Ok(None);
@@ -308,10 +315,35 @@ impl CredentialManager {
         };
         if let Ok(credential) = &exchanged {
             self.save(of.whose, name, credential.clone()).await?;
+            if self.load(of.whose, &place).await?.is_none() {
+                // All of the user's was erased just before: this must not stay behind.
+                if self.replace(of.whose, name, Some(credential), None).await? {
+                    _ = of.auth.method.revoke(credential, of.now).await;
+                }
+                return Ok(None);
+            }
         }
         self.delete(of.whose, &place).await?;
         self.forget_pending(of.whose, &given.question).await?;
         exchanged.map(Some)
+    }
+
+    /// Stores what a service gave in the place of what it was given for. The service may not take that a second time, and nobody
+    /// else has what it gave: a store that fails is tried again for a while.
+    async fn keep(
+        &self,
+        whose: Whose<'_>,
+        name: &str,
+        before: Option<&Credential>,
+        after: Option<Credential>,
+    ) -> Result<bool> {
+        let until = Instant::now() + KEEP_TRYING;
+        loop {
+            match self.replace(whose, name, before, after.clone()).await {
+                Err(_) if Instant::now() < until => sleep(BETWEEN_TRIES).await,
+                done => return done,
+            }
+        }
     }
 
     async fn load(&self, whose: Whose<'_>, name: &str) -> Result<Option<Credential>> {

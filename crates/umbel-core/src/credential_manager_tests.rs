@@ -133,11 +133,14 @@ async fn a_code_is_redeemed_to_the_end_when_who_wanted_it_is_stopped() {
     assert_eq!(service.asked(), 1);
 }
 
-/// A store that fails once, when something is saved or deleted there.
-#[derive(Debug)]
+/// A store that fails once, when something is saved, replaced or deleted there. Or all of a user's is erased just before
+/// something is saved.
+#[derive(Debug, Default)]
 struct Fails {
     store: InMemoryCredentials,
     at: Mutex<Option<(&'static str, &'static str)>>,
+    /// Its only connection.
+    connection: tokio::sync::Mutex<()>,
 }
 
 impl Fails {
@@ -158,6 +161,9 @@ impl CredentialStore for Fails {
         name: &'a str,
         new: Credential,
     ) -> Work<'a, Result<()>> {
+        if self.check("erase", name).is_err() {
+            self.store.erase_user(app, user).now_or_never().unwrap().unwrap();
+        }
         match self.check("save", name) {
             Ok(()) => self.store.save(app, user, name, new),
             Err(error) => Work::done(Err(error)),
@@ -181,7 +187,13 @@ impl CredentialStore for Fails {
         before: Option<&'a Credential>,
         after: Option<Credential>,
     ) -> Work<'a, Result<bool>> {
-        self.store.replace(app, user, name, before, after)
+        match self.check("replace", name) {
+            Ok(()) => Work::later(async move {
+                let _connection = self.connection.lock().await;
+                self.store.replace(app, user, name, before, after).await
+            }),
+            Err(error) => Work::done(Err(error)),
+        }
     }
 
     fn delete<'a>(&'a self, app: &'a str, user: &'a str, name: &'a str) -> Work<'a, Result<()>> {
@@ -203,7 +215,7 @@ impl CredentialStore for Fails {
 #[tokio::test]
 async fn what_a_code_was_redeemed_for_is_used_by_who_comes_after_a_process_that_ended() {
     for at in [("save", "ended"), ("delete", "_given/"), ("delete", "_asked/")] {
-        let store = Arc::new(Fails { store: InMemoryCredentials::new(), at: Mutex::new(None) });
+        let store = Arc::new(Fails::default());
         let (manager, service) = (CredentialManager::new(store.clone()), Service::default());
         let auth = AuthConfig::new("ended", service.clone());
         let given = answered(&manager).await;
@@ -219,6 +231,27 @@ async fn what_a_code_was_redeemed_for_is_used_by_who_comes_after_a_process_that_
         assert_eq!(service.asked(), 1, "{at:?}: a code is redeemed once");
         assert!(manager.exchange(&of, &given).await.unwrap().is_none());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_service_gave_is_not_lost_when_the_store_fails() {
+    let store = Arc::new(Fails::default());
+    let (manager, service) = (CredentialManager::new(store.clone()), Service::default());
+    manager.save(WHOSE, "mail", old()).await.unwrap();
+    *store.at.lock().unwrap() = Some(("replace", "mail"));
+    service.go_on.notify_one();
+    assert_eq!(wanted(&manager, &service, None).await, Some(token(1)));
+    assert_eq!(manager.load(WHOSE, "mail").await.unwrap(), Some(token(1)));
+
+    let given = answered(&manager).await;
+    *store.at.lock().unwrap() = Some(("replace", "_given/"));
+    let auth = AuthConfig::new("mail", service.clone());
+    let turn = manager.turns.take(WHOSE, &auth.credential).await;
+    let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
+    service.go_on.notify_one();
+    assert_eq!(manager.exchange(&of, &given).await.unwrap().unwrap().credential(), &token(2));
+    assert_eq!(service.asked(), 2, "each was used once");
+    assert!(store.at.lock().unwrap().is_none(), "the store failed");
 }
 
 /// Processes that share a store, each with a manager of its own.
@@ -267,6 +300,19 @@ async fn of_two_processes_one_renews_and_the_other_takes_what_came_of_it() {
             "nobody is at work"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_has_the_only_connection_of_a_store_comes_to_its_end() {
+    let store = Fails::default();
+    let work = async {
+        let _connection = store.connection.lock().await;
+        tokio::time::sleep(SILENCE).await;
+        Ok(())
+    };
+    in_time(alone(&store, WHOSE, "mail", work)).await.unwrap();
+    let mark = store.load(WHOSE.0, WHOSE.1, &credential_turn::place("mail")).await.unwrap();
+    assert_eq!(mark, None, "nobody is at work");
 }
 
 #[tokio::test(start_paused = true)]
@@ -333,6 +379,21 @@ async fn what_a_code_was_redeemed_for_is_given_up_if_its_user_was_erased_meanwhi
     service.go_on.notify_one();
     assert!(exchange.await.unwrap().is_none());
     assert_eq!(one.load(WHOSE, "mail").await.unwrap(), None);
+    assert_eq!(*service.revoked.lock().unwrap(), [token(1)]);
+}
+
+#[tokio::test]
+async fn what_a_code_was_redeemed_for_does_not_stay_if_its_user_is_erased_just_before_it_is_saved() {
+    let store = Arc::new(Fails::default());
+    let (manager, service) = (CredentialManager::new(store.clone()), Service::default());
+    let auth = AuthConfig::new("mail", service.clone());
+    let given = answered(&manager).await;
+    *store.at.lock().unwrap() = Some(("erase", "mail"));
+    let turn = manager.turns.take(WHOSE, &auth.credential).await;
+    let of = Of { whose: WHOSE, auth: &auth, now: 0.0, turn: &turn };
+    service.go_on.notify_one();
+    assert!(manager.exchange(&of, &given).await.unwrap().is_none());
+    assert_eq!(store.erase_user(WHOSE.0, WHOSE.1).await.unwrap(), 0, "nothing is left");
     assert_eq!(*service.revoked.lock().unwrap(), [token(1)]);
 }
 

@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use serde_json::json;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::time::{Instant, sleep, timeout};
@@ -96,9 +97,14 @@ pub(crate) async fn alone<T>(
     mark.set().await?;
     let mut work = pin!(work);
     let done = loop {
-        match timeout(BEAT, work.as_mut()).await {
-            Ok(done) => break done,
-            Err(_) => mark.beat().await,
+        if let Ok(done) = timeout(BEAT, work.as_mut()).await {
+            break done;
+        }
+        // The work goes on meanwhile: it may have the connection that the beat waits for.
+        if let Either::Left((done, beat)) = select(work.as_mut(), pin!(mark.beat())).await {
+            // The mark can be taken away only once it is known how it looks.
+            beat.await;
+            break done;
         }
     };
     // If it stays, others take it for that of a process that has ended.

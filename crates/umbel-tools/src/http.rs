@@ -53,6 +53,8 @@ pub(crate) struct Request {
     /// Headers that are for the host they were given for, and for no other.
     pub(crate) own: HeaderMap,
     pub(crate) body: Option<Vec<u8>>,
+    /// Parameters of the address that show who asks, by name.
+    in_query: Vec<(String, Secret)>,
     /// Whatever of these comes back is taken out.
     pub(crate) secrets: Vec<Secret>,
 }
@@ -61,7 +63,8 @@ pub(crate) struct Request {
 pub(crate) struct Answered {
     /// `{"status": …, "body": …}`.
     pub(crate) value: ToolValue,
-    /// Whether the one who was asked refused who asked (401). Whoever a redirect led to was not shown who asks.
+    /// Whether the one who was asked refused who asked (401). Who asks is not shown where a redirect leads to another host, or
+    /// leaves a key out of the address.
     pub(crate) is_refused: bool,
 }
 
@@ -74,7 +77,7 @@ pub(crate) struct Fetched {
 impl Request {
     pub(crate) fn new(method: Method, url: Url) -> Self {
         let (headers, own) = (HeaderMap::new(), HeaderMap::new());
-        Self { method, url, headers, own, body: None, secrets: Vec::new() }
+        Self { method, url, headers, own, body: None, in_query: Vec::new(), secrets: Vec::new() }
     }
 
     /// Puts a credential where it belongs, and sees to it that it does not come back.
@@ -91,6 +94,7 @@ impl Request {
             }
             HttpPlace::Query => {
                 self.url.query_pairs_mut().append_pair(&carried.name, value);
+                self.in_query.push((carried.name.to_string(), Secret::from(value)));
             }
             HttpPlace::Cookie => self.add_cookie(&carried.name, value)?,
         }
@@ -156,6 +160,8 @@ impl Http {
                 request.own.clear();
                 is_there = false;
             }
+            // An address that a redirect names has the parameters that it names, and no others.
+            is_there &= request.in_query.iter().all(|(name, value)| has(&next, name, value));
             request.url = next;
         }
         let times = self.limits.redirects;
@@ -233,6 +239,11 @@ impl Http {
         }
         Ok((body, false))
     }
+}
+
+/// Whether an address has a parameter.
+fn has(url: &Url, name: &str, value: &Secret) -> bool {
+    url.query_pairs().any(|(known, given)| known == name && given == value.reveal())
 }
 
 /// A header of an answer.

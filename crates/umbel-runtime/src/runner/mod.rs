@@ -199,7 +199,7 @@ impl Runner {
         self.begin(key, self.shared.services.ids.run(), Begins::Again, self.shared.config.clone())
     }
 
-    /// Gives a user's credential up: its service is told, and it is forgotten here, even if that fails.
+    /// Gives a user's credential up: its service is told, if the method can, and it is forgotten here, even if that fails.
     pub async fn revoke_credential(&self, user: impl AsRef<str>, auth: &AuthConfig) -> Result<()> {
         let services = &self.shared.services;
         let whose = (self.app(), user.as_ref());

@@ -304,3 +304,26 @@ async fn a_person_is_asked_when_the_host_of_a_credential_is_named_and_again_if_i
     let last = events.iter().flat_map(|event| event.responses()).last().unwrap();
     assert_eq!(last.response.as_ref().unwrap()["body"], "the page");
 }
+
+#[tokio::test]
+async fn a_key_in_an_address_is_not_taken_for_refused_where_a_redirect_leaves_it_out() {
+    let server = Server::start(|request| match request.split(' ').nth(1).unwrap() {
+        "/left-out?key=right-key" => redirect("/there"),
+        "/named?key=right-key" => redirect("/there?key=right-key"),
+        _ => answer(401, "text/plain", "no"),
+    })
+    .await;
+    for (path, is_refused) in [("/left-out", false), ("/named", true), ("/", true)] {
+        let auth = AuthConfig::new("docs", PlainAuth::api_key(HttpPlace::Query, "key"));
+        let tool = get(Guard::new([""; 0]).allow_private(&server.host())).auth(&server.host(), auth).unwrap();
+        let url = format!("http://{}{path}", server.host());
+        let model = ScriptedModel::new("m").call("http_get", json!({"url": url})).text("done");
+        let runner = Runner::new("app", LlmAgent::new("agent").model(model).tool(tool)).unwrap();
+        let key = runner.create_session("ann").await.unwrap().key;
+        runner.run(&key, "go").collect_events().await.unwrap();
+        let open = runner.open_questions(&key).await.unwrap();
+        runner.resume(&key, [(&open[0], Answer::input("right-key"))]).collect_events().await.unwrap();
+        let is_asked_again = !runner.open_questions(&key).await.unwrap().is_empty();
+        assert_eq!(is_asked_again, is_refused, "{path}");
+    }
+}
