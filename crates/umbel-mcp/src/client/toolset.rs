@@ -589,23 +589,43 @@ impl Inner {
     /// The server that came first has its name; another one of that name has the place where it is, too. Nothing was agreed
     /// to of that one, but it is no server that was never seen: it may have been put in the place of the first.
     async fn pinned(&self, run: &Run) -> Result<(String, Option<Pinned>)> {
-        let Options { name, pins, .. } = &self.options;
+        let name = &self.options.name;
         let place = self.options.place.identity();
-        let (mut record, mut known) = (name.to_string(), pins.load(name).await?);
-        let is_another = known.as_ref().is_some_and(|known| known.is_of_another(place.as_deref()));
-        if let Some(place) = place.as_deref().filter(|_| is_another) {
-            let short: String = place.chars().take(16).collect();
-            record = format!("{name} @ {short}");
-            known = Some(pins.load(&record).await?.unwrap_or_default());
+        let short: String = place.iter().flat_map(|place| place.chars()).take(16).collect();
+        let elsewhere = format!("{name} @ {short}");
+        let is_another = |known: &Pinned| known.is_of_another(place.as_deref());
+        let begin = || Pinned { place: place.clone(), ..Pinned::default() };
+        let (mut record, mut known) = (name.to_string(), self.load(name).await?);
+        if known.as_ref().is_some_and(is_another) {
+            known = Some(self.load(&elsewhere).await?.unwrap_or_else(begin));
+            record.clone_from(&elsewhere);
         }
-        if let Some([app, user]) = self.who(run) {
-            record = json!([record, app, user]).to_string();
-            known = pins.load(&record).await?.or(known);
+        let Some([app, user]) = self.who(run) else { return Ok((record, known)) };
+        let of_user = |record: &str| json!([record, app, user]).to_string();
+        let own = self.load(&of_user(&record)).await?;
+        if own.as_ref().is_some_and(is_another) {
+            let record = of_user(&elsewhere);
+            let own = self.load(&record).await?.or(known);
+            return Ok((record, Some(own.unwrap_or_else(begin))));
         }
-        if let Some(known) = &mut known {
-            known.place = known.place.take().or(place);
+        Ok((of_user(&record), own.or(known)))
+    }
+
+    /// What is kept under a name. If it does not say yet of which server, it is of this one from now on.
+    async fn load(&self, record: &str) -> Result<Option<Pinned>> {
+        let Options { name, pins, place, .. } = &self.options;
+        let Some(mut pinned) = pins.load(record).await? else { return Ok(None) };
+        if pinned.place.is_none() {
+            pinned.place = place.identity();
+            // What may only be read, such as a file that was shipped with the program, counts all the same.
+            if pinned.place.is_some()
+                && let Err(error) = pins.save(record, pinned.clone()).await
+            {
+                let server = name.as_str();
+                tracing::warn!(target: "umbel::mcp", server, "where it is could not be noted: {error}");
+            }
         }
-        Ok((record, known))
+        Ok(Some(pinned))
     }
 
     /// The connection that all share.
