@@ -141,11 +141,18 @@ impl Endpoint {
         Provider { name, server: self.server.as_ref().map(|(host, port)| (host.as_str(), *port)) }
     }
 
-    /// Sends a request and waits for the answer to begin.
-    pub(crate) async fn post(&self, path: &str, body: Vec<u8>) -> Result<Reply> {
+    /// Sends a request and waits for the answer to begin. `token` becomes the token that is sent along, if a source gives it.
+    pub(crate) async fn post(&self, path: &str, body: Vec<u8>, token: &mut Option<Secret>) -> Result<Reply> {
+        // What is played again is sent nowhere.
+        let is_sent = self.tape.as_ref().is_none_or(|tape| !tape.is_replaying());
+        if let Key::Source(source) = &self.key
+            && is_sent
+        {
+            *token = Some(Secret(source.token().await?));
+        }
         let recording = match &self.tape {
             None => None,
-            Some(tape) => match tape.begin(path, &body, self.secrets()) {
+            Some(tape) => match tape.begin(path, &body, self.secrets(token.as_ref())) {
                 Recording::Replay(take) => {
                     let Played { status, headers, body } = take?;
                     return self.reply(status, &headers, body).await;
@@ -160,14 +167,13 @@ impl Endpoint {
         if let Some(context) = TraceContext::current() {
             request = context.headers().fold(request, |request, (name, value)| request.header(name, value));
         }
-        request = match &self.key {
-            Key::None => request,
-            Key::Header(name, Secret(key)) => request.header(HeaderName::from_static(name), sensitive(key)?),
-            Key::Bearer(Secret(key)) => request.header("authorization", sensitive(&format!("Bearer {key}"))?),
-            Key::Source(source) => {
-                request.header("authorization", sensitive(&format!("Bearer {}", source.token().await?))?)
-            }
-        };
+        if let Key::Header(name, Secret(key)) = &self.key {
+            request = request.header(HeaderName::from_static(name), sensitive(key)?);
+        }
+        let bearer = if let Key::Bearer(key) = &self.key { Some(key) } else { token.as_ref() };
+        if let Some(Secret(key)) = bearer {
+            request = request.header("authorization", sensitive(&format!("Bearer {key}"))?);
+        }
         let waited = tokio::time::timeout(self.timeouts.first_byte, request.body(body).send()).await;
         let response = waited
             .map_err(|_| self.failed(format!("no answer within {} s", self.timeouts.first_byte.as_secs())))?
@@ -214,9 +220,10 @@ impl Endpoint {
         Error::new(ErrorKind::Model(ModelErrorKind::Transport), format!("{}: {why}", self.provider))
     }
 
-    /// An error without secrets that the provider repeats in it: it goes to the log of the session.
-    pub(crate) fn discreet(&self, error: Error) -> Error {
-        let secrets = self.secrets();
+    /// An error without secrets that the provider repeats in it, the token of the request among them: it goes to the log of the
+    /// session.
+    pub(crate) fn discreet(&self, error: Error, token: Option<&Secret>) -> Error {
+        let secrets = self.secrets(token);
         if !secrets.iter().any(|secret| error.message().contains(secret)) {
             return error;
         }
@@ -228,11 +235,12 @@ impl Endpoint {
     }
 
     /// What must never be written down. What is shorter is no secret, and would be found everywhere.
-    fn secrets(&self) -> Vec<String> {
+    fn secrets(&self, token: Option<&Secret>) -> Vec<String> {
         let key = match &self.key {
-            Key::Header(_, Secret(key)) | Key::Bearer(Secret(key)) => Some(key.as_str()),
-            Key::None | Key::Source(_) => None,
+            Key::Header(_, key) | Key::Bearer(key) => Some(key),
+            Key::None | Key::Source(_) => token,
         };
+        let key = key.map(|Secret(key)| key.as_str());
         let names = ["auth", "key", "token", "secret", "cookie", "password"];
         let is_secret = |name: &HeaderName| names.iter().any(|word| name.as_str().contains(word));
         let headers = self.headers.iter().filter(|(name, _)| is_secret(name));

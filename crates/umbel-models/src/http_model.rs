@@ -172,6 +172,7 @@ impl Model for HttpModel {
         let exchange = Exchange {
             stage: Stage::Ask(Box::new(self.named(request))),
             intake: Intake::new(&*self.shared.wire, request.stream),
+            token: None,
             shared: self.shared.clone(),
         };
         Box::pin(futures::stream::unfold(exchange, |mut exchange| async move {
@@ -186,6 +187,8 @@ struct Exchange {
     shared: Arc<Shared>,
     stage: Stage,
     intake: Intake,
+    /// The token that was sent along, if a source gave it.
+    token: Option<Secret>,
 }
 
 enum Stage {
@@ -202,7 +205,7 @@ impl Exchange {
             }
             if let Err(error) = self.go_on().await? {
                 self.stage = Stage::Over;
-                return Some(Err(self.shared.endpoint.discreet(error)));
+                return Some(Err(self.shared.endpoint.discreet(error, self.token.as_ref())));
             }
         }
     }
@@ -215,7 +218,7 @@ impl Exchange {
             Stage::Ask(request) => {
                 let path = self.shared.wire.path(request);
                 let body = self.shared.wire.body(request, &self.shared.fragments);
-                Some(endpoint.post(&path, body).await.map(|reply: Reply| {
+                Some(endpoint.post(&path, body, &mut self.token).await.map(|reply: Reply| {
                     // Some answer a request for a stream with the whole.
                     self.intake.whole = self.intake.whole.take().or(reply.is_json.then(Vec::new));
                     if let Some(id) = reply.request_id {

@@ -132,6 +132,10 @@ impl Tape {
         Self { inner: self.inner.clone(), replays: true }
     }
 
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.replays
+    }
+
     pub(crate) fn begin(&self, path: &str, body: &[u8], secrets: Vec<String>) -> Recording {
         let text = strike_out(&String::from_utf8_lossy(body), &secrets);
         let request = serde_json::from_str(&text).unwrap_or(Value::String(text));

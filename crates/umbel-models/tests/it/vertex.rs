@@ -8,7 +8,7 @@ use futures::StreamExt;
 use ring::signature::{KeyPair, RSA_PKCS1_2048_8192_SHA256, RsaKeyPair, UnparsedPublicKey};
 use serde_json::{Value, json};
 use umbel_core::{Content, Error, ErrorKind, Model, ModelErrorKind};
-use umbel_models::{GoogleCredentials, HttpModel, TokenSource, model_with};
+use umbel_models::{GoogleCredentials, HttpModel, Tape, TokenSource, model_with};
 
 use crate::server::{Act, Server, answer};
 use crate::support::{body, content, request, whole};
@@ -172,6 +172,33 @@ async fn a_token_is_asked_for_once_at_a_time_and_anew_shortly_before_it_expires(
         got.push(credentials.token().await.unwrap());
     }
     assert_eq!(got, ["short", "long", "long"]);
+}
+
+#[tokio::test]
+async fn a_token_that_a_source_gave_does_not_come_back_in_errors_and_is_on_no_tape() {
+    let tokens = Server::start([token("ya29.live", 3600)]).await;
+    let refused = r#"{"error":{"code":401,"message":"bad token ya29.live","status":"UNAUTHENTICATED"}}"#;
+    let stream = format!("data: {refused}\n\n");
+    let models = Server::start([
+        Act::Send(answer("401 No", "content-type: application/json\r\n", refused)),
+        Act::Send(answer("200 OK", "content-type: text/event-stream\r\n", &stream)),
+    ])
+    .await;
+    let tape = Tape::new();
+    let model = vertex(&[("GOOGLE_CLOUD_PROJECT", "p-1"), ("GOOGLE_VERTEX_BASE_URL", &models.url)]);
+    let source = GoogleCredentials::from_json(&person(&tokens.url)).unwrap();
+    let model = model.token_source(source).unwrap().record(&tape);
+    for _ in 0..2 {
+        let error = ask(&model, true).await.pop().unwrap().unwrap_err();
+        assert!(error.message().contains("bad token ***"), "{error}");
+        assert!(!format!("{error:?}").contains("ya29.live"), "{error:?}");
+    }
+    assert_eq!(tape.len(), 2);
+    assert!(!tape.to_json().contains("ya29.live"), "{}", tape.to_json());
+
+    let tape = Tape::from_json(&tape.to_json()).unwrap();
+    ask(&model.replay(&tape), true).await.pop().unwrap().unwrap_err();
+    assert_eq!(tokens.requests().len(), 1, "what is played again needs no token");
 }
 
 async fn fail(credentials: &GoogleCredentials) -> Error {
