@@ -5,9 +5,10 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use smol_str::SmolStr;
+use tokio::time::Instant;
 
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
@@ -71,7 +72,18 @@ struct Slot {
 /// The lease of a session.
 struct Held {
     owner: SmolStr,
-    until: Instant,
+    /// `None` if it never expires.
+    until: Option<Instant>,
+}
+
+impl Held {
+    fn new(owner: SmolStr, ttl: Duration) -> Self {
+        Self { owner, until: Instant::now().checked_add(ttl) }
+    }
+
+    fn has_expired(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
 }
 
 impl InMemorySessions {
@@ -270,7 +282,7 @@ impl Slot {
     }
 
     fn is_held(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| held.until > Instant::now())
+        self.held.as_ref().is_some_and(|held| !held.has_expired(Instant::now()))
     }
 
     fn idle(&self, key: &SessionKey, shared: &SharedState) -> Idle {
@@ -459,7 +471,7 @@ impl SessionStore for InMemorySessions {
             }
             let news = slot.news(&key, shared, acquire.known);
             slot.epoch += 1;
-            slot.held = Some(Held { owner: acquire.owner, until: Instant::now() + acquire.ttl });
+            slot.held = Some(Held::new(acquire.owner, acquire.ttl));
             let versions = slot.write(&key, shared, acquire.entries, news.versions);
             Ok(Acquired { lease: Lease { epoch: slot.epoch, key }, news, versions })
         })
@@ -471,7 +483,7 @@ impl SessionStore for InMemorySessions {
                 return Err(fenced(&lease.key));
             }
             if let Some(held) = &mut slot.held {
-                held.until = Instant::now() + ttl;
+                held.until = Instant::now().checked_add(ttl);
             }
             Ok(())
         })
@@ -528,7 +540,7 @@ impl SessionStore for InMemorySessions {
         let now = Instant::now();
         let mut found = BTreeMap::new();
         for (key, slot) in &self.lock().sessions {
-            let Some(held) = slot.held.as_ref().filter(|held| held.until <= now) else { continue };
+            let Some(held) = slot.held.as_ref().filter(|held| held.has_expired(now)) else { continue };
             if key.app() == app {
                 let (key, parent, owner) = (key.clone(), slot.parent.clone(), held.owner.clone());
                 found.insert((held.until, slot.incarnation), Abandoned { key, parent, owner });

@@ -37,6 +37,8 @@ pub mod adk;
 pub mod contract;
 #[cfg(feature = "sealed")]
 mod entries;
+#[cfg(feature = "sealed")]
+mod lease;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod privacy;

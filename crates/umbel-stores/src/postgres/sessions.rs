@@ -21,6 +21,7 @@ use umbel_core::{
 use super::fault::Trouble;
 use super::{Postgres, Tries, query, signed, unknown, unsigned, upkeep};
 use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, known_after, refuse_holes, to_json};
+use crate::lease::ttl_millis;
 use crate::refusal::{self, busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
 
@@ -439,7 +440,7 @@ async fn acquire(
     }
     let news = row.news(change, key, wanted.known).await?;
     row.write(change, key, entries).await?;
-    row.save_with_lease(change, Some(&wanted.owner), Some(millis(wanted.ttl))).await?;
+    row.save_with_lease(change, Some(&wanted.owner), Some(ttl_millis(wanted.ttl))).await?;
     let lease = Lease { key: key.clone(), epoch: row.epoch };
     Ok(Some((Acquired { lease, news, versions: row.versions() }, row)))
 }
@@ -576,10 +577,6 @@ pub(super) async fn import_session(change: &Transaction<'_>, session: &SessionPi
         Some(owner) => row.save_with_lease(change, Some(owner), Some(0)).await,
         None => row.save(change).await,
     }
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl Postgres {
@@ -800,7 +797,7 @@ impl SessionStore for Postgres {
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
         Work::later(self.write(move |change, _| {
             Box::pin(async move {
-                let (row, ttl) = (Row::lock(change, &lease.key).await?, millis(ttl));
+                let (row, ttl) = (Row::lock(change, &lease.key).await?, ttl_millis(ttl));
                 if row.epoch != lease.epoch {
                     return Err(fenced(&lease.key).into());
                 }

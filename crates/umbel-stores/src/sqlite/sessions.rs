@@ -20,6 +20,7 @@ use super::{Sqlite, Trouble, signed, unsigned, upkeep};
 use crate::entries::{
     Prepared, Scoped, decode, from_json, keys_from, known_after, refuse_holes, to_json, together,
 };
+use crate::lease::ttl_millis;
 use crate::refusal::{self, busy, exists, fenced, not_found, stale};
 use crate::transfer::SessionPiece;
 
@@ -429,10 +430,6 @@ pub(super) fn now() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
 /// Adds the row of a session. Its epoch is still to be set.
 fn insert(
     connection: &Connection,
@@ -517,7 +514,7 @@ fn acquire(connection: &Connection, acquire: &Acquire, entries: &Prepared) -> Re
     let news = row.news(connection, key, acquire.known)?;
     row.write(connection, key, entries)?;
     row.epoch += 1;
-    let ttl = millis(acquire.ttl);
+    let ttl = ttl_millis(acquire.ttl);
     row.save_with_lease(connection, Some(&acquire.owner), Some(now.saturating_add(ttl)), Some(ttl))?;
     let lease = Lease { key: key.clone(), epoch: row.epoch };
     Ok(Attempt::Taken(Acquired { lease, news, versions: row.versions() }))
@@ -697,7 +694,7 @@ impl SessionStore for Sqlite {
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
         let lease = lease.clone();
         Work::later(self.write_together(move |connection| {
-            let (row, ttl) = (Row::get(connection, &lease.key)?, millis(ttl));
+            let (row, ttl) = (Row::get(connection, &lease.key)?, ttl_millis(ttl));
             if row.epoch != lease.epoch {
                 return Err(fenced(&lease.key).into());
             }
