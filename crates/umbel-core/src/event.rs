@@ -275,6 +275,11 @@ impl Event {
         self.actions.as_ref()?.state_delta.as_ref()
     }
 
+    /// The run before which the session is rewound: that run and everything since is void.
+    pub fn rewinds_to(&self) -> Option<&RunId> {
+        self.actions.as_ref()?.rewind_before_invocation_id.as_ref().filter(|run| !run.is_empty())
+    }
+
     /// The actions to be changed.
     pub fn actions_mut(&mut self) -> &mut Actions {
         self.actions.get_or_insert_default()

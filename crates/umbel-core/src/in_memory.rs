@@ -232,10 +232,12 @@ impl Slot {
         entries: Entries,
         mut known: Versions,
     ) -> Versions {
-        let mut before = None;
+        let (mut before, mut rewinds) = (None, false);
         if self.waits.is_some() || WaitChange::is_likely(&entries) {
             let mut waits = self.waits.take().unwrap_or_default();
-            waits.apply(WaitChange::of(&entries));
+            let change = WaitChange::of(&entries);
+            rewinds = change.rewinds;
+            waits.apply(change);
             self.waits = Some(waits).filter(|waits| !waits.is_empty());
         }
         for entry in entries {
@@ -255,6 +257,10 @@ impl Slot {
                 }
             }
             self.log.push(LogEntry::Event(event));
+        }
+        if rewinds {
+            let waits = Waits::of_log(&self.log.iter().cloned().collect::<Vec<_>>());
+            self.waits = Some(Box::new(waits)).filter(|waits| !waits.is_empty());
         }
         if let Some(before) = before {
             let after = self.versions(key, shared);

@@ -23,6 +23,47 @@ pub enum LogEntry {
     Record(Arc<RunStep>),
 }
 
+impl LogEntry {
+    /// The event, if it is one.
+    pub fn event(&self) -> Option<&Arc<Event>> {
+        match self {
+            Self::Event(event) => Some(event),
+            Self::Record(_) => None,
+        }
+    }
+
+    /// Whether a run begins with this entry, or goes on with it.
+    fn begins(&self, run: &RunId) -> bool {
+        match self {
+            Self::Event(event) => event.run == *run,
+            Self::Record(step) => {
+                matches!(&**step, RunStep::Continued { continued } if continued.run == *run)
+            }
+        }
+    }
+}
+
+/// Which entries of a log are live: neither void since a rewind took them back, nor a rewind themselves. Whatever is
+/// derived from a log, but for its state, is derived from its live entries. `None` if there is no rewind: all are live.
+///
+/// A rewind makes the first entry of its run and all that follow void, up to itself.
+pub fn live_entries(entries: &[LogEntry]) -> Option<Vec<bool>> {
+    let target = |entry: &LogEntry| entry.event()?.rewinds_to().cloned();
+    if !entries.iter().any(|entry| target(entry).is_some()) {
+        return None;
+    }
+    let mut live = vec![true; entries.len()];
+    let mut end = entries.len();
+    while let Some((last, before)) = entries.get(..end).and_then(<[LogEntry]>::split_last) {
+        end = before.len();
+        let Some(run) = target(last) else { continue };
+        let first = before.iter().position(|entry| entry.begins(&run)).unwrap_or(end);
+        live.iter_mut().skip(first).take(end + 1 - first).for_each(|live| *live = false);
+        end = first;
+    }
+    Some(live)
+}
+
 impl From<Arc<Event>> for LogEntry {
     fn from(event: Arc<Event>) -> Self {
         Self::Event(event)

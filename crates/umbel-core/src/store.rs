@@ -16,7 +16,7 @@ use crate::event::Event;
 use crate::id::CallId;
 use crate::interrupt::Interrupt;
 use crate::json::Object;
-use crate::log::{LogEntry, Outcome, RunStep};
+use crate::log::{LogEntry, Outcome, RunStep, live_entries};
 use crate::session::{Session, SessionKey};
 use crate::work::Work;
 
@@ -255,9 +255,22 @@ impl Waits {
         self.questions.is_empty() && self.calls.is_empty()
     }
 
+    /// What a session with this log waits for.
+    pub fn of_log(entries: &[LogEntry]) -> Self {
+        let mut waits = Self::default();
+        match live_entries(entries) {
+            None => waits.apply(WaitChange::of(entries)),
+            Some(live) => {
+                let live = entries.iter().zip(live).filter(|(_, live)| *live).map(|(entry, _)| entry.clone());
+                waits.apply(WaitChange::of(&live.collect::<Vec<_>>()));
+            }
+        }
+        waits
+    }
+
     /// What is waited for after a change.
     pub fn apply(&mut self, change: WaitChange) {
-        let WaitChange { asked, settled, awaited, answered } = change;
+        let WaitChange { asked, settled, awaited, answered, rewinds: _ } = change;
         let is_new = |id: &CallId| asked.iter().any(|question| question.id == *id);
         self.questions.retain(|open| !settled.contains(&open.id) && !is_new(&open.id));
         self.questions.extend(asked);
@@ -277,12 +290,15 @@ pub struct WaitChange {
     pub awaited: SmallVec<[CallId; 2]>,
     /// Calls that got an answer.
     pub answered: SmallVec<[CallId; 2]>,
+    /// A rewind is among the entries: what is waited for then follows from the whole log, by [`Waits::of_log`].
+    pub rewinds: bool,
 }
 
 impl WaitChange {
     /// What these entries change. A question is open from when a run asks it, or ends with it, until the user's response
     /// of its id, whatever is said in between; asked again, it takes its own place. A call whose answer comes later is
-    /// awaited until there is a response of its id in a later event.
+    /// awaited until there is a response of its id in a later event. A rewind
+    /// takes back what was asked and answered in what it makes void; see [`rewinds`](Self::rewinds).
     pub fn of(entries: &[LogEntry]) -> Self {
         let mut change = Self::default();
         for entry in entries {
@@ -304,7 +320,7 @@ impl WaitChange {
     /// Whether entries may make a session wait that waited for nothing before: a glance, where most do not.
     pub(crate) fn is_likely(entries: &[LogEntry]) -> bool {
         entries.iter().any(|entry| match entry {
-            LogEntry::Event(event) => event.long_running_tool_ids.is_some(),
+            LogEntry::Event(event) => event.long_running_tool_ids.is_some() || event.rewinds_to().is_some(),
             LogEntry::Record(step) => matches!(
                 &**step,
                 RunStep::Asked { .. } | RunStep::Ended { outcome: Outcome::Interrupted { .. } }
@@ -325,6 +341,7 @@ impl WaitChange {
     }
 
     fn follow(&mut self, event: &Event) {
+        self.rewinds |= event.rewinds_to().is_some();
         for id in event.responses().filter_map(|response| response.id.as_ref()) {
             if event.is_user() {
                 self.asked.retain(|asked| asked.id != *id);

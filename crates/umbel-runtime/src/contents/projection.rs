@@ -16,7 +16,7 @@ use super::compaction::Frontier;
 use super::foreign::{answers_foreign_call, call_authors, quote};
 use super::item::{Item, known};
 use super::pairing::{drop_orphan_calls, late_answers};
-use super::visible::{has_transcription, is_foreign, is_visible, rewinds_to, tool_branches};
+use super::visible::{has_transcription, is_foreign, is_visible, tool_branches};
 use super::{asked, build, contents, for_request, leading, present, seen, settle};
 
 /// The messages of one view, kept.
@@ -115,7 +115,7 @@ impl Projection {
 
     fn extend(&mut self, event: &Arc<Event>) -> bool {
         let mut ids = event.calls().filter_map(|call| call.id.as_ref());
-        if rewinds_to(event).is_some() || ids.any(|id| self.watches(id.as_str())) {
+        if event.rewinds_to().is_some() || ids.any(|id| self.watches(id.as_str())) {
             return false;
         }
         if !is_visible(&self.view, event) {

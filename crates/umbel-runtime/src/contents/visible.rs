@@ -23,7 +23,7 @@ pub(crate) fn visible(view: &ContentsView, events: &[Arc<Event>]) -> Vec<Arc<Eve
 
 /// The events that no rewind made void.
 pub(crate) fn apply_rewinds(events: &[Arc<Event>]) -> Vec<Arc<Event>> {
-    if events.iter().all(|event| rewinds_to(event).is_none()) {
+    if events.iter().all(|event| event.rewinds_to().is_none()) {
         return events.to_vec();
     }
     let mut first: HashMap<&RunId, usize> = HashMap::new();
@@ -34,18 +34,13 @@ pub(crate) fn apply_rewinds(events: &[Arc<Event>]) -> Vec<Arc<Event>> {
     let mut end = events.len();
     while let Some(event) = end.checked_sub(1).and_then(|last| events.get(last)) {
         end -= 1;
-        match rewinds_to(event) {
+        match event.rewinds_to() {
             None => kept.push(event.clone()),
             Some(run) => end = first.get(run).copied().filter(|start| *start < end).unwrap_or(end),
         }
     }
     kept.reverse();
     kept
-}
-
-/// The run before which everything from here on back is void.
-pub(crate) fn rewinds_to(event: &Event) -> Option<&RunId> {
-    event.actions.as_ref()?.rewind_before_invocation_id.as_ref().filter(|run| !run.is_empty())
 }
 
 /// The ids of all calls.

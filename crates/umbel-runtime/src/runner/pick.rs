@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use umbel_core::{AgentTree, Event, List, Mode, NodeId, Result};
 
-use crate::contents::visible::rewinds_to;
 use crate::team::transfer_targets;
 
 /// The agent that answers: the one whose call was just answered, else the one that has the conversation, else the root.
@@ -51,7 +50,7 @@ fn live(events: &List<Arc<Event>>) -> impl Iterator<Item = &Arc<Event>> {
         loop {
             end = end.checked_sub(1)?;
             let event = events.get(end)?;
-            let Some(run) = rewinds_to(event) else { return Some(event) };
+            let Some(run) = event.rewinds_to() else { return Some(event) };
             end = events.iter().position(|event| event.run == *run).unwrap_or(end).min(end);
         }
     })

@@ -152,7 +152,10 @@ impl Row {
         }
         self.version += entries.rows.len() as u64;
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
-        if self.waits || entries.waits.begins_to_wait() {
+        if entries.waits.rewinds {
+            let log = self.news(change, key, Versions::default()).await?.entries;
+            save_waits(change, self.id, &Waits::of_log(&log)).await?;
+        } else if self.waits || entries.waits.begins_to_wait() {
             let mut waits = waits(change, self.id).await?;
             waits.apply(entries.waits.clone());
             save_waits(change, self.id, &waits).await?;
@@ -289,9 +292,9 @@ pub(super) async fn fill_in_waits(change: &Transaction<'_>) -> Result<(), Troubl
     for row in query(change, select, &[]).await? {
         let [app, user, name]: [&str; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
         let key = SessionKey::new(app, user, name)?;
-        let (row, mut waits) = (Row::lock(change, &key).await?, Waits::default());
-        waits.apply(WaitChange::of(&row.news(change, &key, Versions::default()).await?.entries));
-        save_waits(change, row.id, &waits).await?;
+        let row = Row::lock(change, &key).await?;
+        let log = row.news(change, &key, Versions::default()).await?.entries;
+        save_waits(change, row.id, &Waits::of_log(&log)).await?;
     }
     Ok(())
 }
@@ -590,7 +593,8 @@ impl Postgres {
     ) -> Result<Versions> {
         let entries = Prepared::new(entries)?;
         let is_shared = !entries.state.user.is_empty() || !entries.state.app.is_empty();
-        if !is_shared && !entries.waits.begins_to_wait() && entries.waits.settled.is_empty() {
+        let WaitChange { settled, rewinds, .. } = &entries.waits;
+        if !is_shared && !entries.waits.begins_to_wait() && settled.is_empty() && !rewinds {
             return self.append_at_once(lease, expected, &entries, give_back).await;
         }
         let entries = &entries;

@@ -211,7 +211,11 @@ fn write(
     if entries.waits != WaitChange::default() {
         let before = waits(connection, id)?;
         let mut after = before.clone();
-        after.apply(entries.waits.clone());
+        if entries.waits.rewinds {
+            after = Waits::of_log(&entries_after(connection, key, id, 0)?);
+        } else {
+            after.apply(entries.waits.clone());
+        }
         if after != before {
             save_waits(connection, id, &after)?;
         }
@@ -417,9 +421,7 @@ pub(super) fn fill_in_waits(connection: &Connection) -> Result<(), Trouble> {
         let key =
             SessionKey::new(row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?)?;
         let row = Row::get(connection, &key)?;
-        let mut waits = Waits::default();
-        waits.apply(WaitChange::of(&entries_after(connection, &key, row.id, 0)?));
-        save_waits(connection, row.id, &waits)?;
+        save_waits(connection, row.id, &Waits::of_log(&entries_after(connection, &key, row.id, 0)?))?;
     }
     Ok(())
 }
