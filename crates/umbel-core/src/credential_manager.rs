@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::id::CallId;
 use crate::interrupt::{Address, Answer, Asker, DecisionKind, Interrupt, NEEDS_CREDENTIAL, Question, Raised};
 use crate::run::Run;
-use crate::to_the_end::ToTheEnd;
+use crate::spawn_on_drop::SpawnOnDrop;
 use crate::tool_context::ToolContext;
 
 /// How the layer begins that asks for a credential before a toolset is used. The name is google-adk's.
@@ -145,7 +145,7 @@ impl CredentialManager {
     pub async fn revoke(&self, whose: Whose<'_>, auth: &AuthConfig, now: f64) -> Result<()> {
         let turn = self.turns.take(whose, &auth.credential).await;
         let (manager, own) = (self.clone(), Of { whose, auth, now, turn: &turn }.to_owned());
-        let revoked = ToTheEnd::new(async move {
+        let revoked = SpawnOnDrop::boxed(async move {
             let Of { whose, auth, now, .. } = own.lent();
             let work = async {
                 let Some(kept) = manager.load(whose, &auth.credential).await? else { return Ok(()) };
@@ -234,7 +234,7 @@ impl CredentialManager {
         let (manager, own) = (self.clone(), of.to_owned());
         let refused = refused.map(|refused| refused.credential().clone());
         // A service that gave a new refresh token may not know the old one any more.
-        let renewed = ToTheEnd::new(async move {
+        let renewed = SpawnOnDrop::boxed(async move {
             let of = own.lent();
             let work = manager.renew_alone(&of, refused.as_ref());
             let renewed = alone(&*manager.store, of.whose, &of.auth.credential, work).await;
@@ -278,7 +278,7 @@ impl CredentialManager {
         }
         let (manager, own, given) = (self.clone(), of.to_owned(), given.clone());
         // A code can be redeemed once.
-        let exchanged = ToTheEnd::new(async move {
+        let exchanged = SpawnOnDrop::boxed(async move {
             let of = own.lent();
             let work = manager.redeem(&of, &given);
             alone(&*manager.store, of.whose, &of.auth.credential, work).await

@@ -61,9 +61,9 @@ pub mod plan;
 pub mod response;
 pub mod run;
 pub mod session;
+pub mod spawn_on_drop;
 pub mod state;
 pub mod store;
-mod to_the_end;
 pub mod tool;
 pub mod tool_context;
 pub mod trace_context;
@@ -102,7 +102,9 @@ pub use instruction::Instruction;
 pub use interrupt::{Address, Answer, Asker, DecisionKind, Interrupt, Question, Raised};
 pub use json::Object;
 pub use list::List;
-pub use log::{AgentDone, CallFinished, Continued, Edited, Failure, Kept, LogEntry, Outcome, RunStep};
+pub use log::{
+    AgentDone, CallFinished, Continued, Edited, Failure, Kept, LogEntry, Outcome, RunStep, live_entries,
+};
 pub use memory::{InMemoryMemory, MemoryEntry, MemoryStore};
 pub use model::{
     Capabilities, Chunk, Effort, GenerateConfig, Model, ModelRequest, Provider, Thinking, ToolChoice,
@@ -120,6 +122,7 @@ pub use plan::{
 pub use response::Response;
 pub use run::{Emit, Emitted, Journal, Run, RunParts, Services};
 pub use session::{Session, SessionKey};
+pub use spawn_on_drop::SpawnOnDrop;
 pub use state::{State, StateScope};
 pub use store::{
     Abandoned, EventFilter, Idle, IdleFilter, Lease, NewSession, OpenQuestion, SessionStore, Versions,

@@ -41,6 +41,8 @@ impl LoopAgent {
                 }
             }
             rounds += 1;
+            // Agents may have nothing to wait for: the run's own limits hold all the same.
+            tokio::task::yield_now().await;
         }
         Ok(())
     }

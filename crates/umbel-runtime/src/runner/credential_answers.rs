@@ -28,7 +28,7 @@ pub(super) async fn take_out(
     input: Arc<Content>,
 ) -> Result<(Arc<Content>, Option<Taken>)> {
     let shared = &recorder.shared;
-    let (open, events) = recorder.session(|hot| (hot.open().to_vec(), hot.events.clone()));
+    let (open, events) = recorder.session(|hot| (hot.open().to_vec(), hot.live().clone()));
     // Who works for a call is answered by who made it, and gets no secrets. What was said once may be said again to who
     // stands in the place of tools.
     let is_secret = |response: &FunctionResponse| {
@@ -87,7 +87,7 @@ impl Taken {
         }
         // The same answer may have come twice, and the other one is used.
         look(recorder, key).await?;
-        let events = recorder.session(|hot| hot.events.clone());
+        let events = recorder.session(|hot| hot.live().clone());
         let users = events.iter().rev().filter(|event| event.is_user());
         let logged: Vec<GivenAuth> = users.flat_map(|event| event.responses()).filter_map(given_in).collect();
         for given in self.given.iter().filter(|given| !logged.contains(given)) {

@@ -6,8 +6,10 @@ use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::{Either, select};
 use smallvec::smallvec;
 use smol_str::SmolStr;
 use tokio::time::Instant;
@@ -19,6 +21,7 @@ use umbel_core::{
 };
 
 use super::Shared;
+use super::hot::{changes, changes_before};
 use super::journal::{Recorder, not_immediate};
 use super::pick::{pick_agent, workflow_above};
 use super::taking::{Patience, acquire};
@@ -32,6 +35,12 @@ use crate::{spans, text};
 
 /// How often a run waits for its reader before its time is looked at.
 const WAITS_PER_LOOK: u32 = 64;
+
+/// How long the store has at least to write the outcome of a run that was told to stop.
+const LAST_WRITE: Duration = Duration::from_secs(5);
+
+/// Heartbeats come no closer than this, however short the lease.
+const SHORTEST_BEAT: Duration = Duration::from_millis(1);
 
 /// What a run is to do.
 pub(crate) struct Task {
@@ -69,10 +78,15 @@ pub(crate) struct Ended {
 pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
     Box::pin(async move {
         let recorder = task.recorder.clone();
-        let run = match start(task).await {
-            Ok(run) => run,
-            Err(error) => return Ended { outcome: Outcome::from_error(&error), error: Some(error) },
-        };
+        let cancel = task.cancel.clone();
+        let limits = recorder.config.limits;
+        let patience = recorder.config.wait_for_session.saturating_add(limits.run_time);
+        let start = pin!(start(task));
+        let run =
+            match stall_watched(start, &recorder, || stop_waiting(&cancel, patience, limits.grace)).await {
+                Ok(run) => run,
+                Err(error) => return Ended { outcome: Outcome::from_error(&error), error: Some(error) },
+            };
         let result = {
             let span = spans::invocation(&run);
             let mut work = pin!(caught(work(&run, &recorder)).instrument(span));
@@ -82,9 +96,52 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
             }
             result
         };
-        // The work is gone: if it was cut short in the middle of a write, nobody waits for that any more.
-        finish(&run, &recorder, result).await
+        // The work is gone. What it was writing is the recorder's, which waits for it.
+        let finish = pin!(finish(&run, &recorder, result));
+        stall_watched(finish, &recorder, || {
+            stop_waiting(&cancel, time_left(&cancel, limits.run_time), limits.grace)
+        })
+        .await
     })
+}
+
+/// What is left of the time that a run may take.
+fn time_left(cancel: &CancelToken, run_time: Duration) -> Duration {
+    let left = |deadline: std::time::Instant| deadline.saturating_duration_since(Instant::now().into_std());
+    cancel.deadline().map_or(run_time, left)
+}
+
+/// Does what begins or ends a run, which waits for the store alone and is never dropped. If the store does not answer in
+/// time, the recorder says so: the reader is let go, and this goes on by itself.
+fn stall_watched<'a, T, W>(
+    mut work: Pin<&'a mut impl Future<Output = T>>,
+    recorder: &'a Recorder,
+    watch: impl Fn() -> W + 'a,
+) -> impl Future<Output = T>
+where
+    W: Future<Output = ()> + Send + 'a,
+{
+    let mut watching: Option<BoxFuture<'a, ()>> = None;
+    poll_fn(move |cx| {
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(done);
+        }
+        if !recorder.outlet.is_full() && !recorder.is_stalled() {
+            let watching = watching.get_or_insert_with(|| Box::pin(watch()));
+            if watching.as_mut().poll(cx).is_ready() {
+                recorder.set_stalled();
+            }
+        }
+        Poll::Pending
+    })
+}
+
+/// Done when nobody is to wait any longer: the time is up or the run was cancelled, and so is the time to unwind.
+async fn stop_waiting(cancel: &CancelToken, time: Duration, grace: Duration) {
+    if tokio::time::timeout(time, cancel.cancelled()).await.is_err() {
+        cancel.cancel(CancelReason::Deadline);
+    }
+    tokio::time::sleep(grace.max(LAST_WRITE)).await;
 }
 
 /// The work's result. A panic in it, such as one of a callback, is an error like any other.
@@ -129,14 +186,18 @@ fn start_now(task: Task) -> Result<Work<'static, Result<Run>>> {
     parts.input = Some(content.clone());
     let event = Arc::new(first_event(&recorder, &parts, Source::user(), content, metadata));
     let acquire = Acquire { expected, ..acquire(&recorder, &parts, entries(&recorder, &event)) };
-    match recorder.shared.services.sessions.acquire(acquire).try_now() {
+    let store = &recorder.shared.services.sessions;
+    match store.acquire(acquire).try_now() {
         Ok(Err(error)) if error.kind() == ErrorKind::SessionAbandoned => {
             let metadata = event.meta.as_ref().and_then(|meta| meta.custom_metadata.clone());
             let attached = (metadata.unwrap_or_default(), None);
             let begun = take_session(recorder.clone(), parts, attached, expected, true);
             return Ok(Work::later(caught(begun)));
         }
-        Ok(acquired) => recorder.begin(acquired?, event),
+        Ok(acquired) => {
+            let acquired = changes_before(&**store, acquired?).now_or_never();
+            recorder.begin(acquired.unwrap_or_else(|| Err(not_immediate()))?, event);
+        }
         Err(_) => return Err(not_immediate()),
     }
     Run::new(parts, recorder.shared.team.tree.root()).map(|run| Work::done(Ok(run)))
@@ -209,7 +270,7 @@ async fn take_session(
     loop {
         if input.has_responses() {
             let now = shared.services.clock.now();
-            recorder.session(|hot| answers::check(&shared.team, hot.open(), &hot.events, &input, now))?;
+            recorder.session(|hot| answers::check(&shared.team, hot.open(), hot.live(), &input, now))?;
         }
         let source = source_of(&shared.team, &umbel_core::Journal::events(&*recorder), &input)?;
         let mut event = first_event(&recorder, &parts, source, input.clone(), metadata.clone());
@@ -223,6 +284,7 @@ async fn take_session(
         let acquire = Acquire { expected, ..acquire(&recorder, &parts, entries(&recorder, &event)) };
         match shared.services.sessions.acquire(acquire).await {
             Ok(acquired) => {
+                let acquired = changes_before(&*shared.services.sessions, acquired).await?;
                 recorder.begin(acquired, event);
                 return Run::new(parts, shared.team.tree.root());
             }
@@ -243,7 +305,7 @@ fn depends_on_log(shared: &Shared, input: &Content) -> bool {
 
 /// Takes in what is new in the session. Whether it is there.
 pub(super) async fn look(recorder: &Recorder, key: &SessionKey) -> Result<bool> {
-    let news = recorder.shared.services.sessions.news(key, recorder.versions()).await?;
+    let news = changes(&*recorder.shared.services.sessions, key, recorder.versions()).await?;
     let is_there = news.is_some();
     match news {
         Some(news) => recorder.take_in(news),
@@ -488,7 +550,8 @@ fn watched<'a, T>(
             waits = waits.wrapping_add(1);
             if waits % WAITS_PER_LOOK == 0 {
                 let now = Instant::now();
-                if now >= *deadline.get_or_insert(now + run.config().limits.run_time) {
+                let limit = deadline.get_or_insert_with(|| now.checked_add(run.config().limits.run_time));
+                if limit.is_some_and(|limit| now >= limit) {
                     run.cancel_token().cancel(CancelReason::Deadline);
                 }
             }
@@ -502,23 +565,35 @@ fn watched<'a, T>(
 /// Begins when the run first waits for something. Ends when the run must: the lease is lost, or it was cancelled and did
 /// not unwind in time.
 async fn keep_watch(run: &Run, recorder: &Recorder) -> Error {
-    let limits = run.config().limits;
-    let deadline = Instant::now() + limits.run_time;
-    run.cancel_token().set_deadline(deadline.into_std());
-    let mut beat = Instant::now() + limits.lease / 3;
+    // Neither waits for the other: a heartbeat that hangs does not stop the clock of the run.
+    match select(pin!(time_limit(run)), pin!(heartbeats(run, recorder))).await {
+        Either::Left((error, _)) | Either::Right((error, _)) => error,
+    }
+}
+
+/// Cancels the run when its time is up. Ends when it was cancelled and did not unwind in time.
+async fn time_limit(run: &Run) -> Error {
+    let (limits, token) = (run.config().limits, run.cancel_token());
+    if let Some(deadline) = Instant::now().checked_add(limits.run_time) {
+        token.set_deadline(deadline.into_std());
+    }
+    if tokio::time::timeout(limits.run_time, token.cancelled()).await.is_err() {
+        token.cancel(CancelReason::Deadline);
+    }
+    tokio::time::sleep(limits.grace).await;
+    token.reason().unwrap_or(CancelReason::Asked).error()
+}
+
+/// Keeps the lease. Ends when it is lost.
+async fn heartbeats(run: &Run, recorder: &Recorder) -> Error {
+    let lease_time = run.config().limits.lease;
+    let period = (lease_time / 3).max(SHORTEST_BEAT);
     loop {
-        let next = if run.cancel_token().is_cancelled() { beat } else { beat.min(deadline) };
-        if tokio::time::timeout_at(next, run.cancel_token().cancelled()).await.is_ok() {
-            tokio::time::sleep(limits.grace).await;
-            return run.cancel_token().reason().unwrap_or(CancelReason::Asked).error();
-        }
-        if Instant::now() >= deadline {
-            run.cancel_token().cancel(CancelReason::Deadline);
-            continue;
-        }
-        beat = Instant::now() + limits.lease / 3;
-        if let Some(lease) = recorder.lease()
-            && let Err(error) = run.services().sessions.heartbeat(&lease, limits.lease).await
+        tokio::time::sleep(period).await;
+        let Some(lease) = recorder.lease() else { continue };
+        let beat = run.services().sessions.heartbeat(&lease, lease_time);
+        // One that takes longer than the lease lasts comes too late: the next one may get through.
+        if let Ok(Err(error)) = tokio::time::timeout(lease_time.max(period), beat).await
             && error.kind() == ErrorKind::Fenced
         {
             return error;

@@ -8,11 +8,12 @@ use smol_str::SmolStr;
 use umbel_core::credential_manager::TOOLSET_AUTH;
 use umbel_core::json::empty_object;
 use umbel_core::session::SessionMap;
-use umbel_core::store::News;
+use umbel_core::store::{Acquired, News};
 use umbel_core::tool_context::{ABOUT, ONCE};
 use umbel_core::{
     Address, Answer, CallId, Content, ContentsView, DecisionKind, Event, FunctionCall, History, Interrupt,
-    List, LogEntry, Outcome, Question, RunId, RunStep, SessionKey, Source, State, StateScope, Versions,
+    List, LogEntry, Outcome, Question, Result, RunId, RunStep, SessionKey, SessionStore, Source, State,
+    StateScope, Versions, live_entries,
 };
 
 use super::answers::digest;
@@ -31,7 +32,10 @@ const TRACES: usize = 16;
 pub(crate) struct HotSession {
     pub(crate) versions: Versions,
     pub(crate) state: State,
-    pub(crate) events: List<Arc<Event>>,
+    /// All events, those that a rewind made void too.
+    events: List<Arc<Event>>,
+    /// The events that no rewind made void, where that is not all of them. Whatever is derived goes by these.
+    live: Option<List<Arc<Event>>>,
     /// What models were sent, by view; most sessions have one.
     projections: SmallVec<[Projection; 1]>,
     /// What the last runs left behind, as long as it can be gone on with.
@@ -196,19 +200,49 @@ fn questions(event: &Event) -> Vec<Interrupt> {
 const KEPT_VIEWS: usize = 16;
 
 impl HotSession {
-    /// Takes in what is newer.
+    /// The events that no rewind made void.
+    pub(crate) fn live(&self) -> &List<Arc<Event>> {
+        self.live.as_ref().unwrap_or(&self.events)
+    }
+
+    /// All events, those that a rewind made void too.
+    pub(super) fn all_events(&self) -> &List<Arc<Event>> {
+        &self.events
+    }
+
+    /// Adds an event to the log, as far as it is known here.
+    pub(super) fn push_event(&mut self, event: Arc<Event>) {
+        if let Some(live) = &mut self.live {
+            live.push(event.clone());
+        }
+        self.events.push(event);
+    }
+
+    /// Takes in what is newer. If a rewind is among it, that must be the whole log: see [`changes`].
     pub(crate) fn take_in(&mut self, news: News) {
         if news.whole {
             let state = news.session_state.unwrap_or_else(empty_object);
             self.state = State::new(state, empty_object(), empty_object());
-            self.events = List::new();
+            (self.events, self.live) = (List::new(), None);
             self.projections.clear();
             self.trail = None;
         }
+        let mut live = live_entries(&news.entries).map(Vec::into_iter);
+        if live.is_some() {
+            self.live.get_or_insert_with(|| self.events.clone());
+        }
         for entry in news.entries {
+            let is_live = live.as_mut().and_then(Iterator::next).unwrap_or(true);
             match entry {
-                LogEntry::Event(event) => self.push(event),
-                LogEntry::Record(step) => self.remember(&step, self.events.len()),
+                LogEntry::Event(event) if is_live => self.push(event),
+                LogEntry::Event(event) => {
+                    if let Some(delta) = event.state_delta() {
+                        self.state.apply(delta);
+                    }
+                    self.events.push(event);
+                }
+                LogEntry::Record(step) if is_live => self.remember(&step, self.live().len()),
+                LogEntry::Record(_) => {}
             }
         }
         // The keys of user and app include what this session wrote, so they come last.
@@ -227,7 +261,7 @@ impl HotSession {
             self.state.apply(delta);
         }
         self.note_questions(&event);
-        self.events.push(event);
+        self.push_event(event);
     }
 
     /// Takes in what an event asks people, or what it answers.
@@ -241,7 +275,8 @@ impl HotSession {
         if let Some(trail) = self.trail.as_deref_mut().filter(|trail| !trail.open.is_empty())
             && event.is_user()
         {
-            trail.take_answers(event, self.events.len());
+            let at = self.live.as_ref().unwrap_or(&self.events).len();
+            trail.take_answers(event, at);
         }
     }
 
@@ -269,9 +304,9 @@ impl HotSession {
         if self.trail.is_none() {
             return;
         }
-        let last = self.events.last();
+        let last = self.live().last();
         let answers = last.is_some_and(|event| event.responses().next().is_some());
-        let (run, from) = (last.map(|event| event.run.clone()), self.events.len().saturating_sub(1));
+        let (run, from) = (last.map(|event| event.run.clone()), self.live().len().saturating_sub(1));
         let trail = self.trail();
         trail.running = run;
         trail.can_go_on = false;
@@ -293,7 +328,7 @@ impl HotSession {
 
     /// What a run ends with is gone, unless something can go on with it.
     pub(crate) fn ended(&mut self, outcome: &Outcome) {
-        let events = &self.events;
+        let events = self.live.as_ref().unwrap_or(&self.events);
         let Some(trail) = self.trail.as_deref_mut() else { return };
         trail.running = None;
         trail.can_go_on = matches!(outcome, Outcome::Cancelled | Outcome::Failed { .. });
@@ -307,11 +342,12 @@ impl HotSession {
 
     /// What the last runs left behind.
     pub(crate) fn trail(&mut self) -> &mut Trail {
-        let from = self.events.len();
+        let events = self.live.as_ref().unwrap_or(&self.events);
+        let from = events.len();
         self.trail.get_or_insert_with(|| {
             // Most runs leave nothing, so this is made when there is something: the run began before.
-            let run = self.events.last().map(|event| event.run.clone());
-            let back = self.events.iter().rev().take_while(|event| Some(&event.run) == run.as_ref()).count();
+            let run = events.last().map(|event| event.run.clone());
+            let back = events.iter().rev().take_while(|event| Some(&event.run) == run.as_ref()).count();
             Box::new(Trail { from: from - back, running: run, ..Trail::default() })
         })
     }
@@ -328,21 +364,55 @@ impl HotSession {
 
     /// What a model is sent.
     pub(crate) fn contents(&mut self, view: &ContentsView, input: Option<&Arc<Content>>) -> History {
+        let events = self.live.as_ref().unwrap_or(&self.events);
         if view.current_turn_only {
-            return build(view, &self.events, input).into_iter().collect();
+            return build(view, events, input).into_iter().collect();
         }
         let kept = self.projections.iter_mut().find(|projection| projection.view() == view);
         if let Some(projection) = kept {
-            return projection.contents(&self.events, input);
+            return projection.contents(events, input);
         }
         if self.projections.len() == KEPT_VIEWS {
             self.projections.remove(0);
         }
         let mut projection = Projection::new(view.clone());
-        let contents = projection.contents(&self.events, input);
+        let contents = projection.contents(events, input);
         self.projections.push(projection);
         contents
     }
+}
+
+/// What is newer than a reader knows. That is the whole log if it was rewound since: what a rewind takes back may be
+/// older than what the reader would get.
+pub(super) async fn changes(
+    store: &dyn SessionStore,
+    key: &SessionKey,
+    known: Versions,
+) -> Result<Option<News>> {
+    match store.news(key, known).await? {
+        Some(news) if rewinds(&news) => store.news(key, Versions::default()).await,
+        news => Ok(news),
+    }
+}
+
+/// The same for a session that was just taken: the log before what was appended then.
+pub(super) async fn changes_before(store: &dyn SessionStore, acquired: Acquired) -> Result<Acquired> {
+    if !rewinds(&acquired.news) {
+        return Ok(acquired);
+    }
+    let Acquired { lease, news, versions } = acquired;
+    let Some(mut whole) = store.news(&lease.key, Versions::default()).await? else {
+        return Ok(Acquired { lease, news, versions });
+    };
+    whole.entries.truncate(usize::try_from(news.versions.session).unwrap_or(usize::MAX));
+    whole.versions = news.versions;
+    Ok(Acquired { lease, news: whole, versions })
+}
+
+/// Whether a log was rewound in a part that does not show what that made void.
+fn rewinds(news: &News) -> bool {
+    !news.whole
+        && news.entries.iter().any(|entry| entry.event().is_some_and(|event| event.rewinds_to().is_some()))
 }
 
 /// Sessions kept at hand while nobody uses them, so many and no more.

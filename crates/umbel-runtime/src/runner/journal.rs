@@ -6,17 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures::TryFutureExt;
-use smallvec::SmallVec;
-use tokio::sync::Notify;
+use futures::future::FutureExt;
 use umbel_core::session::without_temp;
-use umbel_core::store::{Acquired, Entries};
+use umbel_core::store::{Acquired, Entries, News, refuse_nul};
 use umbel_core::{
     Answer, Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History, Interrupt,
     Journal, Lease, List, LogEntry, Outcome, Piece, Replay, Result, Run, RunConfig, RunStep, RunValues,
-    SessionKey, State, Versions, Work,
+    SessionKey, SpawnOnDrop, State, StateScope, Versions, Work,
 };
 
 use super::Shared;
+use super::active::ActiveRun;
+use super::batch::{self, Appended, Batch, BatchResult, Events, Failure, InFlight};
 use super::hot::HotSession;
 use super::outlet::{Outlet, Said};
 use crate::onion::{self, Onion};
@@ -36,8 +37,8 @@ pub(crate) struct Recorder {
     values: RunValues,
     /// Whether anything is pending; changed under the lock.
     is_behind: AtomicBool,
-    /// Told when a write is done and the next may begin.
-    written: Notify,
+    /// The store has not answered for longer than the run may take.
+    is_stalled: AtomicBool,
 }
 
 struct Inner {
@@ -46,34 +47,30 @@ struct Inner {
     /// Not yet written: an event that waits for the next one, and what belongs to it.
     pending: Entries,
     /// What the run must remember, to go with what is written next.
-    notes: Vec<RunStep>,
+    notes: Vec<Arc<RunStep>>,
     /// What readers see of events that are not yet handed on, where it is not the event itself.
     views: Vec<(EventId, Option<Arc<Event>>)>,
     interrupts: Vec<Interrupt>,
-    writer: Turn,
-    /// Someone waits for the turn to write.
-    awaited: bool,
+    /// There from the run's first write to its last.
+    writer: Option<Writer>,
+    /// The append that the store was given. There is one at a time, so that writes keep their order.
+    in_flight: Option<InFlight>,
+    /// The append after that one, if somebody waits for it already.
+    next: Option<Arc<Batch>>,
+    /// Nobody knows what the log holds, or another run has it: nothing can be written any more.
+    broken: Option<Failure>,
     /// A handler failed on an event: it would on the next one too.
     refused: bool,
     /// Why the run cannot go on.
     unrecoverable: Option<Error>,
 }
 
-/// Whose turn it is to write. There is one writer, so that writes keep their order.
-enum Turn {
-    /// The run has not begun, or has ended.
-    Nobody,
-    /// Something is being written.
-    Taken,
-    /// A write was cut short: nobody knows whether it was done.
-    Lost(Writer),
-    /// The next may write.
-    Free(Writer),
-}
-
+/// What a run writes with.
 struct Writer {
     lease: Lease,
     versions: Versions,
+    /// As long as the run has its session, nobody else in this process takes it over.
+    _active: ActiveRun,
 }
 
 impl Inner {
@@ -100,6 +97,14 @@ impl Inner {
     fn hot(&mut self) -> &mut HotSession {
         self.hot.get_or_insert_default()
     }
+
+    /// What readers see of an event that was stored.
+    fn seen(&mut self, event: Arc<Event>) -> Option<Arc<Event>> {
+        match self.views.iter().position(|(id, _)| *id == event.id) {
+            Some(place) => self.views.swap_remove(place).1,
+            None => Some(event),
+        }
+    }
 }
 
 impl Recorder {
@@ -110,8 +115,10 @@ impl Recorder {
             notes: Vec::new(),
             views: Vec::new(),
             interrupts: Vec::new(),
-            writer: Turn::Nobody,
-            awaited: false,
+            writer: None,
+            in_flight: None,
+            next: None,
+            broken: None,
             refused: false,
             unrecoverable: None,
         };
@@ -124,7 +131,7 @@ impl Recorder {
             inner: Mutex::new(inner),
             values: RunValues::default(),
             is_behind: AtomicBool::new(false),
-            written: Notify::new(),
+            is_stalled: AtomicBool::new(false),
         }
     }
 
@@ -171,16 +178,21 @@ impl Recorder {
         if answers {
             self.go_on(&mut inner);
         }
-        inner.writer = Turn::Free(Writer { lease, versions });
+        inner.writer = Some(self.writer(lease, versions));
     }
 
     /// The run goes on with what is in the log: it has the lease, and that it goes on is written.
     pub(crate) fn begin_again(&self, lease: Lease, versions: Versions, step: &Arc<RunStep>) {
         let mut inner = self.lock();
-        let at = inner.hot().events.len();
+        let at = inner.hot().live().len();
         inner.hot().remember(step, at);
         self.go_on(&mut inner);
-        inner.writer = Turn::Free(Writer { lease, versions });
+        inner.writer = Some(self.writer(lease, versions));
+    }
+
+    fn writer(&self, lease: Lease, versions: Versions) -> Writer {
+        let _active = self.shared.active.insert(lease.key.clone());
+        Writer { lease, versions, _active }
     }
 
     /// Takes in what the runs left that this one goes on with.
@@ -191,7 +203,7 @@ impl Recorder {
             self.restore(step);
         }
         let counts =
-            |(at, asked, _): &&(usize, Interrupt, Answer)| trail.still_counts(&hot.events, *at, asked);
+            |(at, asked, _): &&(usize, Interrupt, Answer)| trail.still_counts(hot.live(), *at, asked);
         let (given, settled): (Vec<_>, Vec<_>) = trail.answers.iter().partition(counts);
         let given = given.into_iter().map(|(_, asked, answer)| (asked.clone(), answer.clone()));
         self.values.give_answers(given.collect());
@@ -228,101 +240,82 @@ impl Recorder {
 
     /// The lease, once there is one.
     pub(crate) fn lease(&self) -> Option<Lease> {
-        match &self.lock().writer {
-            Turn::Free(writer) | Turn::Lost(writer) => Some(writer.lease.clone()),
-            _ => None,
-        }
+        self.lock().writer.as_ref().map(|writer| writer.lease.clone())
     }
 
-    /// Waits for the turn to write. `None` if the run has not begun or has ended.
-    async fn turn(&self) -> Option<(Writing<'_>, Entries)> {
-        loop {
-            let written = self.written.notified();
-            if let Some(turn) = self.try_turn() {
-                return turn;
-            }
-            written.await;
-        }
+    /// Says that the store has not answered for longer than the run may take.
+    pub(crate) fn set_stalled(&self) {
+        self.is_stalled.store(true, Ordering::Release);
     }
 
-    /// The turn to write, unless someone else has it.
-    fn try_turn(&self) -> Option<Option<(Writing<'_>, Entries)>> {
-        let mut inner = self.lock();
-        match std::mem::replace(&mut inner.writer, Turn::Taken) {
-            Turn::Free(writer) => {
-                let entries = self.take_pending(&mut inner);
-                Some(Some((Writing { recorder: self, writer: Some(writer), lost: false }, entries)))
-            }
-            Turn::Lost(writer) => {
-                let writing = Writing { recorder: self, writer: Some(writer), lost: true };
-                Some(Some((writing, Entries::new())))
-            }
-            Turn::Nobody => {
-                inner.writer = Turn::Nobody;
-                Some(None)
-            }
-            Turn::Taken => {
-                inner.awaited = true;
-                None
-            }
-        }
-    }
-
-    /// Gives the turn back.
-    fn pass(&self, writer: Turn) {
-        let mut inner = self.lock();
-        inner.writer = writer;
-        let awaited = std::mem::take(&mut inner.awaited);
-        drop(inner);
-        if awaited {
-            self.written.notify_waiters();
-        }
+    /// Whether it has not.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.is_stalled.load(Ordering::Acquire)
     }
 
     /// Ends the run: writes what is left and the outcome, gives the lease back and the session away.
     ///
     /// The session is `None` if what is known of it may no longer be what is stored.
     pub(crate) async fn end(&self, outcome: &Outcome) -> (Result<()>, Option<Box<HotSession>>) {
-        let Some(Released { result, events, lost }) = self.release(outcome).await else {
-            return (Ok(()), None);
-        };
-        let versions = match result {
-            Ok(versions) => versions,
+        let Some(last) = self.last_write(outcome).await else { return (Ok(()), None) };
+        let LastWrite { writer, entries, next, is_sure } = last;
+        let events = events_of(&entries);
+        let store = &*self.shared.services.sessions;
+        let released = batch::release(store, &writer.lease, writer.versions, entries, is_sure).await;
+        drop(writer);
+        let (ticket, hot) = match self.ended(released, events, next, outcome) {
+            Ok(ended) => ended,
             Err(error) => return (Err(error), None),
         };
-        self.deliver(events).await;
-        let mut hot = self.lock().hot.take();
+        self.taken(ticket).await;
+        (Ok(()), hot.filter(|_| is_sure))
+    }
+
+    /// Takes in what came of the last write.
+    fn ended(
+        &self,
+        released: Result<Versions>,
+        events: Events,
+        next: Option<Arc<Batch>>,
+        outcome: &Outcome,
+    ) -> Result<(Option<u64>, Option<Box<HotSession>>)> {
+        let mut inner = self.lock();
+        let result = match &released {
+            Ok(_) => Ok(self.publish(&mut inner, events)),
+            Err(error) => Err(Failure::from(error)),
+        };
+        if let Some(next) = next {
+            next.set_result(result.clone());
+        }
+        let versions = released?;
+        let mut hot = inner.hot.take();
+        drop(inner);
         if let Some(hot) = &mut hot {
             hot.versions = versions;
             hot.ended(outcome);
         }
-        (Ok(()), hot.filter(|_| !lost))
+        Ok((result.unwrap_or_default(), hot))
     }
 
-    /// The last write. `None` if the run has not begun or has ended.
-    fn release(&self, outcome: &Outcome) -> Work<'_, Option<Released>> {
-        let record = LogEntry::from(RunStep::Ended { outcome: outcome.clone() });
-        if !self.shared.services.sessions.is_immediate() || !matches!(self.lock().writer, Turn::Free(_)) {
-            return Work::later(self.release_later(record));
+    /// What is left to write, when no append is under way any more. `None` if the run has not begun or has ended.
+    async fn last_write(&self, outcome: &Outcome) -> Option<LastWrite> {
+        loop {
+            let append = {
+                let mut inner = self.lock();
+                match &inner.in_flight {
+                    Some(in_flight) => in_flight.append.clone(),
+                    None => {
+                        let writer = inner.writer.take()?;
+                        let mut entries = self.take_pending(&mut inner).0;
+                        entries.push(LogEntry::from(RunStep::Ended { outcome: outcome.clone() }));
+                        let (next, is_sure) = (inner.next.take(), inner.broken.is_none());
+                        return Some(LastWrite { writer, entries, next, is_sure });
+                    }
+                }
+            };
+            SpawnOnDrop::new(append).await;
+            self.complete();
         }
-        let Some(Some((mut writing, mut entries))) = self.try_turn() else { return Work::done(None) };
-        let events = events_of(&entries);
-        entries.push(record);
-        let Some(Writer { lease, versions }) = writing.writer.take() else { return Work::done(None) };
-        let released = self.shared.services.sessions.release(&lease, versions, entries).try_now();
-        self.pass(Turn::Nobody);
-        let result = released.unwrap_or_else(|_| Err(not_immediate()));
-        Work::done(Some(Released { result, events, lost: false }))
-    }
-
-    async fn release_later(&self, record: LogEntry) -> Option<Released> {
-        let (mut writing, mut entries) = self.turn().await?;
-        let events = events_of(&entries);
-        entries.push(record);
-        let lost = writing.lost;
-        let result = writing.release(entries).await;
-        self.pass(Turn::Nobody);
-        Some(Released { result, events, lost })
     }
 
     /// Questions that the run leaves open, taken out.
@@ -330,65 +323,164 @@ impl Recorder {
         std::mem::take(&mut self.lock().interrupts)
     }
 
-    /// Writes at once and puts the event on offer, if it is one event, the turn is free and nothing else is on offer.
-    fn write_now(&self) -> Option<Result<u64>> {
-        if self.outlet.is_full() {
-            return None;
-        }
+    /// Writes what is pending, together with what others have queued. Gives the number by which to ask whether the last
+    /// event of it was taken.
+    fn write(&self) -> Work<'_, Result<Option<u64>>> {
         let mut inner = self.lock();
-        let mut events = events_of(&inner.pending);
-        let event = events.pop().filter(|_| events.is_empty())?;
-        if !matches!(inner.writer, Turn::Free(_)) {
-            return None;
-        }
-        let Turn::Free(mut writer) = std::mem::replace(&mut inner.writer, Turn::Taken) else { return None };
-        let entries = self.take_pending(&mut inner);
+        let batch = match &inner.in_flight {
+            Some(_) => inner.next.get_or_insert_default().clone(),
+            None => match self.start_append(&mut inner) {
+                Ok(result) => return Work::done(result.map_err(Error::from)),
+                Err(batch) => batch,
+            },
+        };
         drop(inner);
-        let result =
-            match self.shared.services.sessions.append(&writer.lease, writer.versions, entries).try_now() {
-                Ok(appended) => appended,
-                Err(_) => Err(not_immediate()),
-            };
-        if let Ok(versions) = &result {
-            writer.versions = *versions;
-        }
-        self.pass(Turn::Free(writer));
-        Some(result.map(|_| self.outlet.offer(event)))
+        Work::later(self.written(batch))
     }
 
-    async fn write(&self) -> Result<()> {
-        let Some((mut writing, entries)) = self.turn().await else {
-            return Err(Error::new(ErrorKind::Other, "the run has ended: nothing can be emitted any more"));
+    /// Hands what is pending to the store, when no append is under way. Gives the result if it is there at once.
+    fn start_append(&self, inner: &mut Inner) -> Result<BatchResult, Arc<Batch>> {
+        let next = inner.next.take();
+        let result = self.append_pending(inner, next.as_ref());
+        if let (Some(batch), Ok(result)) = (next, &result) {
+            batch.set_result(result.clone());
+        }
+        result
+    }
+
+    fn append_pending(
+        &self,
+        inner: &mut Inner,
+        next: Option<&Arc<Batch>>,
+    ) -> Result<BatchResult, Arc<Batch>> {
+        if let Some(broken) = inner.broken.clone() {
+            inner.pending.clear();
+            return Ok(Err(broken));
+        }
+        let Some(Writer { lease, versions, .. }) = &inner.writer else {
+            inner.pending.clear();
+            let ended = Error::new(ErrorKind::Other, "the run has ended: nothing can be emitted any more");
+            return Ok(Err(Failure::from(&ended)));
         };
-        if writing.lost {
-            return Err(Error::new(
-                ErrorKind::Store,
-                "a write of this run was cut short: the run cannot go on",
-            ));
+        let (lease, versions) = (lease.clone(), *versions);
+        let (entries, notes) = self.take_pending(inner);
+        if entries.is_empty() {
+            return Ok(Ok(None));
         }
         let events = events_of(&entries);
-        if !entries.is_empty() {
-            writing.append(entries).await?;
+        let store = &self.shared.services.sessions;
+        let append = batch::append(store.clone(), lease, versions, entries);
+        if store.is_immediate() {
+            let appended = append.now_or_never();
+            let appended = appended.unwrap_or_else(|| Appended::Failed(not_immediate(), None));
+            return Ok(self.apply(inner, appended, events, notes));
         }
-        writing.done();
-        self.deliver(events).await;
+        let batch = next.cloned().unwrap_or_default();
+        inner.in_flight = Some(InFlight::new(batch.clone(), append, events, notes));
+        Err(batch)
+    }
+
+    /// Waits until a batch is written, and sees to it that it is. If the future is dropped, the append goes on.
+    async fn written(&self, batch: Arc<Batch>) -> Result<Option<u64>> {
+        loop {
+            if let Some(result) = batch.result() {
+                return result;
+            }
+            let append = {
+                let mut inner = self.lock();
+                match &inner.in_flight {
+                    Some(in_flight) => in_flight.append.clone(),
+                    None => match self.start_append(&mut inner) {
+                        Ok(result) => return result.map_err(Error::from),
+                        Err(_) => continue,
+                    },
+                }
+            };
+            SpawnOnDrop::new(append).await;
+            self.complete();
+        }
+    }
+
+    /// Takes in what came of the append that was under way, once.
+    fn complete(&self) {
+        let mut inner = self.lock();
+        let done = inner.in_flight.as_ref().and_then(|in_flight| in_flight.batch.take_appended());
+        if let Some(appended) = done
+            && let Some(InFlight { batch, events, notes, .. }) = inner.in_flight.take()
+        {
+            batch.set_result(self.apply(&mut inner, appended, events, notes));
+        }
+    }
+
+    fn apply(
+        &self,
+        inner: &mut Inner,
+        appended: Appended,
+        events: Events,
+        notes: Vec<Arc<RunStep>>,
+    ) -> BatchResult {
+        let (error, log) = match appended {
+            Appended::Stored(versions) => {
+                if let Some(writer) = &mut inner.writer {
+                    writer.versions = versions;
+                }
+                return Ok(self.publish(inner, events));
+            }
+            Appended::Failed(error, log) => (error, log),
+        };
+        let failure = Failure::from(&error);
+        inner.views.retain(|(id, _)| events.iter().all(|event| event.id != *id));
+        match log {
+            Some(log) => self.roll_back(inner, *log, notes),
+            None => inner.broken = Some(failure.clone()),
+        }
+        Err(failure)
+    }
+
+    /// What is known of the session is what is stored, and what waits to be stored. Notes are not lost with an event that
+    /// could not be written.
+    fn roll_back(&self, inner: &mut Inner, log: News, mut notes: Vec<Arc<RunStep>>) {
+        if let Some(writer) = &mut inner.writer {
+            writer.versions = log.versions;
+        }
+        let pending = inner.pending.clone();
+        let hot = inner.hot();
+        let temp = hot.state.scope(StateScope::Temp).clone();
+        hot.take_in(log);
+        hot.state.replace_scope(StateScope::Temp, temp);
+        for entry in pending {
+            match entry {
+                LogEntry::Event(event) => hot.push(event),
+                LogEntry::Record(step) => {
+                    if let RunStep::Asked { interrupts } = &*step {
+                        hot.asked(interrupts);
+                    }
+                }
+            }
+        }
+        let mut interrupts = std::mem::take(&mut inner.interrupts);
+        let open = inner.hot().open();
+        interrupts.retain(|asked| open.iter().any(|open| open.id == asked.id));
+        inner.interrupts = interrupts;
+        notes.append(&mut inner.notes);
+        inner.notes = notes;
+    }
+
+    /// Puts stored events on offer, so that they leave in the order in which they were stored.
+    fn publish(&self, inner: &mut Inner, events: Events) -> Option<u64> {
+        events.into_iter().filter_map(|event| inner.seen(event)).map(|event| self.outlet.offer(event)).last()
+    }
+
+    /// Done once the event with that number was taken.
+    fn taken(&self, ticket: Option<u64>) -> impl Future<Output = ()> {
+        poll_fn(move |cx| ticket.map_or(Poll::Ready(()), |ticket| self.outlet.poll_taken(ticket, cx)))
+    }
+
+    /// The same after a write.
+    async fn written_and_taken(&self, written: Work<'_, Result<Option<u64>>>) -> Result<()> {
+        let ticket = written.await?;
+        self.taken(ticket).await;
         Ok(())
-    }
-
-    /// Puts all on offer before it waits, so that they leave in the order in which they were stored.
-    fn deliver(&self, events: Events) -> impl Future<Output = ()> {
-        let seen = events.into_iter().filter_map(|event| self.seen(event));
-        let last = seen.map(|event| self.outlet.offer(event)).last();
-        poll_fn(move |cx| last.map_or(Poll::Ready(()), |ticket| self.outlet.poll_taken(ticket, cx)))
-    }
-
-    /// What readers see of an event that was stored.
-    fn seen(&self, event: Arc<Event>) -> Option<Arc<Event>> {
-        let views = &mut self.lock().views;
-        match views.iter().position(|(id, _)| *id == event.id) {
-            Some(place) => views.swap_remove(place).1,
-            None => Some(event),
-        }
     }
 
     /// Gives an event what each one has.
@@ -438,15 +530,14 @@ impl Recorder {
                 self.lock().views.push((event.id.clone(), seen));
             }
         }
+        check_keys(&event)?;
         let holds = holds(run, &event, &steps);
         let event = self.take_in_event(event, steps);
         if let Some(error) = failure {
             return Err(error);
         }
-        if !holds {
-            self.write().await?;
-        }
-        Ok(event.into())
+        let ticket = if holds { None } else { self.write().await? };
+        Ok(Emitted { event, ticket })
     }
 
     /// What readers are to see of an event.
@@ -461,16 +552,6 @@ impl Recorder {
         Ok(event.into())
     }
 
-    /// Writes an event, unless it is a preview, and waits until it is taken.
-    async fn hand_on(&self, event: Event, steps: Vec<RunStep>) -> Result<Emitted> {
-        if event.is_partial() {
-            return self.show(Arc::new(event)).await;
-        }
-        let event = self.take_in_event(event, steps);
-        self.write().await?;
-        Ok(event.into())
-    }
-
     /// Takes an event into what is known of the session, and marks it to be written.
     fn take_in_event(&self, event: Event, steps: Vec<RunStep>) -> Arc<Event> {
         let mut inner = self.lock();
@@ -479,7 +560,7 @@ impl Recorder {
         }
         let event = Arc::new(without_temp(event));
         inner.take_questions(&event, &steps);
-        inner.hot().events.push(event.clone());
+        inner.hot().push_event(event.clone());
         inner.pending.push(LogEntry::Event(event.clone()));
         self.is_behind.store(true, Ordering::Release);
         if !steps.is_empty() {
@@ -488,20 +569,20 @@ impl Recorder {
         event
     }
 
-    fn take_pending(&self, inner: &mut Inner) -> Entries {
+    /// What is to be written, and the notes among it.
+    fn take_pending(&self, inner: &mut Inner) -> (Entries, Vec<Arc<RunStep>>) {
         self.is_behind.store(false, Ordering::Release);
         let mut entries = std::mem::take(&mut inner.pending);
-        if !inner.notes.is_empty() {
+        let notes = std::mem::take(&mut inner.notes);
+        if !notes.is_empty() {
             // What was noted came before what is emitted now, as far as whoever goes on with the run is concerned.
-            let notes = std::mem::take(&mut inner.notes);
-            let at = inner.hot().events.len() - events_of(&entries).len();
-            for (place, step) in notes.into_iter().enumerate() {
-                let step = Arc::new(step);
-                inner.hot().remember(&step, at);
-                entries.insert(place, LogEntry::Record(step));
+            let at = inner.hot().live().len() - events_of(&entries).len();
+            for (place, step) in notes.iter().enumerate() {
+                inner.hot().remember(step, at);
+                entries.insert(place, LogEntry::Record(step.clone()));
             }
         }
-        entries
+        (entries, notes)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -523,65 +604,20 @@ pub(crate) fn not_immediate() -> Error {
     Error::new(ErrorKind::Store, "a store that answers at once did not")
 }
 
-/// What came of the last write.
-struct Released {
-    result: Result<Versions>,
-    /// What was written with it, to be handed on.
-    events: Events,
-    /// A write before it was cut short.
-    lost: bool,
+/// The last write of a run.
+struct LastWrite {
+    writer: Writer,
+    entries: Entries,
+    /// Who waits for some of the entries.
+    next: Option<Arc<Batch>>,
+    /// Whether it is known where the log stands.
+    is_sure: bool,
 }
 
-/// Events of one write; seldom more than two.
-type Events = SmallVec<[Arc<Event>; 2]>;
-
-/// The turn to write. Whoever is cut short in the middle leaves word that it was.
-struct Writing<'a> {
-    recorder: &'a Recorder,
-    writer: Option<Writer>,
-    lost: bool,
-}
-
-impl Writing<'_> {
-    async fn append(&mut self, entries: Entries) -> Result<()> {
-        let Some(writer) = &mut self.writer else { return Ok(()) };
-        let store = &self.recorder.shared.services.sessions;
-        let appended = store.append(&writer.lease, writer.versions, entries).await;
-        if appended.is_err() {
-            // Nothing was written, so the lease can still be given back.
-            self.recorder.pass(Turn::Free(Writer { lease: writer.lease.clone(), versions: writer.versions }));
-            self.writer = None;
-        }
-        if let (Ok(versions), Some(writer)) = (&appended, &mut self.writer) {
-            writer.versions = *versions;
-        }
-        appended.map(|_| ())
-    }
-
-    async fn release(&mut self, entries: Entries) -> Result<Versions> {
-        let Some(Writer { lease, mut versions }) = self.writer.take() else { return Ok(Versions::default()) };
-        let store = &self.recorder.shared.services.sessions;
-        if self.lost {
-            let news = store.news(&lease.key, versions).await?;
-            versions = news.map_or(versions, |news| news.versions);
-        }
-        store.release(&lease, versions, entries).await
-    }
-
-    /// Gives the turn to the next.
-    fn done(mut self) {
-        if let Some(writer) = self.writer.take() {
-            self.recorder.pass(Turn::Free(writer));
-        }
-    }
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        if let Some(writer) = self.writer.take() {
-            self.recorder.pass(Turn::Lost(writer));
-        }
-    }
+/// An error for an event that no store takes. It is told before others share an append with it.
+fn check_keys(event: &Event) -> Result<()> {
+    let Some(delta) = event.state_delta() else { return Ok(()) };
+    delta.keys().try_for_each(|key| refuse_nul("name of a state key", key))
 }
 
 fn events_of(entries: &[LogEntry]) -> Events {
@@ -610,19 +646,16 @@ impl Journal for Recorder {
             let ticket = self.outlet.offer_preview(Said::Event(event.clone()));
             return Work::done(Ok(Emitted { event, ticket }));
         }
+        if let Err(error) = check_keys(&event) {
+            return Work::done(Err(error));
+        }
         if holds(run, &event, &steps) {
             return Work::done(Ok(self.take_in_event(event, steps).into()));
         }
-        if !self.shared.services.sessions.is_immediate() {
-            return Work::later(self.hand_on(event, steps));
-        }
         let event = self.take_in_event(event, steps);
-        match self.write_now() {
-            Some(written) => Work::done(written.map(|ticket| Emitted { event, ticket: Some(ticket) })),
-            None => Work::later(async move {
-                self.write().await?;
-                Ok(event.into())
-            }),
+        match self.write().try_now() {
+            Ok(written) => Work::done(written.map(|ticket| Emitted { event, ticket })),
+            Err(written) => Work::later(written.map_ok(|ticket| Emitted { event, ticket })),
         }
     }
 
@@ -650,18 +683,25 @@ impl Journal for Recorder {
         inner.pending.extend(records);
         self.is_behind.store(!inner.pending.is_empty(), Ordering::Release);
         drop(inner);
-        Work::later(self.write())
+        Work::later(self.written_and_taken(self.write()))
     }
 
     fn flush(&self) -> Work<'_, Result<()>> {
-        if !self.is_behind.load(Ordering::Acquire) {
-            return Work::done(Ok(()));
+        if self.is_behind.load(Ordering::Acquire) {
+            return Work::later(self.written_and_taken(self.write()));
         }
-        Work::later(self.write())
+        match self.lock().in_flight.as_ref().map(|in_flight| in_flight.batch.clone()) {
+            Some(batch) => Work::later(self.written_and_taken(Work::later(self.written(batch)))),
+            None => Work::done(Ok(())),
+        }
     }
 
     fn note(&self, step: RunStep) {
-        self.lock().notes.push(step);
+        let notes = &mut self.lock().notes;
+        // A loop whose agents say nothing comes to the same end again and again: once is enough to go on from.
+        if !matches!(step, RunStep::AgentDone { .. }) || !notes.iter().any(|noted| **noted == step) {
+            notes.push(Arc::new(step));
+        }
     }
 
     fn values(&self) -> &RunValues {
@@ -684,7 +724,7 @@ impl Journal for Recorder {
     }
 
     fn events(&self) -> List<Arc<Event>> {
-        self.lock().hot().events.clone()
+        self.lock().hot().live().clone()
     }
 
     fn contents(&self, view: &ContentsView, input: Option<&Arc<Content>>) -> History {

@@ -1,6 +1,8 @@
 //! The runner: agents, stores and settings put together, ready to answer.
 
+mod active;
 mod answers;
+mod batch;
 mod credential_answers;
 mod drive;
 mod hot;
@@ -35,6 +37,7 @@ pub(crate) use self::recovery::{ChildRun, find_child};
 pub use self::stream::RunStream;
 pub use self::view::SessionView;
 
+use self::active::ActiveRuns;
 use self::drive::Task;
 use self::hot::HotSessions;
 use self::journal::Recorder;
@@ -61,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) services: Arc<Services>,
     pub(crate) config: Arc<RunConfig>,
     pub(crate) hot: HotSessions,
+    pub(crate) active: ActiveRuns,
     /// The record by which all its runs begin.
     pub(crate) started: Arc<RunStep>,
     /// What runs carry along: the team.
@@ -75,7 +79,8 @@ impl Shared {
         let (app, owner) = (run.session_key().app().into(), run.id().as_str().into());
         let (started, extensions) = (started(&team), carrying(&team));
         let (services, config) = (run.services().clone(), run.config().clone());
-        Self { app, owner, team, services, config, hot, started, extensions }
+        let active = ActiveRuns::default();
+        Self { app, owner, team, services, config, hot, active, started, extensions }
     }
 }
 
@@ -387,6 +392,7 @@ impl RunnerBuilder {
             services: Arc::new(self.services),
             config: Arc::new(self.config),
             hot: HotSessions::new(self.hot_sessions),
+            active: ActiveRuns::default(),
             started: started(&team),
             extensions: carrying(&team),
             team,

@@ -47,7 +47,7 @@ impl Runner {
         changes(&news.entries).into_iter().for_each(|step| recorder.restore(step));
         recorder.take_in(news);
         let said = recorder.session(|hot| {
-            let said = hot.events.iter().rev().find(|event| event.is_user() && event.run == answer.run);
+            let said = hot.live().iter().rev().find(|event| event.is_user() && event.run == answer.run);
             said.and_then(|event| event.content.clone())
         });
         let task = Task {

@@ -13,7 +13,7 @@ use umbel_core::{
 
 use super::Runner;
 use super::drive::{Begins, Task, prepare};
-use super::hot::{HotSession, Trail};
+use super::hot::{HotSession, Trail, changes_before};
 use super::journal::Recorder;
 use super::taking::{Patience, acquire};
 
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 16;
 pub struct Recovered {
     /// Its session.
     pub key: SessionKey,
-    /// The run; without a name where its log is damaged.
+    /// The run; without a name where its log could not be read.
     pub run: RunId,
     /// How it ended; an error if it could not be gone on with.
     pub outcome: Result<Outcome>,
@@ -62,15 +62,15 @@ impl Runner {
         let work = stream::iter(left).map(|one| async move {
             let key = one.key.clone();
             match self.recover_abandoned(one, only_own).await {
+                Ok(recovered) => recovered,
+                // It was deleted meanwhile.
+                Err(error) if error.kind() == ErrorKind::SessionNotFound => None,
                 // It must not keep the others from being told of.
-                Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    Ok(Some(Recovered { key, run: RunId::default(), outcome: Err(error) }))
-                }
-                recovered => recovered,
+                Err(error) => Some(Recovered { key, run: RunId::default(), outcome: Err(error) }),
             }
         });
-        let done: Vec<Result<Option<Recovered>>> = work.buffer_unordered(AT_ONCE).collect().await;
-        done.into_iter().filter_map(Result::transpose).collect()
+        let done: Vec<Option<Recovered>> = work.buffer_unordered(AT_ONCE).collect().await;
+        Ok(done.into_iter().flatten().collect())
     }
 
     /// Goes on with the run that was cut short in a session, if there still is one.
@@ -85,6 +85,10 @@ impl Runner {
     /// Goes on with a run that was cut short, unless it works for another one that is under way: who goes on with that
     /// one sees to it.
     async fn recover_abandoned(&self, one: Abandoned, only_own: bool) -> Result<Option<Recovered>> {
+        if self.shared.active.contains(&one.key) {
+            // It is under way here: its thread was blocked, or the store was slow.
+            return Ok(None);
+        }
         if let Some(parent) = &one.parent
             && is_running(&**self.sessions(), parent).await?
         {
@@ -186,7 +190,8 @@ pub(super) async fn start_again(task: Task) -> Result<Run> {
     let recorder = task.recorder.clone();
     let (mut parts, begins) = prepare(task)?;
     let (shared, store) = (&recorder.shared, &recorder.shared.services.sessions);
-    let mut acquired = claim(&recorder, &parts, &begins).await?;
+    let acquired = claim(&recorder, &parts, &begins).await?;
+    let mut acquired = changes_before(&**store, acquired).await?;
     recorder.take_in(std::mem::take(&mut acquired.news));
     let trail = match to_go_on_with(&recorder, &parts, &begins) {
         Ok(trail) => trail,
@@ -213,7 +218,7 @@ pub(super) async fn start_again(task: Task) -> Result<Run> {
     let versions = store.append(&acquired.lease, acquired.versions, entries).await?;
     recorder.begin_again(acquired.lease, versions, &step);
     parts.input = recorder.session(|hot| {
-        let mut said = hot.events.iter_from(trail.from).rev().filter(|event| event.is_user());
+        let mut said = hot.live().iter_from(trail.from).rev().filter(|event| event.is_user());
         // What is said to nobody is not the message.
         said.find_map(|event| event.content.clone())
     });
@@ -306,7 +311,7 @@ pub(crate) async fn find_child(store: &dyn SessionStore, key: &SessionKey) -> Re
         Err(error) => return Err(error),
     };
     let found = match session.last_run() {
-        None if session.events.is_empty() => ChildRun::Empty,
+        None if session.live().is_empty() => ChildRun::Empty,
         None => ChildRun::Done,
         Some(trail) => match &trail.running {
             Some(run) => ChildRun::CutShort(run.clone()),

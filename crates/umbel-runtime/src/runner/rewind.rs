@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use umbel_core::store::{Acquire, News};
 use umbel_core::{
-    Actions, Error, ErrorKind, Event, LogEntry, Object, Result, RunId, SessionKey, Source, StateScope,
-    Versions,
+    Actions, Error, ErrorKind, Event, Lease, LogEntry, Object, Result, RunId, SessionKey, Source,
+    SpawnOnDrop, StateScope, Versions,
 };
 
 use super::Runner;
@@ -16,28 +17,63 @@ impl Runner {
     ///
     /// Keys of user and app are shared with other sessions and stay. So does what the session has used of its models.
     pub async fn rewind(&self, key: &SessionKey, before: &RunId) -> Result<Arc<Event>> {
+        let (runner, key, before) = (self.clone(), key.clone(), before.clone());
+        // It changes artifacts and the log: whoever stops waiting for it does not leave it half done.
+        SpawnOnDrop::boxed(async move { runner.rewind_now(&key, &before).await }).await
+    }
+
+    async fn rewind_now(&self, key: &SessionKey, before: &RunId) -> Result<Arc<Event>> {
         let Some(log) = self.sessions().news(key, Versions::default()).await? else {
             return Err(Error::new(ErrorKind::SessionNotFound, format!("there is no session {key}")));
         };
-        let events: Vec<Arc<Event>> = log.entries.iter().filter_map(event_of).collect();
+        let events: Vec<Arc<Event>> = log.entries.iter().filter_map(LogEntry::event).cloned().collect();
         let Some(start) = events.iter().position(|event| event.run == *before) else {
             let message = format!("session {key} has no run {before}: look for its id in the events");
             return Err(Error::new(ErrorKind::InvalidInput, message));
         };
-        let (kept, void) = events.split_at(start);
-        let first = log.session_state.unwrap_or_default();
+        let lease = self.lease_for_rewind(key, log.versions).await?;
+        let rewound = self.rewind_leased(key, before, &log, events.split_at(start)).await;
+        let entries = rewound.iter().cloned().map(LogEntry::Event).collect();
+        // What is kept of it is of before the rewind.
+        self.shared.hot.take(key);
+        self.sessions().release(&lease, log.versions, entries).await?;
+        rewound
+    }
+
+    /// Takes the session, if it is as it was read and no run has it. One that was cut short in it is void with the rest.
+    async fn lease_for_rewind(&self, key: &SessionKey, versions: Versions) -> Result<Lease> {
+        if self.shared.active.contains(key) {
+            let message = format!("session {key} is held by another run: wait for it to end, or cancel it");
+            return Err(Error::new(ErrorKind::SessionBusy, message));
+        }
+        let (owner, ttl) = (self.shared.owner.clone(), self.shared.config.limits.lease);
+        let acquire = Acquire {
+            known: versions,
+            claims: true,
+            expected: Some(versions),
+            ..Acquire::new(key.clone(), owner, ttl)
+        };
+        Ok(self.sessions().acquire(acquire).await?.lease)
+    }
+
+    /// Puts artifacts back, and makes the event that takes back the rest.
+    async fn rewind_leased(
+        &self,
+        key: &SessionKey,
+        before: &RunId,
+        log: &News,
+        (kept, void): (&[Arc<Event>], &[Arc<Event>]),
+    ) -> Result<Arc<Event>> {
+        let none = Object::new();
+        let first = log.session_state.as_deref().unwrap_or(&none);
         let mut actions = Actions { rewind_before_invocation_id: Some(before.clone()), ..Actions::default() };
-        actions.state_delta = Some(restored_state(&first, kept, void));
+        actions.state_delta = Some(restored_state(first, kept, void));
         actions.artifact_delta = self.restore_artifacts(key, kept, void).await?;
         let services = &self.shared.services;
         let mut event = Event::new(services.ids.run(), Source::user()).with_actions(actions);
         event.id = services.ids.event();
         event.timestamp = services.clock.now();
-        let event = Arc::new(event);
-        self.sessions()
-            .commit(key, Some(log.versions), smallvec::smallvec![LogEntry::Event(event.clone())])
-            .await?;
-        Ok(event)
+        Ok(Arc::new(event))
     }
 
     /// Stores the version from before as the newest, for each artifact that was written since.
@@ -69,13 +105,6 @@ impl Runner {
             restored.insert(name.clone(), store.save(key, name, part).await?);
         }
         Ok((!restored.is_empty()).then_some(restored))
-    }
-}
-
-fn event_of(entry: &LogEntry) -> Option<Arc<Event>> {
-    match entry {
-        LogEntry::Event(event) => Some(event.clone()),
-        LogEntry::Record(_) => None,
     }
 }
 

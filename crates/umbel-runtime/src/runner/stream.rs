@@ -107,8 +107,29 @@ impl RunStream {
                     self.ended = Some(ended);
                 }
                 Poll::Pending if self.recorder.outlet.is_full() => {}
+                Poll::Pending if self.recorder.is_stalled() => self.detach(),
                 Poll::Pending => return Poll::Pending,
             }
+        }
+    }
+
+    /// Lets the run end by itself: the store does not answer, and the reader has waited long enough.
+    fn detach(&mut self) {
+        let message = "the session store did not answer in time: the outcome is written when it does, \
+                       or when the run is recovered";
+        let error = Error::new(ErrorKind::Store, message);
+        self.let_go();
+        self.ended = Some(Ended { outcome: Outcome::from_error(&error), error: Some(error) });
+    }
+
+    /// Hands the run to a task of its own.
+    fn let_go(&mut self) {
+        let Some(work) = self.work.take() else { return };
+        self.cancel.cancel(CancelReason::Asked);
+        self.recorder.outlet.close();
+        // Without a runtime nobody can finish the run; its lease then expires and recovery closes it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(work);
         }
     }
 
@@ -162,13 +183,7 @@ impl Stream for RunStream {
 
 impl Drop for RunStream {
     fn drop(&mut self) {
-        let Some(work) = self.work.take() else { return };
-        self.cancel.cancel(CancelReason::Asked);
-        self.recorder.outlet.close();
-        // Without a runtime nobody can finish the run; its lease then expires and recovery closes it.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(work);
-        }
+        self.let_go();
     }
 }
 

@@ -23,22 +23,31 @@ pub(super) fn acquire(recorder: &Recorder, parts: &RunParts, entries: Entries) -
 
 /// How long a run tries to take its session.
 pub(super) struct Patience {
-    until: Instant,
+    /// `None` if it never gives up.
+    until: Option<Instant>,
     /// A run that was cut short in the session has been gone on with.
     recovered: bool,
 }
 
 impl Patience {
     pub(super) fn new(parts: &RunParts) -> Self {
-        Self { until: Instant::now() + parts.config.wait_for_session, recovered: false }
+        Self { until: Instant::now().checked_add(parts.config.wait_for_session), recovered: false }
     }
 
     /// Makes it likely that the session can be taken which was refused with this error: waits a moment for the run that
     /// has it, or goes on with the one that was cut short in it. The error itself if there is nothing more to be done.
     pub(super) async fn wait(&mut self, recorder: &Recorder, parts: &RunParts, error: Error) -> Result<()> {
-        let in_time = Instant::now() < self.until;
+        let in_time = self.until.is_none_or(|until| Instant::now() < until);
         match error.kind() {
             ErrorKind::SessionBusy if in_time => {
+                parts.cancel.guard(pin!(tokio::time::sleep(LOOK_AGAIN))).await
+            }
+            // Its lease ran out, but it is under way: its thread was blocked, or the store was slow.
+            ErrorKind::SessionAbandoned if recorder.shared.active.contains(&parts.key) => {
+                if !in_time {
+                    let message = format!("session {} is held by another run: wait for it to end", parts.key);
+                    return Err(Error::new(ErrorKind::SessionBusy, message));
+                }
                 parts.cancel.guard(pin!(tokio::time::sleep(LOOK_AGAIN))).await
             }
             ErrorKind::SessionAbandoned if in_time || !self.recovered => {

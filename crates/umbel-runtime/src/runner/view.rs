@@ -7,6 +7,7 @@ use umbel_core::{
 };
 
 use super::drive::{Begins, Task, parts_of};
+use super::hot::changes;
 use super::journal::Recorder;
 use super::{Runner, recovery};
 use crate::onion;
@@ -14,7 +15,7 @@ use crate::onion;
 /// A session as it stands. It shares what the runner keeps at hand, and does not follow what others write.
 #[derive(Clone, Debug)]
 pub struct SessionView {
-    /// Its events.
+    /// Its events, those that a rewind made void too.
     pub events: List<Arc<Event>>,
     /// Its state, with the keys of its user and app.
     pub state: State,
@@ -31,11 +32,11 @@ impl Runner {
     pub async fn session(&self, key: &SessionKey) -> Result<Option<SessionView>> {
         let kept = self.shared.hot.take(key);
         let known = kept.as_ref().map(|session| session.versions).unwrap_or_default();
-        let Some(news) = self.sessions().news(key, known).await? else { return Ok(None) };
+        let Some(news) = changes(&**self.sessions(), key, known).await? else { return Ok(None) };
         let mut session = kept.unwrap_or_default();
         session.take_in(news);
         let view = SessionView {
-            events: session.events.clone(),
+            events: session.all_events().clone(),
             state: session.state.clone(),
             open: session.open().to_vec(),
             running: session.last_run().and_then(|trail| trail.running.clone()),

@@ -406,7 +406,7 @@ impl SessionStore for Spy {
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
         if self.0.last.is_some_and(|death| {
             self.writes()
-                > match death {
+                >= match death {
                     Death::Before(last) | Death::After(last) => last,
                 }
         }) {
