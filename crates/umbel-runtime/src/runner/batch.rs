@@ -48,8 +48,15 @@ impl Batch {
 pub(super) struct InFlight {
     pub(super) batch: Arc<Batch>,
     pub(super) append: Shared<BoxFuture<'static, ()>>,
+    pub(super) contents: BatchContents,
+}
+
+/// What an append writes, to be handed on or taken back.
+pub(super) struct BatchContents {
     pub(super) events: Events,
     pub(super) notes: Vec<Arc<RunStep>>,
+    /// Events whose `emit` has returned.
+    pub(super) held: Events,
 }
 
 impl InFlight {
@@ -57,15 +64,14 @@ impl InFlight {
     pub(super) fn new(
         batch: Arc<Batch>,
         append: impl Future<Output = Appended> + Send + 'static,
-        events: Events,
-        notes: Vec<Arc<RunStep>>,
+        contents: BatchContents,
     ) -> Self {
         let filled = batch.clone();
         let append = async move {
             let appended = append.await;
             *filled.appended.lock().unwrap_or_else(PoisonError::into_inner) = Some(appended);
         };
-        Self { batch, append: append.boxed().shared(), events, notes }
+        Self { batch, append: append.boxed().shared(), contents }
     }
 }
 

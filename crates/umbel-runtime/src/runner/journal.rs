@@ -17,7 +17,7 @@ use umbel_core::{
 
 use super::Shared;
 use super::active::ActiveRun;
-use super::batch::{self, Appended, Batch, BatchResult, Events, Failure, InFlight};
+use super::batch::{self, Appended, Batch, BatchContents, BatchResult, Events, Failure, InFlight};
 use super::hot::HotSession;
 use super::outlet::{Outlet, Said};
 use crate::onion::{self, Onion};
@@ -46,6 +46,8 @@ struct Inner {
     hot: Option<Box<HotSession>>,
     /// Not yet written: an event that waits for the next one, and what belongs to it.
     pending: Entries,
+    /// Events among them whose `emit` has returned: if their append fails, they wait for the next one.
+    held: Events,
     /// What the run must remember, to go with what is written next.
     notes: Vec<Arc<RunStep>>,
     /// What readers see of events that are not yet handed on, where it is not the event itself.
@@ -112,6 +114,7 @@ impl Recorder {
         let inner = Inner {
             hot: None,
             pending: Entries::new(),
+            held: Events::new(),
             notes: Vec::new(),
             views: Vec::new(),
             interrupts: Vec::new(),
@@ -306,7 +309,7 @@ impl Recorder {
                     Some(in_flight) => in_flight.append.clone(),
                     None => {
                         let writer = inner.writer.take()?;
-                        let mut entries = self.take_pending(&mut inner).0;
+                        let mut entries = self.take_pending(&mut inner).entries;
                         entries.push(LogEntry::from(RunStep::Ended { outcome: outcome.clone() }));
                         let (next, is_sure) = (inner.next.take(), inner.broken.is_none());
                         return Some(LastWrite { writer, entries, next, is_sure });
@@ -363,20 +366,19 @@ impl Recorder {
             return Ok(Err(Failure::from(&ended)));
         };
         let (lease, versions) = (lease.clone(), *versions);
-        let (entries, notes) = self.take_pending(inner);
+        let Queued { entries, rest } = self.take_pending(inner);
         if entries.is_empty() {
             return Ok(Ok(None));
         }
-        let events = events_of(&entries);
         let store = &self.shared.services.sessions;
         let append = batch::append(store.clone(), lease, versions, entries);
         if store.is_immediate() {
             let appended = append.now_or_never();
             let appended = appended.unwrap_or_else(|| Appended::Failed(not_immediate(), None));
-            return Ok(self.apply(inner, appended, events, notes));
+            return Ok(self.apply(inner, appended, rest));
         }
         let batch = next.cloned().unwrap_or_default();
-        inner.in_flight = Some(InFlight::new(batch.clone(), append, events, notes));
+        inner.in_flight = Some(InFlight::new(batch.clone(), append, rest));
         Err(batch)
     }
 
@@ -406,43 +408,46 @@ impl Recorder {
         let mut inner = self.lock();
         let done = inner.in_flight.as_ref().and_then(|in_flight| in_flight.batch.take_appended());
         if let Some(appended) = done
-            && let Some(InFlight { batch, events, notes, .. }) = inner.in_flight.take()
+            && let Some(InFlight { batch, contents, .. }) = inner.in_flight.take()
         {
-            batch.set_result(self.apply(&mut inner, appended, events, notes));
+            batch.set_result(self.apply(&mut inner, appended, contents));
         }
     }
 
-    fn apply(
-        &self,
-        inner: &mut Inner,
-        appended: Appended,
-        events: Events,
-        notes: Vec<Arc<RunStep>>,
-    ) -> BatchResult {
+    fn apply(&self, inner: &mut Inner, appended: Appended, contents: BatchContents) -> BatchResult {
         let (error, log) = match appended {
             Appended::Stored(versions) => {
                 if let Some(writer) = &mut inner.writer {
                     writer.versions = versions;
                 }
-                return Ok(self.publish(inner, events));
+                return Ok(self.publish(inner, contents.events));
             }
             Appended::Failed(error, log) => (error, log),
         };
         let failure = Failure::from(&error);
-        inner.views.retain(|(id, _)| events.iter().all(|event| event.id != *id));
         match log {
-            Some(log) => self.roll_back(inner, *log, notes),
+            Some(log) => self.roll_back(inner, *log, contents),
             None => inner.broken = Some(failure.clone()),
         }
         Err(failure)
     }
 
     /// What is known of the session is what is stored, and what waits to be stored. Notes are not lost with an event that
-    /// could not be written.
-    fn roll_back(&self, inner: &mut Inner, log: News, mut notes: Vec<Arc<RunStep>>) {
+    /// could not be written, nor is an event whose `emit` has returned.
+    fn roll_back(&self, inner: &mut Inner, log: News, contents: BatchContents) {
+        let BatchContents { events, mut notes, held } = contents;
+        let is_lost = |id: &EventId| {
+            events.iter().any(|event| event.id == *id) && held.iter().all(|event| event.id != *id)
+        };
+        inner.views.retain(|(id, _)| !is_lost(id));
         if let Some(writer) = &mut inner.writer {
             writer.versions = log.versions;
         }
+        for event in held.iter().rev() {
+            inner.pending.insert(0, LogEntry::Event(event.clone()));
+        }
+        inner.held.insert_many(0, held);
+        self.is_behind.store(!inner.pending.is_empty(), Ordering::Release);
         let pending = inner.pending.clone();
         let hot = inner.hot();
         let temp = hot.state.scope(StateScope::Temp).clone();
@@ -532,7 +537,7 @@ impl Recorder {
         }
         check_keys(&event)?;
         let holds = holds(run, &event, &steps);
-        let event = self.take_in_event(event, steps);
+        let event = self.take_in_event(event, steps, holds);
         if let Some(error) = failure {
             return Err(error);
         }
@@ -553,7 +558,7 @@ impl Recorder {
     }
 
     /// Takes an event into what is known of the session, and marks it to be written.
-    fn take_in_event(&self, event: Event, steps: Vec<RunStep>) -> Arc<Event> {
+    fn take_in_event(&self, event: Event, steps: Vec<RunStep>, holds: bool) -> Arc<Event> {
         let mut inner = self.lock();
         if let Some(delta) = event.state_delta() {
             inner.hot().state.apply(delta);
@@ -562,6 +567,9 @@ impl Recorder {
         inner.take_questions(&event, &steps);
         inner.hot().push_event(event.clone());
         inner.pending.push(LogEntry::Event(event.clone()));
+        if holds {
+            inner.held.push(event.clone());
+        }
         self.is_behind.store(true, Ordering::Release);
         if !steps.is_empty() {
             inner.pending.extend(steps.into_iter().map(LogEntry::from));
@@ -569,20 +577,21 @@ impl Recorder {
         event
     }
 
-    /// What is to be written, and the notes among it.
-    fn take_pending(&self, inner: &mut Inner) -> (Entries, Vec<Arc<RunStep>>) {
+    /// What is to be written.
+    fn take_pending(&self, inner: &mut Inner) -> Queued {
         self.is_behind.store(false, Ordering::Release);
         let mut entries = std::mem::take(&mut inner.pending);
         let notes = std::mem::take(&mut inner.notes);
+        let (events, held) = (events_of(&entries), std::mem::take(&mut inner.held));
         if !notes.is_empty() {
             // What was noted came before what is emitted now, as far as whoever goes on with the run is concerned.
-            let at = inner.hot().live().len() - events_of(&entries).len();
+            let at = inner.hot().live().len() - events.len();
             for (place, step) in notes.iter().enumerate() {
                 inner.hot().remember(step, at);
                 entries.insert(place, LogEntry::Record(step.clone()));
             }
         }
-        (entries, notes)
+        Queued { entries, rest: BatchContents { events, notes, held } }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -602,6 +611,12 @@ fn holds(run: &Run, event: &Event, steps: &[RunStep]) -> bool {
 /// What a store is told that said it answers at once, and did not.
 pub(crate) fn not_immediate() -> Error {
     Error::new(ErrorKind::Store, "a store that answers at once did not")
+}
+
+/// What is to be written, and what is known of it when the store has it.
+struct Queued {
+    entries: Entries,
+    rest: BatchContents,
 }
 
 /// The last write of a run.
@@ -650,9 +665,9 @@ impl Journal for Recorder {
             return Work::done(Err(error));
         }
         if holds(run, &event, &steps) {
-            return Work::done(Ok(self.take_in_event(event, steps).into()));
+            return Work::done(Ok(self.take_in_event(event, steps, true).into()));
         }
-        let event = self.take_in_event(event, steps);
+        let event = self.take_in_event(event, steps, false);
         match self.write().try_now() {
             Ok(written) => Work::done(written.map(|ticket| Emitted { event, ticket })),
             Err(written) => Work::later(written.map_ok(|ticket| Emitted { event, ticket })),
@@ -687,13 +702,11 @@ impl Journal for Recorder {
     }
 
     fn flush(&self) -> Work<'_, Result<()>> {
-        if self.is_behind.load(Ordering::Acquire) {
-            return Work::later(self.written_and_taken(self.write()));
+        // What else is pending has somebody who waits for it, and who is told if it cannot be written.
+        if !self.is_behind.load(Ordering::Acquire) || self.lock().held.is_empty() {
+            return Work::done(Ok(()));
         }
-        match self.lock().in_flight.as_ref().map(|in_flight| in_flight.batch.clone()) {
-            Some(batch) => Work::later(self.written_and_taken(Work::later(self.written(batch)))),
-            None => Work::done(Ok(())),
-        }
+        Work::later(self.written_and_taken(self.write()))
     }
 
     fn note(&self, step: RunStep) {

@@ -433,3 +433,16 @@ async fn a_child_session_of_a_store_is_hidden_and_goes_with_its_parent() {
         assert!(store.get(&key(id), EventFilter::default()).await.unwrap().is_none());
     }
 }
+
+#[tokio::test]
+async fn a_loop_whose_agents_never_wait_ends_with_the_time_of_its_run_and_remembers_each_once() {
+    let idle = agent_fn("idle", |_| Box::pin(async { Ok(()) }));
+    let other = agent_fn("other", |_| Box::pin(async { Ok(()) }));
+    let limits = RunLimits { run_time: Duration::from_millis(30), ..RunLimits::default() };
+    let (runner, key) = begin(LoopAgent::new("l").agent(idle).agent(other)).await;
+    let config = RunConfig { limits, ..RunConfig::default() };
+    let seen = read(runner.run_with(&key, "hi", config)).await;
+    assert_eq!(seen.kind(), ErrorKind::Timeout);
+    // The message, that the run began, that each of the agents was done, and the outcome.
+    assert_eq!(log(&runner, &key).await.len(), 5);
+}

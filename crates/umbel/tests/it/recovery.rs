@@ -11,7 +11,7 @@ use umbel::{
     SessionKey, SessionStore, ToolContext, UnfinishedCalls, agent_fn,
 };
 
-use crate::support::{Death, Notes, Spy, call_with_id, calls, log, outcomes, read, stored};
+use crate::support::{Death, Notes, Operation, Spy, call_with_id, calls, log, outcomes, read, stored};
 
 /// Makes an agent whose tools note what they do.
 pub(crate) type Make = fn(&Notes) -> Arc<dyn Agent>;
@@ -704,4 +704,63 @@ async fn a_run_whose_caller_is_over_is_closed() {
         "{recovered:?}"
     );
     assert!(notes.all().is_empty() && recover(&other).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_under_way_here_is_left_alone_though_its_lease_ran_out() {
+    let (notes, store) = (Notes::default(), Spy::default());
+    let work = {
+        let notes = notes.clone();
+        FunctionTool::new("work", "", move |_: Value| {
+            notes.add("worked");
+            async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok(json!("worked"))
+            }
+        })
+    };
+    let agent = Arc::new(steps("a", vec![vec![("c", "work")]]).tool(work.idempotent()));
+    let runner = runner(store.clone(), agent).build().unwrap();
+    let key = runner.create_session("ann").await.unwrap().key;
+    store.hang(Operation::Heartbeat);
+    let live = tokio::spawn(read(runner.run(&key, "go")));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(store.memory().abandoned("app").await.unwrap().len(), 1);
+    assert!(runner.recover().await.unwrap().is_empty());
+    // Nor is it disturbed by a message, which waits or is refused.
+    assert_eq!(read(runner.run(&key, "and?")).await.kind(), umbel::ErrorKind::SessionBusy);
+    live.await.unwrap().assert_finished();
+    assert_eq!(notes.all(), ["worked"]);
+    assert_eq!(outcomes(&log(&runner, &key).await), [Outcome::Finished]);
+}
+
+#[tokio::test]
+async fn a_session_that_is_deleted_meanwhile_does_not_hide_what_came_of_the_others() {
+    let store = Spy::default();
+    let other: Arc<std::sync::OnceLock<SessionKey>> = Arc::default();
+    let (memory, deletes) = (store.memory(), other.clone());
+    // Whoever is gone on with first deletes the session of the other one.
+    let agent = Arc::new(agent_fn("a", move |run| {
+        let (memory, deletes) = (memory.clone(), deletes.clone());
+        Box::pin(async move {
+            if let Some(key) = deletes.get() {
+                memory.delete(key).await?;
+            }
+            run.emit(run.event().with_content(Content::model("done"))).await?;
+            Ok(())
+        })
+    }));
+    let last = runner(store.clone(), agent.clone()).build().unwrap();
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        let key = last.create_session("ann").await.unwrap().key;
+        let dying = store.dying(Some(Death::After(1)));
+        run_and_die(&runner(dying.clone(), agent.clone()).build().unwrap(), &dying, &key, "go".into()).await;
+        keys.push(key);
+    }
+    other.set(keys[1].clone()).unwrap();
+    let memory = Runner::builder("app", agent).sessions(store.memory()).build().unwrap();
+    let recovered = recover(&memory).await;
+    assert_eq!(recovered.len(), 1, "{recovered:?}");
+    assert_eq!((&recovered[0].key, recovered[0].outcome.as_ref().unwrap()), (&keys[0], &Outcome::Finished));
 }

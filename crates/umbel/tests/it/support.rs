@@ -251,6 +251,10 @@ struct SpyInner {
     writes: AtomicUsize,
     slow: AtomicBool,
     failing: AtomicBool,
+    /// The answers of so many writes are lost: they are done and fail.
+    unanswered: AtomicUsize,
+    /// Operations that never answer.
+    hanging: Mutex<Vec<(Operation, Arc<tokio::sync::Notify>)>>,
     idle_fails: AtomicBool,
     meddler: Meddler,
     /// The write in which its process dies; the first is 1.
@@ -285,6 +289,15 @@ pub(crate) enum Death {
     After(usize),
 }
 
+/// What a store is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Operation {
+    Acquire,
+    Append,
+    Release,
+    Heartbeat,
+}
+
 impl Spy {
     pub(crate) fn writes(&self) -> usize {
         self.0.writes.load(Ordering::SeqCst)
@@ -304,6 +317,33 @@ impl Spy {
     /// The next append fails.
     pub(crate) fn fail_next_append(&self) {
         self.0.failing.store(true, Ordering::SeqCst);
+    }
+
+    /// The next writes are done, and their answers are lost.
+    pub(crate) fn lose_answers(&self, count: usize) {
+        self.0.unanswered.store(count, Ordering::SeqCst);
+    }
+
+    /// An operation does not answer until whoever waits for this is notified.
+    pub(crate) fn hang(&self, operation: Operation) -> Arc<tokio::sync::Notify> {
+        let answers = Arc::<tokio::sync::Notify>::default();
+        self.0.hanging.lock().unwrap().push((operation, answers.clone()));
+        answers
+    }
+
+    async fn answers(&self, operation: Operation) {
+        let hanging = self.0.hanging.lock().unwrap().clone();
+        if let Some((_, answers)) = hanging.iter().find(|(hanging, _)| *hanging == operation) {
+            answers.notified().await;
+            self.0.hanging.lock().unwrap().retain(|(hanging, _)| *hanging != operation);
+        }
+    }
+
+    /// What the caller is told of a write.
+    fn told<T>(&self, done: Result<T>) -> Result<T> {
+        let lost =
+            self.0.unanswered.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if lost.is_ok() { Err(Error::new(ErrorKind::Store, "the connection broke")) } else { done }
     }
 
     /// The next search for idle sessions fails.
@@ -400,7 +440,10 @@ impl SessionStore for Spy {
         if let Some(Meanwhile(act)) = meanwhile {
             act(&self.0.store);
         }
-        Work::later(async move { self.write(|| self.0.store.acquire(acquire)).await })
+        Work::later(async move {
+            self.answers(Operation::Acquire).await;
+            self.write(|| self.0.store.acquire(acquire)).await
+        })
     }
 
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
@@ -412,7 +455,10 @@ impl SessionStore for Spy {
         }) {
             return Work::later(self.die());
         }
-        self.0.store.heartbeat(lease, ttl)
+        Work::later(async move {
+            self.answers(Operation::Heartbeat).await;
+            self.0.store.heartbeat(lease, ttl).await
+        })
     }
 
     fn append<'a>(
@@ -424,7 +470,10 @@ impl SessionStore for Spy {
         if self.0.failing.swap(false, Ordering::SeqCst) {
             return Work::done(Err(Error::new(ErrorKind::Store, "the disk is full")));
         }
-        Work::later(async move { self.write(|| self.0.store.append(lease, expected, entries)).await })
+        Work::later(async move {
+            self.answers(Operation::Append).await;
+            self.told(self.write(|| self.0.store.append(lease, expected, entries)).await)
+        })
     }
 
     fn release<'a>(
@@ -433,7 +482,10 @@ impl SessionStore for Spy {
         expected: Versions,
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        Work::later(async move { self.write(|| self.0.store.release(lease, expected, entries)).await })
+        Work::later(async move {
+            self.answers(Operation::Release).await;
+            self.told(self.write(|| self.0.store.release(lease, expected, entries)).await)
+        })
     }
 
     fn commit<'a>(
