@@ -39,6 +39,8 @@ pub(crate) struct Recorder {
     is_behind: AtomicBool,
     /// The store has not answered for longer than the run may take.
     is_stalled: AtomicBool,
+    /// As long as the run holds its session and gets on, nobody else in this process takes it over.
+    active: Mutex<Option<ActiveRun>>,
 }
 
 struct Inner {
@@ -71,8 +73,6 @@ struct Inner {
 struct Writer {
     lease: Lease,
     versions: Versions,
-    /// As long as the run has its session, nobody else in this process takes it over.
-    _active: ActiveRun,
 }
 
 impl Inner {
@@ -135,6 +135,7 @@ impl Recorder {
             values: RunValues::default(),
             is_behind: AtomicBool::new(false),
             is_stalled: AtomicBool::new(false),
+            active: Mutex::default(),
         }
     }
 
@@ -194,8 +195,12 @@ impl Recorder {
     }
 
     fn writer(&self, lease: Lease, versions: Versions) -> Writer {
-        let _active = self.shared.active.insert(lease.key.clone());
-        Writer { lease, versions, _active }
+        self.set_active(Some(self.shared.active.insert(lease.key.clone())));
+        Writer { lease, versions }
+    }
+
+    fn set_active(&self, active: Option<ActiveRun>) {
+        *self.active.lock().unwrap_or_else(PoisonError::into_inner) = active;
     }
 
     /// Takes in what the runs left that this one goes on with.
@@ -246,8 +251,9 @@ impl Recorder {
         self.lock().writer.as_ref().map(|writer| writer.lease.clone())
     }
 
-    /// Says that the store has not answered for longer than the run may take.
+    /// Says that the store has not answered for longer than the run may take. Whoever recovers runs may take it over.
     pub(crate) fn set_stalled(&self) {
+        self.set_active(None);
         self.is_stalled.store(true, Ordering::Release);
     }
 
@@ -265,7 +271,7 @@ impl Recorder {
         let events = events_of(&entries);
         let store = &*self.shared.services.sessions;
         let released = batch::release(store, &writer.lease, writer.versions, entries, is_sure).await;
-        drop(writer);
+        self.set_active(None);
         let (ticket, hot) = match self.ended(released, events, next, outcome) {
             Ok(ended) => ended,
             Err(error) => return (Err(error), None),
@@ -360,7 +366,7 @@ impl Recorder {
             inner.pending.clear();
             return Ok(Err(broken));
         }
-        let Some(Writer { lease, versions, .. }) = &inner.writer else {
+        let Some(Writer { lease, versions }) = &inner.writer else {
             inner.pending.clear();
             let ended = Error::new(ErrorKind::Other, "the run has ended: nothing can be emitted any more");
             return Ok(Err(Failure::from(&ended)));

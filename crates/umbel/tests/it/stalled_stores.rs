@@ -132,3 +132,23 @@ async fn a_run_that_was_let_go_writes_its_outcome_when_the_store_answers_again()
     assert_eq!(outcomes(&log(&runner, &key).await).len(), 1);
     assert_free(&runner, &key).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_let_go_is_recovered_in_the_same_process_once_its_lease_ran_out() {
+    let store = Spy::default();
+    let work = FunctionTool::new("work", "", |_: Value| async { Ok(json!("worked")) });
+    let model = ScriptedModel::new("m").call("work", json!({})).text("done").text("recovered");
+    let (runner, key) =
+        on(&store, Runner::builder("app", LlmAgent::new("a").model(model).tool(work.idempotent()))).await;
+    let hanging = store.hang(Operation::Append);
+    assert_eq!(read(runner.run(&key, "hi")).await.kind(), ErrorKind::Store);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    store.stop_hanging();
+    let recovered = runner.recover().await.unwrap();
+    assert_eq!(recovered.len(), 1, "{recovered:?}");
+    // What hung takes no effect any more.
+    hanging.notify_waiters();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(outcomes(&log(&runner, &key).await).len(), 1);
+    assert_free(&runner, &key).await;
+}

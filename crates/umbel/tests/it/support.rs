@@ -331,6 +331,11 @@ impl Spy {
         answers
     }
 
+    /// Operations answer again; those that hang already do not.
+    pub(crate) fn stop_hanging(&self) {
+        self.0.hanging.lock().unwrap().clear();
+    }
+
     async fn answers(&self, operation: Operation) {
         let hanging = self.0.hanging.lock().unwrap().clone();
         if let Some((_, answers)) = hanging.iter().find(|(hanging, _)| *hanging == operation) {
