@@ -17,6 +17,9 @@ const RELEASE_ATTEMPTS: u32 = 3;
 /// Events of one append; seldom more than two.
 pub(super) type Events = SmallVec<[Arc<Event>; 2]>;
 
+/// An append that several wait for.
+pub(super) type SharedAppend = Shared<BoxFuture<'static, ()>>;
+
 /// The number by which to ask whether the last event of a batch was taken, or why none of it is stored.
 pub(super) type BatchResult = Result<Option<u64>, Failure>;
 
@@ -47,7 +50,7 @@ impl Batch {
 /// loses nothing.
 pub(super) struct InFlight {
     pub(super) batch: Arc<Batch>,
-    pub(super) append: Shared<BoxFuture<'static, ()>>,
+    pub(super) append: SharedAppend,
     pub(super) contents: BatchContents,
 }
 
@@ -119,14 +122,19 @@ pub(super) async fn append(
         Ok(versions) => return Appended::Stored(versions),
         Err(error) => error,
     };
-    if error.kind() == ErrorKind::Fenced {
-        return Appended::Failed(error, None);
-    }
     if !is_refusal(&error)
         && let Some(first) = &first
         && let Ok(Some(versions)) = find(&*store, &lease, versions, first).await
     {
         return Appended::Stored(versions);
+    }
+    explain(&*store, &lease, error).await
+}
+
+/// What became of an append that stored nothing.
+pub(super) async fn explain(store: &dyn SessionStore, lease: &Lease, error: Error) -> Appended {
+    if error.kind() == ErrorKind::Fenced {
+        return Appended::Failed(error, None);
     }
     let log = store.news(&lease.key, Versions::default()).await;
     Appended::Failed(error, log.ok().flatten().map(Box::new))
@@ -140,9 +148,6 @@ pub(super) async fn release(
     entries: Entries,
     mut is_sure: bool,
 ) -> Result<Versions> {
-    if store.is_immediate() {
-        return store.release(lease, versions, entries).await;
-    }
     let mut attempt = 1;
     loop {
         if !is_sure {

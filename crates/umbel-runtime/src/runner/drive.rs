@@ -79,14 +79,14 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
     Box::pin(async move {
         let recorder = task.recorder.clone();
         let cancel = task.cancel.clone();
-        let limits = recorder.config.limits;
-        let patience = recorder.config.wait_for_session.saturating_add(limits.run_time);
-        let start = pin!(start(task));
-        let run =
-            match stall_watched(start, &recorder, || stop_waiting(&cancel, patience, limits.grace)).await {
-                Ok(run) => run,
-                Err(error) => return Ended { outcome: Outcome::from_error(&error), error: Some(error) },
-            };
+        let started = match start(task).try_now() {
+            Ok(started) => started,
+            Err(start) => Box::pin(start_watched(start, &recorder, &cancel)).await,
+        };
+        let run = match started {
+            Ok(run) => run,
+            Err(error) => return Ended { outcome: Outcome::from_error(&error), error: Some(error) },
+        };
         let result = {
             let span = spans::invocation(&run);
             let mut work = pin!(caught(work(&run, &recorder)).instrument(span));
@@ -98,11 +98,23 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
         };
         // The work is gone. What it was writing is the recorder's, which waits for it.
         let finish = pin!(finish(&run, &recorder, result));
+        let limits = &recorder.config.limits;
         stall_watched(finish, &recorder, || {
             stop_waiting(&cancel, time_left(&cancel, limits.run_time), limits.grace)
         })
         .await
     })
+}
+
+/// The start of a run that waits for its store.
+async fn start_watched(
+    start: Work<'static, Result<Run>>,
+    recorder: &Recorder,
+    cancel: &CancelToken,
+) -> Result<Run> {
+    let config = &recorder.config;
+    let time = config.wait_for_session.saturating_add(config.limits.run_time);
+    stall_watched(pin!(start), recorder, || stop_waiting(cancel, time, config.limits.grace)).await
 }
 
 /// What is left of the time that a run may take.

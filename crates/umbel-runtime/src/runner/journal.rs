@@ -1,7 +1,7 @@
 //! A run's way to its session: events are made durable, then handed on.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -16,12 +16,16 @@ use umbel_core::{
 };
 
 use super::Shared;
-use super::active::ActiveRun;
-use super::batch::{self, Appended, Batch, BatchContents, BatchResult, Events, Failure, InFlight};
+use super::batch::{
+    self, Appended, Batch, BatchContents, BatchResult, Events, Failure, InFlight, SharedAppend,
+};
 use super::hot::HotSession;
 use super::outlet::{Outlet, Said};
 use crate::onion::{self, Onion};
 use crate::team::Place;
+
+/// The slot of a run that holds no session.
+const INACTIVE: usize = usize::MAX;
 
 /// The journal of one run.
 pub(crate) struct Recorder {
@@ -40,7 +44,7 @@ pub(crate) struct Recorder {
     /// The store has not answered for longer than the run may take.
     is_stalled: AtomicBool,
     /// As long as the run holds its session and gets on, nobody else in this process takes it over.
-    active: Mutex<Option<ActiveRun>>,
+    active: AtomicUsize,
 }
 
 struct Inner {
@@ -135,7 +139,7 @@ impl Recorder {
             values: RunValues::default(),
             is_behind: AtomicBool::new(false),
             is_stalled: AtomicBool::new(false),
-            active: Mutex::default(),
+            active: AtomicUsize::new(INACTIVE),
         }
     }
 
@@ -195,12 +199,16 @@ impl Recorder {
     }
 
     fn writer(&self, lease: Lease, versions: Versions) -> Writer {
-        self.set_active(Some(self.shared.active.insert(lease.key.clone())));
+        self.active.store(self.shared.active.insert(versions.incarnation), Ordering::Relaxed);
         Writer { lease, versions }
     }
 
-    fn set_active(&self, active: Option<ActiveRun>) {
-        *self.active.lock().unwrap_or_else(PoisonError::into_inner) = active;
+    /// Says that the run does not hold its session any more, or does not get on with it.
+    fn deactivate(&self) {
+        let slot = self.active.swap(INACTIVE, Ordering::Relaxed);
+        if slot != INACTIVE {
+            self.shared.active.remove(slot);
+        }
     }
 
     /// Takes in what the runs left that this one goes on with.
@@ -253,7 +261,7 @@ impl Recorder {
 
     /// Says that the store has not answered for longer than the run may take. Whoever recovers runs may take it over.
     pub(crate) fn set_stalled(&self) {
-        self.set_active(None);
+        self.deactivate();
         self.is_stalled.store(true, Ordering::Release);
     }
 
@@ -266,12 +274,23 @@ impl Recorder {
     ///
     /// The session is `None` if what is known of it may no longer be what is stored.
     pub(crate) async fn end(&self, outcome: &Outcome) -> (Result<()>, Option<Box<HotSession>>) {
-        let Some(last) = self.last_write(outcome).await else { return (Ok(()), None) };
-        let LastWrite { writer, entries, next, is_sure } = last;
+        let last = loop {
+            match self.last_write(outcome) {
+                Ok(last) => break last,
+                Err(append) => SpawnOnDrop::new(append).await,
+            }
+            self.complete();
+        };
+        let Some(LastWrite { writer, entries, next, is_sure }) = last else { return (Ok(()), None) };
         let events = events_of(&entries);
         let store = &*self.shared.services.sessions;
-        let released = batch::release(store, &writer.lease, writer.versions, entries, is_sure).await;
-        self.set_active(None);
+        let Writer { lease, versions } = &writer;
+        let released = if store.is_immediate() {
+            store.release(lease, *versions, entries).await
+        } else {
+            Box::pin(batch::release(store, lease, *versions, entries, is_sure)).await
+        };
+        self.deactivate();
         let (ticket, hot) = match self.ended(released, events, next, outcome) {
             Ok(ended) => ended,
             Err(error) => return (Err(error), None),
@@ -306,25 +325,18 @@ impl Recorder {
         Ok((result.unwrap_or_default(), hot))
     }
 
-    /// What is left to write, when no append is under way any more. `None` if the run has not begun or has ended.
-    async fn last_write(&self, outcome: &Outcome) -> Option<LastWrite> {
-        loop {
-            let append = {
-                let mut inner = self.lock();
-                match &inner.in_flight {
-                    Some(in_flight) => in_flight.append.clone(),
-                    None => {
-                        let writer = inner.writer.take()?;
-                        let mut entries = self.take_pending(&mut inner).entries;
-                        entries.push(LogEntry::from(RunStep::Ended { outcome: outcome.clone() }));
-                        let (next, is_sure) = (inner.next.take(), inner.broken.is_none());
-                        return Some(LastWrite { writer, entries, next, is_sure });
-                    }
-                }
-            };
-            SpawnOnDrop::new(append).await;
-            self.complete();
+    /// What is left to write; the append that is to be waited for first, if one is under way. `None` if the run has not
+    /// begun or has ended.
+    fn last_write(&self, outcome: &Outcome) -> Result<Option<LastWrite>, SharedAppend> {
+        let mut inner = self.lock();
+        if let Some(in_flight) = &inner.in_flight {
+            return Err(in_flight.append.clone());
         }
+        let Some(writer) = inner.writer.take() else { return Ok(None) };
+        let (mut entries, _) = self.take_pending(&mut inner);
+        entries.push(LogEntry::from(RunStep::Ended { outcome: outcome.clone() }));
+        let (next, is_sure) = (inner.next.take(), inner.broken.is_none());
+        Ok(Some(LastWrite { writer, entries, next, is_sure }))
     }
 
     /// Questions that the run leaves open, taken out.
@@ -372,19 +384,26 @@ impl Recorder {
             return Ok(Err(Failure::from(&ended)));
         };
         let (lease, versions) = (lease.clone(), *versions);
-        let Queued { entries, rest } = self.take_pending(inner);
+        let (entries, notes) = self.take_pending(inner);
         if entries.is_empty() {
             return Ok(Ok(None));
         }
+        let contents =
+            BatchContents { events: events_of(&entries), notes, held: std::mem::take(&mut inner.held) };
         let store = &self.shared.services.sessions;
-        let append = batch::append(store.clone(), lease, versions, entries);
         if store.is_immediate() {
-            let appended = append.now_or_never();
-            let appended = appended.unwrap_or_else(|| Appended::Failed(not_immediate(), None));
-            return Ok(self.apply(inner, appended, rest));
+            let appended = match store.append(&lease, versions, entries).try_now() {
+                Ok(Ok(versions)) => Appended::Stored(versions),
+                Ok(Err(error)) => batch::explain(&**store, &lease, error)
+                    .now_or_never()
+                    .unwrap_or_else(|| Appended::Failed(not_immediate(), None)),
+                Err(_) => Appended::Failed(not_immediate(), None),
+            };
+            return Ok(self.apply(inner, appended, contents));
         }
+        let append = batch::append(store.clone(), lease, versions, entries);
         let batch = next.cloned().unwrap_or_default();
-        inner.in_flight = Some(InFlight::new(batch.clone(), append, rest));
+        inner.in_flight = Some(InFlight::new(batch.clone(), append, contents));
         Err(batch)
     }
 
@@ -583,21 +602,20 @@ impl Recorder {
         event
     }
 
-    /// What is to be written.
-    fn take_pending(&self, inner: &mut Inner) -> Queued {
+    /// What is to be written, and the notes among it.
+    fn take_pending(&self, inner: &mut Inner) -> (Entries, Vec<Arc<RunStep>>) {
         self.is_behind.store(false, Ordering::Release);
         let mut entries = std::mem::take(&mut inner.pending);
         let notes = std::mem::take(&mut inner.notes);
-        let (events, held) = (events_of(&entries), std::mem::take(&mut inner.held));
         if !notes.is_empty() {
             // What was noted came before what is emitted now, as far as whoever goes on with the run is concerned.
-            let at = inner.hot().live().len() - events.len();
+            let at = inner.hot().live().len() - events_of(&entries).len();
             for (place, step) in notes.iter().enumerate() {
                 inner.hot().remember(step, at);
                 entries.insert(place, LogEntry::Record(step.clone()));
             }
         }
-        Queued { entries, rest: BatchContents { events, notes, held } }
+        (entries, notes)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -617,12 +635,6 @@ fn holds(run: &Run, event: &Event, steps: &[RunStep]) -> bool {
 /// What a store is told that said it answers at once, and did not.
 pub(crate) fn not_immediate() -> Error {
     Error::new(ErrorKind::Store, "a store that answers at once did not")
-}
-
-/// What is to be written, and what is known of it when the store has it.
-struct Queued {
-    entries: Entries,
-    rest: BatchContents,
 }
 
 /// The last write of a run.
@@ -748,5 +760,11 @@ impl Journal for Recorder {
 
     fn contents(&self, view: &ContentsView, input: Option<&Arc<Content>>) -> History {
         self.lock().hot().contents(view, input)
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.deactivate();
     }
 }

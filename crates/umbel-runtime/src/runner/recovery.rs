@@ -85,10 +85,6 @@ impl Runner {
     /// Goes on with a run that was cut short, unless it works for another one that is under way: who goes on with that
     /// one sees to it.
     async fn recover_abandoned(&self, one: Abandoned, only_own: bool) -> Result<Option<Recovered>> {
-        if self.shared.active.contains(&one.key) {
-            // It is under way here: its thread was blocked, or the store was slow.
-            return Ok(None);
-        }
         if let Some(parent) = &one.parent
             && is_running(&**self.sessions(), parent).await?
         {
@@ -97,6 +93,12 @@ impl Runner {
         let is_orphan = one.parent.is_some();
         // What worked for a run that is over is only brought to its end, which every runner can do.
         self.recover_one(one.key, is_orphan, only_own && !is_orphan).await
+    }
+
+    /// Whether a run of this runner holds the session, be its lease expired or not.
+    pub(super) async fn is_active(&self, key: &SessionKey) -> Result<bool> {
+        let news = self.sessions().news(key, Versions::default()).await?;
+        Ok(news.is_some_and(|news| self.shared.active.contains(news.versions.incarnation)))
     }
 
     /// Gives back a lease that ran out without a run.
@@ -124,6 +126,10 @@ impl Runner {
         only_own: bool,
     ) -> Result<Option<Recovered>> {
         let session = read(&**self.sessions(), &key).await?;
+        if self.shared.active.contains(session.versions.incarnation) {
+            // It is under way here: its thread was blocked, or the store was slow.
+            return Ok(None);
+        }
         let trail = session.last_run().filter(|trail| trail.running.is_some());
         if trail.is_some_and(|trail| only_own && trail.fingerprint != self.tree().fingerprint()) {
             return Ok(None);

@@ -42,7 +42,7 @@ impl Runner {
 
     /// Takes the session, if it is as it was read and no run has it. One that was cut short in it is void with the rest.
     async fn lease_for_rewind(&self, key: &SessionKey, versions: Versions) -> Result<Lease> {
-        if self.shared.active.contains(key) {
+        if self.shared.active.contains(versions.incarnation) {
             let message = format!("session {key} is held by another run: wait for it to end, or cancel it");
             return Err(Error::new(ErrorKind::SessionBusy, message));
         }

@@ -42,17 +42,18 @@ impl Patience {
             ErrorKind::SessionBusy if in_time => {
                 parts.cancel.guard(pin!(tokio::time::sleep(LOOK_AGAIN))).await
             }
-            // Its lease ran out, but it is under way: its thread was blocked, or the store was slow.
-            ErrorKind::SessionAbandoned if recorder.shared.active.contains(&parts.key) => {
+            ErrorKind::SessionAbandoned if in_time || !self.recovered => {
+                let runner = Runner { shared: recorder.shared.clone() };
+                if !runner.is_active(&parts.key).await? {
+                    self.recovered = true;
+                    return clear(runner, parts).await;
+                }
+                // Its lease ran out, but it is under way: its thread was blocked, or the store was slow.
                 if !in_time {
                     let message = format!("session {} is held by another run: wait for it to end", parts.key);
                     return Err(Error::new(ErrorKind::SessionBusy, message));
                 }
                 parts.cancel.guard(pin!(tokio::time::sleep(LOOK_AGAIN))).await
-            }
-            ErrorKind::SessionAbandoned if in_time || !self.recovered => {
-                self.recovered = true;
-                clear(recorder, parts).await
             }
             _ => Err(error),
         }
@@ -60,9 +61,8 @@ impl Patience {
 }
 
 /// Sees to the run that was cut short in a session, so that another can begin.
-async fn clear(recorder: &Recorder, parts: &RunParts) -> Result<()> {
-    let (runner, key) = (Runner { shared: recorder.shared.clone() }, parts.key.clone());
-    let works_for_call = parts.depth > 0;
+async fn clear(runner: Runner, parts: &RunParts) -> Result<()> {
+    let (key, works_for_call) = (parts.key.clone(), parts.depth > 0);
     // In a task of its own: it is not cancelled with who waits for it.
     let cleared = tokio::spawn(async move {
         if works_for_call { runner.free_if_idle(key).await } else { runner.recover_session(&key).await }
