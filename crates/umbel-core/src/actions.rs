@@ -100,7 +100,9 @@ impl Confirmation {
     }
 }
 
-/// A summary that stands for the events between two points in time.
+/// A summary that stands for a stretch of the log before it.
+///
+/// The times are how google-adk names that stretch. Umbel goes by the positions of events: see the page on the flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Compaction {

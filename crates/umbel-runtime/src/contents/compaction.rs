@@ -1,97 +1,224 @@
 //! Rule 3: summaries take the place of what they cover.
+//!
+//! What a summary covers is a range of positions in the log, and all of it stands before the summary. Clocks go back, and
+//! those of several servers differ: no event is hidden or moved because of its timestamp.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use umbel_core::{CallId, Event};
+use serde_json::{Value, json};
+use umbel_core::{CallId, Event, EventId, Object};
 
 use super::item::{Item, Kind, known};
 
-/// A summary: the stretch of time that it covers, and the place of its event.
-#[derive(Clone, Copy)]
-struct Range {
-    index: usize,
-    start: f64,
-    end: f64,
+/// Where the first and the last covered event are named: `customMetadata.umbel.compaction` of the event that brings the
+/// summary. google-adk refuses keys in `actions.compaction` that it does not know.
+const NAMESPACE: &str = "umbel";
+const KEY: &str = "compaction";
+
+/// The first and the last event that a summary covers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CompactionRange {
+    pub(crate) first: EventId,
+    pub(crate) last: EventId,
 }
 
-/// The summaries that no other one contains, by time; of equal ones the latest.
-fn surviving(events: &[Arc<Event>]) -> Vec<Range> {
-    let ranges = events.iter().enumerate().filter_map(|(index, event)| {
-        let compaction = event.compaction()?;
-        compaction.compacted_content.as_ref()?;
-        Some(Range { index, start: compaction.start_timestamp?, end: compaction.end_timestamp? })
-    });
-    let mut ranges: Vec<_> = ranges.collect();
+impl CompactionRange {
+    /// As metadata of the event that brings the summary.
+    pub(crate) fn to_metadata(&self) -> Object {
+        let range = json!({KEY: {"first": self.first, "last": self.last}});
+        Object::from_iter([(NAMESPACE.to_owned(), range)])
+    }
+
+    /// The range of an event, if it has one. Those of google-adk and of older versions have times alone.
+    fn of(event: &Event) -> Option<Self> {
+        let range = event.meta.as_ref()?.custom_metadata.as_ref()?.get(NAMESPACE)?.get(KEY)?;
+        let id = |key: &str| range.get(key).and_then(Value::as_str).map(EventId::from);
+        Some(Self { first: id("first")?, last: id("last")? })
+    }
+}
+
+/// A summary: the position of its event, and of the events that it covers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Summary {
+    /// The position of the event that brings it.
+    pub(crate) index: usize,
+    /// The position of the first covered event.
+    pub(crate) start: usize,
+    /// The position behind the last one. Equals `start` if this log has none of the covered events.
+    pub(crate) end: usize,
+    times: (f64, f64),
+}
+
+impl Summary {
+    fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+}
+
+/// What a summary names the ends of its range by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Mark<'a> {
+    Id(&'a str),
+    /// The bits of a timestamp.
+    Time(u64),
+}
+
+/// The first and the last position of each mark, as far as a log was read.
+struct Marks<'a>(HashMap<Mark<'a>, Option<(usize, usize)>>);
+
+impl<'a> Marks<'a> {
+    fn see(&mut self, mark: Mark<'a>, position: usize) {
+        if let Some(seen) = self.0.get_mut(&mark) {
+            *seen = Some((seen.map_or(position, |(first, _)| first), position));
+        }
+    }
+
+    fn first(&self, mark: Mark<'_>) -> Option<usize> {
+        Some(self.0.get(&mark)?.as_ref()?.0)
+    }
+
+    fn last(&self, mark: Mark<'_>) -> Option<usize> {
+        Some(self.0.get(&mark)?.as_ref()?.1)
+    }
+}
+
+/// The summaries of a log, in its order, with what they cover.
+pub(crate) fn summaries(events: &[Arc<Event>]) -> Vec<Summary> {
+    let bounds = |event: &Event| {
+        let compaction = event.compaction().filter(|compaction| compaction.compacted_content.is_some())?;
+        Some((compaction.start_timestamp?, compaction.end_timestamp?, CompactionRange::of(event)))
+    };
+    let brings = |(index, event): (usize, &Arc<Event>)| Some((index, bounds(event)?));
+    let found: Vec<_> = events.iter().enumerate().filter_map(brings).collect();
+    let mut marks = Marks(HashMap::with_capacity(2 * found.len()));
+    for (_, (start, end, range)) in &found {
+        let ends = match range {
+            Some(range) => [Mark::Id(range.first.as_str()), Mark::Id(range.last.as_str())],
+            None => [Mark::Time(start.to_bits()), Mark::Time(end.to_bits())],
+        };
+        marks.0.extend(ends.map(|mark| (mark, None)));
+    }
+    let (mut summaries, mut read) = (Vec::with_capacity(found.len()), 0);
+    for (index, (start, end, range)) in &found {
+        for (position, event) in events.iter().enumerate().take(*index).skip(read) {
+            marks.see(Mark::Id(event.id.as_str()), position);
+            marks.see(Mark::Time(event.timestamp.to_bits()), position);
+        }
+        read = *index;
+        let before = events.get(..*index).unwrap_or_default();
+        let times = (*start, *end);
+        let (start, end) = match range {
+            Some(range) => by_ids(range, &marks),
+            None => by_times(times, before, &marks),
+        };
+        summaries.push(Summary { index: *index, start, end, times });
+    }
+    summaries
+}
+
+/// The positions of a range that is named by events. Events that are not there were cut off at the front.
+fn by_ids(range: &CompactionRange, marks: &Marks<'_>) -> (usize, usize) {
+    let end = marks.last(Mark::Id(range.last.as_str())).map_or(0, |last| last + 1);
+    let start = marks.first(Mark::Id(range.first.as_str())).unwrap_or(0);
+    (start.min(end), end)
+}
+
+/// The positions of a range that is known by its times alone: from the first event at its start to the last one at its
+/// end. Times may have been rounded where they were kept; then what lies between them counts.
+fn by_times((start, end): (f64, f64), before: &[Arc<Event>], marks: &Marks<'_>) -> (usize, usize) {
+    let is_between = |event: &Arc<Event>| (start..=end).contains(&event.timestamp);
+    let first = marks.first(Mark::Time(start.to_bits())).or_else(|| before.iter().position(is_between));
+    let last = marks.last(Mark::Time(end.to_bits())).or_else(|| before.iter().rposition(is_between));
+    match (first, last) {
+        (Some(first), Some(last)) if first <= last => (first, last + 1),
+        // It covers nothing that is here: it stands behind what took place before its end.
+        _ => {
+            let place = before.iter().rposition(|event| event.timestamp <= end).map_or(0, |last| last + 1);
+            (place, place)
+        }
+    }
+}
+
+/// Drops the summaries that another one contains; of equal ones the latest stays. Leaves them in the order of their starts.
+fn keep_outermost<T: Ord + Copy>(summaries: &mut Vec<Summary>, bounds: impl Fn(&Summary) -> (T, T)) {
     // A containing range sorts before what it contains, so one running maximum is enough.
-    ranges.sort_by(|a, b| {
-        a.start.total_cmp(&b.start).then(b.end.total_cmp(&a.end)).then(b.index.cmp(&a.index))
+    summaries.sort_by_key(|summary| {
+        let (start, end) = bounds(summary);
+        (start, Reverse(end), Reverse(summary.index))
     });
-    let mut furthest = f64::NEG_INFINITY;
-    ranges.retain(|range| {
-        let survives = range.end > furthest;
-        furthest = furthest.max(range.end);
+    let mut furthest = None;
+    summaries.retain(|summary| {
+        let end = Some(bounds(summary).1);
+        let survives = end > furthest;
+        furthest = furthest.max(end);
         survives
     });
-    ranges
 }
 
-/// Whether one of the surviving ranges covers a moment.
-fn covers(ranges: &[Range], time: f64) -> bool {
+/// A timestamp as a number that sorts the same, whatever it is.
+fn sortable(time: f64) -> i64 {
+    let bits = time.to_bits().cast_signed();
+    bits ^ (bits >> 63).cast_unsigned().wrapping_shr(1).cast_signed()
+}
+
+/// Whether one of the outermost summaries covers a position.
+fn covers(summaries: &[Summary], position: usize) -> bool {
     // Of those that begin before it, the last one ends last.
-    let begun = ranges.partition_point(|range| range.start <= time);
-    begun.checked_sub(1).and_then(|last| ranges.get(last)).is_some_and(|range| time <= range.end)
+    let begun = summaries.partition_point(|summary| summary.start <= position);
+    begun.checked_sub(1).and_then(|last| summaries.get(last)).is_some_and(|summary| position < summary.end)
 }
 
 /// From where on an event just adds to a log with summaries.
 #[derive(Debug)]
 pub(crate) struct Frontier {
-    /// The last covered moment.
-    covered: f64,
-    /// When the last item took place.
-    last: f64,
     /// Calls that no item shows any more; an answer would bring them back.
     lost: HashSet<CallId>,
 }
 
 impl Frontier {
-    /// Whether the event stands behind everything else and brings nothing back.
+    /// Whether the event brings nothing back.
     pub(crate) fn admits(&mut self, event: &Event) -> bool {
-        let is_behind = event.timestamp > self.covered && event.timestamp >= self.last;
-        self.last = event.timestamp;
         for id in event.calls().filter_map(|call| known(&call.id)) {
             self.lost.remove(id);
         }
-        is_behind
-            && !event.responses().filter_map(|response| response.id.as_ref()).any(|id| self.lost.contains(id))
+        !event.responses().filter_map(|response| response.id.as_ref()).any(|id| self.lost.contains(id))
     }
 }
 
-/// Puts summaries in place of what they cover, in order of time, and brings back calls that are still needed.
-pub(crate) fn apply(events: &[Arc<Event>]) -> (Vec<Item>, Frontier) {
-    let ranges = surviving(events);
-    let mut placed: Vec<(f64, usize, Item)> = Vec::with_capacity(events.len());
-    for range in &ranges {
-        let Some(event) = events.get(range.index) else { continue };
+/// Puts summaries in place of what they cover, in the order of the log, and brings back calls that are still needed.
+///
+/// `live` is the log without what was rewound, `seen` the positions in it of the events that the view sees.
+pub(crate) fn apply(live: &[Arc<Event>], seen: &[usize]) -> (Vec<Item>, Frontier) {
+    let is_seen = |summary: &Summary| seen.binary_search(&summary.index).is_ok();
+    let (mut empty, mut covering): (Vec<_>, Vec<_>) =
+        summaries(live).into_iter().filter(is_seen).partition(Summary::is_empty);
+    keep_outermost(&mut covering, |summary| (summary.start, summary.end));
+    // Where a log was cut off at its front, times are all that is left to go by.
+    keep_outermost(&mut empty, |summary| (sortable(summary.times.0), sortable(summary.times.1)));
+    // A summary stands between the last event that it covers and the one behind that.
+    let mut placed: Vec<(usize, usize, Item)> = Vec::with_capacity(seen.len());
+    for summary in covering.iter().chain(&empty) {
+        let Some(event) = live.get(summary.index) else { continue };
         let content = event.compaction().and_then(|compaction| compaction.compacted_content.clone());
-        placed.push((range.end, range.index, Item { event: event.clone(), content, kind: Kind::Summary }));
+        let item = Item { event: event.clone(), content, kind: Kind::Summary };
+        placed.push((2 * summary.end, summary.index, item));
     }
-    for (index, event) in events.iter().enumerate() {
-        if event.compaction().is_none() && !covers(&ranges, event.timestamp) {
-            placed.push((event.timestamp, index, Item::plain(event.clone())));
+    let seen_events = || seen.iter().filter_map(|position| Some((*position, live.get(*position)?)));
+    for (position, event) in seen_events() {
+        if event.compaction().is_none() && !covers(&covering, position) {
+            placed.push((2 * position + 1, position, Item::plain(event.clone())));
         }
     }
-    placed.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let end = |last: Option<f64>| last.unwrap_or(f64::NEG_INFINITY);
-    let covered = end(ranges.last().map(|range| range.end));
-    let last = end(placed.last().map(|(time, _, _)| *time));
+    placed.sort_by_key(|(place, index, _)| (*place, *index));
     let items: Vec<Item> = placed.into_iter().map(|(_, _, item)| item).collect();
     let present: HashSet<_> =
         items.iter().filter(|item| item.kind == Kind::Plain).map(|i| address(&i.event)).collect();
-    let owners = owners(events, &present);
+    let owners = owners(seen_events().map(|(_, event)| event), &present);
     let lost = owners.latest.iter().filter(|(_, call)| !present.contains(&address(call)));
     let lost = lost.map(|(id, _)| id.clone()).collect();
-    (recover(items, &owners, &present), Frontier { covered, last, lost })
+    (recover(items, &owners, &present), Frontier { lost })
 }
 
 /// Identity of an event: ids may be missing or repeat.
@@ -112,7 +239,7 @@ struct Owners {
     answered: HashSet<(*const Event, CallId)>,
 }
 
-fn owners(source: &[Arc<Event>], present: &HashSet<*const Event>) -> Owners {
+fn owners<'a>(source: impl Iterator<Item = &'a Arc<Event>>, present: &HashSet<*const Event>) -> Owners {
     let mut owners = Owners::default();
     for event in source {
         for id in event.calls().filter_map(|call| known(&call.id)) {
@@ -125,10 +252,7 @@ fn owners(source: &[Arc<Event>], present: &HashSet<*const Event>) -> Owners {
             if present.contains(&address(event)) {
                 owners.answered.insert(key.clone());
             }
-            let newer = owners.newest.get(&key).is_none_or(|old| event.timestamp >= old.timestamp);
-            if newer {
-                owners.newest.insert(key, event.clone());
-            }
+            owners.newest.insert(key, event.clone());
         }
     }
     owners

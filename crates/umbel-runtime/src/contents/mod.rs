@@ -3,7 +3,7 @@
 //! [`build`] does it from scratch, rule by rule; a `Projection` keeps the result and extends
 //! it as the log grows. Both must always agree.
 
-mod compaction;
+pub(crate) mod compaction;
 mod current_turn;
 mod foreign;
 mod item;
@@ -50,11 +50,13 @@ fn build_from(view: &ContentsView, events: &[Arc<Event>], input: Option<&Arc<Con
 
 /// Rules 1 to 3: the events that the view sees, with summaries in place of what they cover.
 fn seen(view: &ContentsView, events: &[Arc<Event>]) -> (Vec<Item>, Option<Frontier>) {
-    let seen = visible::visible(view, events);
-    if seen.iter().all(|event| event.compaction().is_none()) {
-        return (seen.into_iter().map(Item::plain).collect(), None);
+    let live = visible::apply_rewinds(events);
+    let seen = visible::visible(view, &live);
+    let seen_events = || seen.iter().filter_map(|position| live.get(*position));
+    if seen_events().all(|event| event.compaction().is_none()) {
+        return (seen_events().cloned().map(Item::plain).collect(), None);
     }
-    let (items, frontier) = compaction::apply(&seen);
+    let (items, frontier) = compaction::apply(&live, &seen);
     (items, Some(frontier))
 }
 

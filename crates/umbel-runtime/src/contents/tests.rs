@@ -1,5 +1,6 @@
 //! What the golden vectors and random logs say of contents.
 
+mod clocks;
 mod hot_is_cold;
 mod logs;
 mod ordinary;

@@ -13,12 +13,12 @@ use super::item::known;
 pub(crate) use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
 const FRAMEWORK: &str = "adk_framework";
 
-/// The events that the view sees: those that no rewind made void and no rule hides.
-pub(crate) fn visible(view: &ContentsView, events: &[Arc<Event>]) -> Vec<Arc<Event>> {
-    let live = apply_rewinds(events);
-    let calls = LazyCell::new(|| call_ids(&live));
+/// The positions of the events that the view sees, among those that no rewind made void: no rule hides them.
+pub(crate) fn visible(view: &ContentsView, live: &[Arc<Event>]) -> Vec<usize> {
+    let calls = LazyCell::new(|| call_ids(live));
     let on_tool_branch = |event: &Event| is_on_tool_branch(view, event, |id| calls.contains(id));
-    live.iter().filter(|event| is_visible(view, event) && !on_tool_branch(event)).cloned().collect()
+    let is_seen = |event: &Event| is_visible(view, event) && !on_tool_branch(event);
+    live.iter().enumerate().filter(|(_, event)| is_seen(event)).map(|(position, _)| position).collect()
 }
 
 /// The events that no rewind made void.

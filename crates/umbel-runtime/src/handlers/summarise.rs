@@ -14,7 +14,7 @@ use umbel_macros::handler;
 
 use super::per_agent;
 use super::token_counter::{ApproximateTokens, TokenCounter, running_count};
-use crate::compaction::{ModelSummariser, Summariser, compact, in_scope, safe_cut};
+use crate::compaction::{ModelSummariser, Summariser, compact, safe_cut};
 use crate::contents::visible::is_visible;
 use crate::models::model_of;
 use crate::text;
@@ -373,7 +373,7 @@ impl Summarise {
             });
             safe_cut(old, newest.count())
         };
-        compact(run, writer, &in_scope(run), cut).await
+        compact(run, writer, cut).await
     }
 
     /// The message that stands for these; `None` if there is none and the run is to go on without.

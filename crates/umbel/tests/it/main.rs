@@ -10,6 +10,7 @@ mod call_limits;
 mod calls;
 mod checklist;
 mod code_execution;
+mod compaction;
 mod confirmations;
 mod context_edit;
 mod credential_leftovers;

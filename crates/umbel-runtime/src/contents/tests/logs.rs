@@ -10,6 +10,8 @@ use umbel_core::{
     Fence, FileData, FunctionCall, FunctionResponse, Object, Part, Payload, Role, RunId, Source,
 };
 
+use crate::contents::compaction::CompactionRange;
+
 /// What a log may be made of. Fewer kinds of trouble per log leave stretches without any.
 #[derive(Clone, Debug)]
 pub(super) struct World {
@@ -188,7 +190,12 @@ impl Writer<'_> {
             isolation_scope: some(SCOPES[usize::from(step.place / 16) % world.scopes]),
         };
         let run = format!("r{}", usize::from(step.run) % world.runs);
-        Event { timestamp: self.now as f64, ..Event::new(RunId::from(run), Arc::new(source)) }
+        let mut event =
+            Event { timestamp: self.now as f64, ..Event::new(RunId::from(run), Arc::new(source)) };
+        if step.tick.is_multiple_of(2) {
+            event.id = format!("e{}", self.events.len() % 12).into();
+        }
+        event
     }
 
     fn push(&mut self, mut event: Event, parts: Vec<Part>, dice: u8) {
@@ -349,6 +356,11 @@ impl Writer<'_> {
             compacted_content: Some(Arc::new(content)),
             unknown: Object::new(),
         }));
+        if step.place.is_multiple_of(2) {
+            let id = |ago: u8| format!("e{}", self.events.len().saturating_sub(usize::from(ago)) % 12).into();
+            let range = CompactionRange { first: id(step.dice % 9), last: id(step.tick % 4) };
+            event.meta_mut().custom_metadata = Some(range.to_metadata());
+        }
         match step.dice {
             0..20 => self.push(event, vec![Part::text("beside a summary")], 255),
             20..40 => {
