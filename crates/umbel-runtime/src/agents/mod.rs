@@ -7,7 +7,7 @@ mod loop_agent;
 mod parallel;
 mod sequential;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::TryFutureExt;
 use smol_str::SmolStr;
@@ -24,8 +24,7 @@ pub use self::loop_agent::LoopAgent;
 pub use self::parallel::Parallel;
 pub use self::sequential::Sequential;
 
-use crate::flow::emit_questions;
-use crate::layers::user_tools::UserTools;
+use crate::flow::{Listing, ToolListing, emit_questions};
 use crate::onion::{self, Onion};
 use crate::runner::caught;
 use crate::spans;
@@ -147,12 +146,10 @@ async fn prepare(run: &Run, team: &Team, onion: &Onion) -> Result<bool> {
         Some(plan) => (**plan).clone(),
         None => run.node()?.agent.plan(),
     };
-    let (mut plan, mut names) = (plan, Vec::new());
-    for toolset in run.node()?.agent.toolsets() {
-        let found = run.cancel_token().guard(toolset.tools(run)).await??;
-        UserTools::note(run, &**toolset, &found);
-        names.extend(crate::flow::add_found(plan.tools_mut(), toolset.name(), found));
-    }
+    let mut plan = plan;
+    let how = Listing { asks: true, lists: true };
+    let listing = ToolListing::new(run, run.node()?.agent.toolsets(), plan.tools.clone(), how).await?;
+    plan.tools = listing.tools.clone();
     if let Some(given) = &run.config().tools {
         crate::flow::add_given(&mut plan.tools, given);
     }
@@ -165,7 +162,8 @@ async fn prepare(run: &Run, team: &Team, onion: &Onion) -> Result<bool> {
     let input = input.filter(changes_input);
     let tools_fixed = !Arc::ptr_eq(&tools, &plan.tools);
     let starts_with_calls = step == Step::Jump(Jump::Tools);
-    run.set_turn_value(Arc::new(TurnPlan { plan, tools_fixed, found: names, input, starts_with_calls }));
+    let (found, listing) = (listing.found.clone(), Mutex::new(Some(listing)));
+    run.set_turn_value(Arc::new(TurnPlan { plan, tools_fixed, found, listing, input, starts_with_calls }));
     let (answer, ended) = match step {
         Step::Continue | Step::Jump(Jump::Model | Jump::Tools) => (None, false),
         Step::Respond(content) => (Some(content), true),
@@ -193,10 +191,28 @@ pub(crate) struct TurnPlan {
     pub(crate) tools_fixed: bool,
     /// The names of the tools that toolsets found.
     pub(crate) found: Vec<SmolStr>,
+    /// What toolsets gave before the turn, until the first request is made of it.
+    listing: Mutex<Option<ToolListing>>,
     /// What the user said, if the agent is to see something else.
     pub(crate) input: Option<Arc<Content>>,
     /// The turn begins with the calls of the last message, before the model is asked.
     pub(crate) starts_with_calls: bool,
+}
+
+impl TurnPlan {
+    /// What toolsets gave before the turn, if no request was made of it yet.
+    pub(crate) fn listing(&self) -> Option<ToolListing> {
+        self.listing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same, for a request. The next one asks toolsets anew.
+    pub(crate) fn take_listing(&self) -> Option<ToolListing> {
+        self.listing.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn set_listing(&self, listing: Option<ToolListing>) {
+        *self.listing.lock().unwrap_or_else(PoisonError::into_inner) = listing;
+    }
 }
 
 /// Runs a sub-agent of the run's agent, by name, and waits until it is done. For agents of your own.

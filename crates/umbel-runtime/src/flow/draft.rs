@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 use umbel_core::{
-    Agent, AgentPlan, AuthConfig, Content, ContentsView, Event, Mode, Model, ModelRequest, Result, Run, Tool,
-    ToolMeta, ToolSet,
+    Agent, AgentPlan, Content, ContentsView, Event, Mode, Model, ModelRequest, Result, Run, Tool, ToolMeta,
+    ToolSet,
 };
 
+use super::processors::part_schema_from_tools;
+use super::toolsets::{Listing, ToolListing};
 use crate::agents::{IncludeContents, LlmAgent, TurnPlan};
-use crate::layers::is_control;
-use crate::layers::user_tools::UserTools;
 use crate::team::Team;
-use crate::text;
 
 /// One request in the making: what the processors work on.
 pub struct Draft<'a> {
@@ -79,45 +78,28 @@ impl<'a> Draft<'a> {
         }))
     }
 
-    /// Asks each toolset once; what they say now holds for the whole step.
+    /// Asks each toolset once; what they say now holds for the whole step. The first step of a turn takes what was found out
+    /// for the handlers before it.
     /// Those that need a credential do without if `asks` is false and there is none.
     pub(crate) async fn ask_toolsets(&mut self, asks: bool) -> Result<()> {
+        let toolsets = &self.agent.toolsets;
+        if toolsets.is_empty() {
+            return Ok(());
+        }
         let fixed = self.turn_plan.as_ref().is_some_and(|turn| turn.tools_fixed);
-        for toolset in &self.agent.toolsets {
-            // Boxed: few toolsets need a credential.
-            if let Some(auth) = toolset.auth()
-                && !Box::pin(self.unlock(toolset.name(), auth, asks)).await?
-            {
-                continue;
+        let listed = self.turn_plan.as_ref().and_then(|turn| turn.take_listing());
+        let listing = match listed {
+            Some(listing) => listing,
+            None => {
+                let how = Listing { asks, lists: !fixed };
+                ToolListing::new(self.run, toolsets, self.tools.clone(), how).await?
             }
-            if !fixed {
-                let tools = self.run.cancel_token().guard(toolset.tools(self.run)).await??;
-                UserTools::note(self.run, &**toolset, &tools);
-                let found = add_found(Arc::make_mut(&mut self.tools), toolset.name(), tools);
-                self.found.extend(found);
-            }
-            self.notes.extend(toolset.instruction(self.run).map(|text| (toolset.name().into(), text)));
+        };
+        self.notes = listing.notes;
+        if !fixed {
+            (self.tools, self.found) = (listing.tools, listing.found);
         }
         Ok(())
-    }
-
-    /// Whether the credential of a toolset is there. Who does not get it goes on without the toolset.
-    async fn unlock(&mut self, toolset: &str, auth: &AuthConfig, asks: bool) -> Result<bool> {
-        if !asks {
-            let (services, key) = (self.run.services(), self.run.session_key());
-            let whose = (key.app(), key.user());
-            return Ok(services.credentials.look(whose, auth, services.clock.now()).await?.is_some());
-        }
-        match self.run.credential(auth).await {
-            Ok(_) => Ok(true),
-            Err(error) if is_control(self.run, &error) => Err(error),
-            // Be it that a service cannot be reached: the agent has more than these tools.
-            Err(error) => {
-                tracing::warn!(toolset, "{error}");
-                self.notes.push((toolset.into(), text::toolset_locked(toolset, error.message()).into()));
-                Ok(false)
-            }
-        }
     }
 
     /// What the agent works with, if handlers had a say in it.
@@ -221,8 +203,28 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// The tools that the run was given, unless handlers settled which ones there are.
+    fn given_tools(&self) -> Option<&'a Arc<ToolSet>> {
+        let fixed = self.turn_plan.as_ref().is_some_and(|turn| turn.tools_fixed);
+        self.run.config().tools.as_ref().filter(|_| !fixed)
+    }
+
+    /// Whether the request has tools, as far as is known by now: the agent's, those of its toolsets and handlers, those that
+    /// the run was given, and those by which it reaches other agents.
+    pub(crate) fn declares_tools(&self) -> bool {
+        let reaches = || {
+            let place = self.team.place(self.run.node_id());
+            place.is_ok_and(|place| place.transfer.is_some() || !place.delegates.is_empty())
+        };
+        !self.tools.is_empty()
+            || !self.first_tools.is_empty()
+            || self.given_tools().is_some_and(|given| !given.is_empty())
+            || reaches()
+    }
+
     /// Declares all tools, and lets each have its say.
     pub(crate) async fn finish_tools(&mut self) -> Result<()> {
+        part_schema_from_tools(self);
         if self.first_tools.is_empty() {
             self.request.tools = self.tools.clone();
         } else {
@@ -240,8 +242,7 @@ impl<'a> Draft<'a> {
             }
             self.request.tools = Arc::new(all);
         }
-        let fixed = self.turn_plan.as_ref().is_some_and(|turn| turn.tools_fixed);
-        if let Some(given) = self.run.config().tools.as_ref().filter(|_| !fixed) {
+        if let Some(given) = self.given_tools() {
             add_given(&mut self.request.tools, given);
         }
         for (source, text) in std::mem::take(&mut self.notes) {
@@ -265,26 +266,6 @@ pub(crate) fn add_given(tools: &mut Arc<ToolSet>, given: &ToolSet) {
         let all = Arc::make_mut(tools);
         new.into_iter().for_each(|meta| all.add_meta(meta.clone()));
     }
-}
-
-/// Adds what a toolset found. It takes the place of nothing that is there: whoever answers a toolset, be it a server
-/// elsewhere, could else have the calls that are meant for others. Gives the names of what was added.
-pub(crate) fn add_found(tools: &mut ToolSet, toolset: &str, found: Vec<Arc<dyn Tool>>) -> Vec<SmolStr> {
-    let mut added = Vec::new();
-    for tool in found {
-        let name = tool.spec().name.clone();
-        if tools.get(&name).is_some() {
-            tracing::warn!(
-                toolset,
-                tool = name.as_str(),
-                "the tool is left out: there is another one of that name"
-            );
-        } else {
-            tools.add(tool);
-            added.push(name);
-        }
-    }
-    added
 }
 
 impl std::fmt::Debug for Draft<'_> {

@@ -12,18 +12,20 @@ mod overflow;
 mod processors;
 mod questions;
 mod resume;
+mod toolsets;
 
 use std::sync::Arc;
 
 use umbel_core::{Agent, Event, ModelRequest, Result, Run, SafePoint, Transcript};
 
 pub use self::draft::Draft;
-pub(crate) use self::draft::{add_found, add_given};
+pub(crate) use self::draft::add_given;
 pub use self::function_calls::{Again, Batch};
 pub(crate) use self::function_calls::{CONFIRM_LAYER, INJECTED};
 pub(crate) use self::function_calls::{as_object, calls_of, error_value};
 pub use self::processors::{Answered, Processors, RequestProcessor, ResponseProcessor};
 pub(crate) use self::questions::emit_questions;
+pub(crate) use self::toolsets::{Listing, ToolListing};
 
 use self::answer::Answer;
 use self::overflow::Overflow;
@@ -111,10 +113,15 @@ async fn steps(turn: &mut Turn<'_>) -> Result<()> {
     {
         return Ok(());
     }
-    if run.turn_value::<TurnPlan>().is_some_and(|plan| plan.starts_with_calls) {
+    if let Some(plan) = run.turn_value::<TurnPlan>().filter(|plan| plan.starts_with_calls) {
+        let listing = plan.listing();
         let mut draft = Draft::new(turn.agent, run, turn.team.clone())?;
         draft.ask_toolsets(true).await?;
         let made = Box::pin(handlers::pending_calls(turn, &draft.tools)).await?;
+        if made.is_none() {
+            // Nothing happened since that could change what toolsets give.
+            plan.set_listing(listing);
+        }
         if run.is_ended() || made.is_some_and(|event| event.is_final()) {
             return Ok(());
         }

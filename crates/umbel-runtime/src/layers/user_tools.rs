@@ -18,9 +18,8 @@ impl UserTools {
     /// Notes what a toolset gave, if a user's credential was needed for it.
     pub(crate) fn note(run: &Run, toolset: &dyn Toolset, tools: &[Arc<dyn Tool>]) {
         if toolset.auth().is_some_and(|auth| auth.method.fixed().is_none()) {
-            let all = Self::of(run);
-            let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
-            all.extend(tools.iter().map(|tool| tool.spec().name.clone()));
+            let names: Vec<SmolStr> = tools.iter().map(|tool| tool.spec().name.clone()).collect();
+            Self::of(run).0.lock().unwrap_or_else(PoisonError::into_inner).extend(names);
         }
     }
 

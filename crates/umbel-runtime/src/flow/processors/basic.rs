@@ -36,5 +36,5 @@ impl RequestProcessor for Basic {
 
 /// Whether the model itself sees to the structure of its answer.
 pub(super) fn keeps_to_schema(draft: &Draft<'_>) -> bool {
-    draft.mode() != Mode::Task && (draft.tools.is_empty() || draft.model.capabilities().schema_with_tools)
+    draft.mode() != Mode::Task && (!draft.declares_tools() || draft.model.capabilities().schema_with_tools)
 }

@@ -14,6 +14,7 @@ use std::sync::{Arc, LazyLock};
 
 use umbel_core::{Actions, ContentsView, Error, ErrorKind, Response, Result, Run, Work};
 
+pub(crate) use self::output_schema::part_schema_from_tools;
 use super::draft::Draft;
 use crate::agents::LlmAgent;
 
