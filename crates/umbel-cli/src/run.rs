@@ -254,7 +254,7 @@ impl Asked<'_> {
             }
         }
         self.report.agent = event.author().to_owned();
-        let text = event.text();
+        let text = event.answer_text();
         if !text.is_empty() {
             self.report.text = text;
         }

@@ -11,11 +11,17 @@ use crate::code::LOOKS_AT_FILE;
 use crate::content::Content;
 use crate::id::{CallId, EventId, RunId};
 use crate::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL};
-use crate::json::{Fields, Object};
+use crate::json::{Fields, Object, render};
 use crate::part::{FunctionCall, FunctionResponse, Payload};
 
 /// The author of what people say.
 pub const USER: &str = "user";
+
+/// What Umbel itself keeps in the metadata of events stands under this key of `customMetadata`.
+pub const METADATA: &str = "umbel";
+
+/// The call whose result is the agent's answer, in that metadata.
+const DIRECT_ANSWER: &str = "directAnswer";
 
 /// One entry of a session's log: who said or did what, in which run.
 ///
@@ -302,6 +308,61 @@ impl Event {
             && !content.answered().any(CallId::is_client)
             && !content.code_id().is_some_and(|id| id.as_str().starts_with(LOOKS_AT_FILE))
             && !content.calls().any(asks)
+    }
+
+    /// The result that is the agent's answer, if a tool answers directly: that of the last such call in call order.
+    ///
+    /// Events that do not tell which call that was have just one, or their last response counts.
+    pub fn direct_answer(&self) -> Option<&FunctionResponse> {
+        self.actions.as_ref().filter(|actions| actions.skip_summarization == Some(true))?;
+        let named = self.own_metadata().and_then(|own| own.get(DIRECT_ANSWER));
+        let answer = match named {
+            None => self.responses().last(),
+            Some(call) => {
+                let call = call.as_str()?;
+                self.responses().find(|response| response.id.as_ref().is_some_and(|id| *id == *call))
+            }
+        };
+        answer.filter(|response| !response.is_waiting())
+    }
+
+    /// Tells which call's result is the agent's answer, if that is not the last one; `None` if none is.
+    pub fn set_direct_answer(&mut self, call: Option<&CallId>) {
+        let is_last =
+            self.responses().last().is_some_and(|last| last.id.is_some() && last.id.as_ref() == call);
+        if !is_last {
+            let call = call.map_or(Value::Null, |call| Value::String(call.to_string()));
+            self.set_own_metadata(DIRECT_ANSWER, call);
+        }
+    }
+
+    /// The text of the answer that this event is: the result of a tool that answers directly, or what is said. An error is no
+    /// answer.
+    pub fn answer_text(&self) -> String {
+        match self.direct_answer() {
+            None => self.text(),
+            Some(response) if response.error().is_some() => String::new(),
+            Some(response) => match response.value() {
+                Value::Object(object) if object.is_empty() => String::new(),
+                value => render(&value),
+            },
+        }
+    }
+
+    /// What Umbel itself keeps in the metadata.
+    pub fn own_metadata(&self) -> Option<&Object> {
+        self.meta.as_ref()?.custom_metadata.as_ref()?.get(METADATA)?.as_object()
+    }
+
+    /// Puts something there.
+    pub fn set_own_metadata(&mut self, key: &str, value: Value) {
+        let custom = self.meta_mut().custom_metadata.get_or_insert_default();
+        if let Some(Value::Object(own)) = custom.get_mut(METADATA) {
+            own.insert(key.to_owned(), value);
+        } else {
+            let own = Object::from_iter([(key.to_owned(), value)]);
+            custom.insert(METADATA.to_owned(), Value::Object(own));
+        }
     }
 
     /// Whether the agent has said its last word of this turn with it.

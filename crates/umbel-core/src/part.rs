@@ -255,6 +255,20 @@ impl FunctionResponse {
     pub fn new(id: Option<CallId>, name: impl Into<SmolStr>, response: Object) -> Self {
         Self { id, name: name.into(), response: Some(response), unknown: Object::new() }
     }
+
+    /// What the tool gave. A response is an object: anything else was put into one, under `result`.
+    pub fn value(&self) -> Value {
+        let Some(response) = &self.response else { return Value::Null };
+        match response.get("result").filter(|_| response.len() == 1) {
+            Some(only) => only.clone(),
+            None => Value::Object(response.clone()),
+        }
+    }
+
+    /// What went wrong, if it says so.
+    pub fn error(&self) -> Option<&Value> {
+        self.response.as_ref()?.get("error")
+    }
 }
 
 /// Bytes with a media type.

@@ -240,7 +240,7 @@ async fn sum_up(
     let source = Source { author: umbel_core::event::USER.into(), ..(**run.source()).clone() };
     let mut event = Event::new(run.id().clone(), Arc::new(source)).with_actions(actions);
     if !range.first.is_empty() && !range.last.is_empty() {
-        event.meta_mut().custom_metadata = Some(range.to_metadata());
+        range.put(&mut event);
     }
     run.emit(event).await?;
     Ok(true)

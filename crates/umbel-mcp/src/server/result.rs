@@ -70,13 +70,19 @@ impl Said {
         };
         let parts = last.content.iter().flat_map(|content| content.parts.iter());
         let mut content: Vec<ContentBlock> = parts.filter_map(block).collect();
+        if let Some(answer) = last.direct_answer() {
+            if let Some(error) = answer.error() {
+                return CallToolResult::error(vec![ContentBlock::text(umbel_core::json::render(error))]);
+            }
+            content = vec![ContentBlock::text(last.answer_text())];
+        }
         if !has_output {
             if content.is_empty() {
                 content.push(ContentBlock::text("(no answer)"));
             }
             return CallToolResult::success(content);
         }
-        let text = last.text();
+        let text = last.answer_text();
         match serde_json::from_str::<Value>(without_fence(&text)) {
             Ok(value) => {
                 let value = if wraps_output { json!({"result": value}) } else { value };

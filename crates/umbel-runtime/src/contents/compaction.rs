@@ -8,13 +8,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use umbel_core::{CallId, Event, EventId, Object};
+use umbel_core::{CallId, Event, EventId};
 
 use super::item::{Item, Kind, known};
 
-/// Where the first and the last covered event are named: `customMetadata.umbel.compaction` of the event that brings the
-/// summary. google-adk refuses keys in `actions.compaction` that it does not know.
-const NAMESPACE: &str = "umbel";
+/// Where the first and the last covered event are named, in the metadata of the event that brings the summary: google-adk
+/// refuses keys in `actions.compaction` that it does not know.
 const KEY: &str = "compaction";
 
 /// The first and the last event that a summary covers.
@@ -25,15 +24,14 @@ pub(crate) struct CompactionRange {
 }
 
 impl CompactionRange {
-    /// As metadata of the event that brings the summary.
-    pub(crate) fn to_metadata(&self) -> Object {
-        let range = json!({KEY: {"first": self.first, "last": self.last}});
-        Object::from_iter([(NAMESPACE.to_owned(), range)])
+    /// Tells the range with the event that brings the summary.
+    pub(crate) fn put(&self, event: &mut Event) {
+        event.set_own_metadata(KEY, json!({"first": self.first, "last": self.last}));
     }
 
     /// The range of an event, if it has one. Those of google-adk and of older versions have times alone.
     fn of(event: &Event) -> Option<Self> {
-        let range = event.meta.as_ref()?.custom_metadata.as_ref()?.get(NAMESPACE)?.get(KEY)?;
+        let range = event.own_metadata()?.get(KEY)?;
         let id = |key: &str| range.get(key).and_then(Value::as_str).map(EventId::from);
         Some(Self { first: id("first")?, last: id("last")? })
     }

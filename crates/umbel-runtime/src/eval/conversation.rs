@@ -70,7 +70,7 @@ impl Said {
 
     /// The answer.
     pub(super) fn text(&self) -> String {
-        self.last().map(|event| event.text()).unwrap_or_default()
+        self.last().map(|event| event.answer_text()).unwrap_or_default()
     }
 
     /// Who gave it.

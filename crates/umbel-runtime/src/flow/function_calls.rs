@@ -19,7 +19,7 @@ use umbel_core::{
 };
 
 use super::questions::{self, emit_with_questions};
-use super::{Turn, code};
+use super::{Turn, code, direct};
 use crate::adk_stage::fails_the_run;
 use crate::detailed::detailed;
 use crate::runner::digest;
@@ -86,7 +86,7 @@ pub(crate) fn calls_of(event: &Event) -> impl Iterator<Item = FunctionCall> {
 
 impl Batch {
     /// Whether a call is answered already.
-    fn is_answered(&self, call: &FunctionCall) -> bool {
+    pub(super) fn is_answered(&self, call: &FunctionCall) -> bool {
         self.answers.iter().any(|(id, _)| call.id.as_ref() == Some(id))
     }
 
@@ -132,6 +132,12 @@ struct Done {
 }
 
 impl Done {
+    /// Whether the tool said that its result is the answer. While it waits it has none.
+    fn skips(&self) -> bool {
+        let skips = |actions: &Actions| actions.skip_summarization == Some(true);
+        self.waits.is_none() && self.actions.as_deref().is_some_and(skips)
+    }
+
     /// Whether it waits, and asks nobody itself.
     fn is_held(&self) -> bool {
         self.waits.is_some() && self.asks.is_empty()
@@ -147,6 +153,8 @@ pub(crate) struct Executed {
     pub(super) asks: Vec<Interrupt>,
     /// Those that wait for people.
     pub(super) waiting: Vec<CallId>,
+    /// Those whose tools said that their result is the answer.
+    pub(super) skips: Vec<CallId>,
 }
 
 /// Makes the calls, emits what they gave, and sees to what that asks for. Gives the last event.
@@ -166,9 +174,11 @@ pub(super) async fn follow(
     if batch.is_code {
         code::as_result(turn.agent, run, &mut made);
     }
+    direct::mark(tools, batch, &mut made);
     let Some(event) = &mut made.event else { return Ok(None) };
-    mark_direct(tools, batch, event);
-    turn.answer.save(turn.agent, event)?;
+    if made.asks.is_empty() {
+        turn.answer.save(turn.agent, event)?;
+    }
     let actions = event.actions.as_deref();
     let (answer, transfer) = actions.map_or((None, None), |actions| {
         (actions.set_model_response.clone(), actions.transfer_to_agent.clone())
@@ -185,14 +195,6 @@ pub(super) async fn follow(
         run.end();
     }
     Ok(Some(last))
-}
-
-/// Makes the results the agent's answer, if one of the tools that were called answers directly.
-pub(super) fn mark_direct(tools: &ToolSet, batch: &Batch, event: &mut Event) {
-    let mut made = batch.calls.iter().filter(|call| !batch.is_answered(call));
-    if made.any(|call| tools.get(&call.name).is_some_and(|meta| meta.return_directly)) {
-        event.actions_mut().skip_summarization = Some(true);
-    }
 }
 
 /// Makes the calls and merges what they gave into one event, not yet emitted.
@@ -245,8 +247,12 @@ fn exclusive(batch: &Batch, tools: &ToolSet) -> Option<tokio::sync::RwLock<()>> 
 fn merge(run: &Run, done: Vec<Done>) -> Executed {
     let mut parts = Parts::new();
     let mut actions: Option<Box<Actions>> = None;
-    let (mut asks, mut waiting) = (Vec::new(), Vec::new());
+    let (mut asks, mut waiting, mut skips) = (Vec::new(), Vec::new(), Vec::new());
     for one in done {
+        if one.skips() {
+            let response = one.part.as_ref().and_then(Part::as_response);
+            skips.extend(response.and_then(|response| response.id.clone()));
+        }
         asks.extend(one.asks);
         waiting.extend(one.waits);
         parts.extend(one.part);
@@ -264,7 +270,7 @@ fn merge(run: &Run, done: Vec<Done>) -> Executed {
     event.actions = actions;
     // Without a part there is no answer yet, but what the calls did counts.
     event.content = (!parts.is_empty()).then(|| Arc::new(Content { role: Some(Role::User), parts }));
-    Executed { event: Some(event), asks, waiting }
+    Executed { event: Some(event), asks, waiting, skips }
 }
 
 struct Caller<'a> {

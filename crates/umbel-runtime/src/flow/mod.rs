@@ -4,6 +4,7 @@
 mod answer;
 mod code;
 pub(crate) mod data_files;
+mod direct;
 mod draft;
 mod function_calls;
 mod handlers;

@@ -13,7 +13,7 @@ use crate::text;
 
 /// Emits the responses, and the questions to people that some of them raise. Gives the last event.
 pub(super) async fn emit_with_questions(run: &Run, made: Executed) -> Result<Option<Arc<Event>>> {
-    let Executed { event, asks, waiting } = made;
+    let Executed { event, asks, waiting, .. } = made;
     let Some(mut event) = event else { return Ok(None) };
     if asks.is_empty() {
         return run.emit(event).await.map(Some);

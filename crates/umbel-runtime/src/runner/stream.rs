@@ -152,11 +152,11 @@ impl RunStream {
         Ok(events)
     }
 
-    /// Reads to the end and gives the text of the last answer.
+    /// Reads to the end and gives the text of the last answer: what was said, or what a tool gave that answers directly.
     pub async fn text(self) -> Result<String> {
         let events = self.collect_events().await?;
         let last = events.iter().rev().find(|event| event.is_final() && event.content.is_some());
-        Ok(last.map(|event| event.text()).unwrap_or_default())
+        Ok(last.map(|event| event.answer_text()).unwrap_or_default())
     }
 
     /// Reads to the end and gives the structured answer as a value of that type.

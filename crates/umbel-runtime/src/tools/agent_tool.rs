@@ -8,11 +8,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use umbel_core::{
-    Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, EventFilter, Interrupt, ModelUsage,
-    NewSession, Object, Outcome, Part, Parts, Payload, Result, Role, Run, RunId, SessionKey, StateScope,
-    Tool, ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue, Versions,
+    Agent, AgentTree, BoxFuture, Content, Error, ErrorKind, Event, EventFilter, FunctionResponse, Interrupt,
+    ModelUsage, NewSession, Object, Outcome, Part, Parts, Payload, Result, Role, Run, RunId, SessionKey,
+    StateScope, Tool, ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue, Versions,
 };
 
+use super::delegate::direct_value;
+use super::input_schema::InputSchema;
 use crate::output_schema::OutputSchema;
 use crate::runner::{Begins, ChildRun, Shared, find_child, run_child};
 use crate::team::Team;
@@ -29,6 +31,8 @@ pub struct AgentTool {
     agent: Arc<dyn Agent>,
     spec: ToolSpec,
     skip_summarization: bool,
+    /// What its arguments must be, if not words.
+    input: Option<InputSchema>,
     /// What its answer must be, if not words.
     schema: Option<OutputSchema>,
     tree: OnceLock<Arc<AgentTree>>,
@@ -49,7 +53,8 @@ impl AgentTool {
         spec.answers = true;
         spec.resumes = true;
         let schema = agent.output_schema().and_then(|schema| OutputSchema::new((**schema).clone()).ok());
-        Self { agent: Arc::new(agent), spec, skip_summarization: false, schema, tree: OnceLock::new() }
+        let input = InputSchema::of(&agent);
+        Self { agent: Arc::new(agent), spec, skip_summarization: false, input, schema, tree: OnceLock::new() }
     }
 
     /// Its answer is the caller's answer: the caller's model does not put it in words again.
@@ -256,6 +261,8 @@ impl Own {
 #[derive(Default)]
 struct Said {
     last: Option<Arc<Content>>,
+    /// What a tool gave that answers directly, if that came last.
+    direct: Option<FunctionResponse>,
     error: Option<String>,
     /// What models used in its last run. What they used before was told when that run asked people.
     used: Vec<ModelUsage>,
@@ -283,11 +290,19 @@ impl Said {
         }
         if let Some(content) = &event.content {
             self.last = Some(content.clone());
+            self.direct = event.direct_answer().cloned();
         }
     }
 
-    /// Its last words. If there are none, but it failed, the caller is told why.
+    /// Its last words, or what its tool answered. If there are none, but it failed, the caller is told why.
     fn result(self, schema: Option<&OutputSchema>) -> Result<ToolValue> {
+        if let Some(response) = &self.direct {
+            let answer = direct_value(response);
+            return match schema.filter(|_| !answer.is_error) {
+                Some(schema) => Ok(schema.parse(&umbel_core::json::render(&answer.value))?.into()),
+                None => Ok(answer),
+            };
+        }
         let parts = self.last.iter().flat_map(|content| content.parts.iter());
         let texts = parts.filter(|part| !part.is_thought()).filter_map(in_words);
         let text = texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
@@ -321,7 +336,12 @@ impl Tool for AgentTool {
         cx: &'a ToolContext,
         args: Arc<Object>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move { Ok(ToolOutput::from(self.ask(cx, &args).await?)) })
+        Box::pin(async move {
+            if let Some(input) = &self.input {
+                input.check(&args)?;
+            }
+            Ok(ToolOutput::from(self.ask(cx, &args).await?))
+        })
     }
 
     fn agent(&self) -> Option<&Arc<dyn Agent>> {

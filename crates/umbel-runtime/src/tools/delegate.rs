@@ -4,11 +4,13 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use umbel_core::{
-    Agent, BoxFuture, CallId, Event, List, Mode, NodeId, Object, Part, Result, Run, Tool, ToolContext,
-    ToolError, ToolOutput, ToolSpec, ToolValue,
+    Agent, BoxFuture, CallId, Event, FunctionResponse, List, Mode, NodeId, Object, Part, Result, Run, Tool,
+    ToolContext, ToolError, ToolOutput, ToolSpec, ToolValue,
 };
 
+use super::input_schema::InputSchema;
 use crate::agents::run_child;
+use crate::flow::error_value;
 use crate::output_schema::OutputSchema;
 use crate::text;
 
@@ -21,6 +23,8 @@ pub(crate) struct Delegate {
     node: NodeId,
     mode: Mode,
     spec: ToolSpec,
+    /// What its arguments must be.
+    input: Option<InputSchema>,
 }
 
 impl Delegate {
@@ -41,7 +45,7 @@ impl Delegate {
         // A task may take several turns of the user: its answer comes when it is done.
         spec.long_running = mode == Mode::Task;
         spec.resumes = true;
-        Self { node, mode, spec }
+        Self { node, mode, spec, input: InputSchema::of(agent) }
     }
 
     pub(crate) fn is_task(&self) -> bool {
@@ -67,9 +71,12 @@ impl Tool for Delegate {
     fn call<'a>(
         &'a self,
         cx: &'a ToolContext,
-        _args: Arc<Object>,
+        args: Arc<Object>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
+            if let Some(input) = &self.input {
+                input.check(&args)?;
+            }
             let Some(call) = cx.call_id() else {
                 return Err(ToolError::new("a task needs a call with an id"));
             };
@@ -96,12 +103,29 @@ pub(crate) fn report(events: &List<Arc<Event>>, call: &CallId) -> Option<ToolVal
     Some(Value::Object(done).into())
 }
 
-/// The last text that the agent under `call` said.
+/// The last text that the agent under `call` said, or what a tool of its gave that answers directly.
 fn last_words(events: &List<Arc<Event>>, call: &CallId) -> ToolValue {
-    let mine =
+    let mut mine =
         events.iter().rev().filter(|event| event.source.isolation_scope.as_deref() == Some(call.as_str()));
-    let text = mine.map(|event| event.text()).find(|text| !text.is_empty()).unwrap_or_default();
-    Value::String(text).into()
+    let answer = mine.find_map(|event| match event.direct_answer() {
+        Some(response) => Some(direct_value(response)),
+        None => Some(Value::String(event.text()).into()).filter(|_| !event.text().is_empty()),
+    });
+    answer.unwrap_or_else(|| Value::String(String::new()).into())
+}
+
+/// What a tool gave, as the result of the agent whose answer it is.
+pub(super) fn direct_value(response: &FunctionResponse) -> ToolValue {
+    if let Some(error) = response.error() {
+        return error_value(&umbel_core::json::render(error));
+    }
+    let parts = response.unknown.get("parts").cloned().unwrap_or_default();
+    let value = match response.value() {
+        Value::Null => Value::String(String::new()),
+        Value::Object(object) if object.is_empty() => Value::String(String::new()),
+        value => value,
+    };
+    ToolValue { parts: serde_json::from_value(parts).unwrap_or_default(), ..value.into() }
 }
 
 /// The tool by which a task agent ends its task.

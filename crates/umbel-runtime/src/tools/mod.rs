@@ -3,6 +3,7 @@
 pub mod agent_tool;
 mod built_in;
 pub(crate) mod delegate;
+mod input_schema;
 mod run_code;
 
 pub use self::agent_tool::AgentTool;

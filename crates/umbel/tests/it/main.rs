@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod agent_input;
 mod agents;
 mod approve;
 mod attempts;
@@ -17,6 +18,7 @@ mod credential_leftovers;
 mod credential_secrets;
 mod credentials;
 mod desk;
+mod direct_answers;
 mod dropped_writes;
 mod durations;
 mod edits;

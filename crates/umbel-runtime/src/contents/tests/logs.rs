@@ -358,8 +358,7 @@ impl Writer<'_> {
         }));
         if step.place.is_multiple_of(2) {
             let id = |ago: u8| format!("e{}", self.events.len().saturating_sub(usize::from(ago)) % 12).into();
-            let range = CompactionRange { first: id(step.dice % 9), last: id(step.tick % 4) };
-            event.meta_mut().custom_metadata = Some(range.to_metadata());
+            CompactionRange { first: id(step.dice % 9), last: id(step.tick % 4) }.put(&mut event);
         }
         match step.dice {
             0..20 => self.push(event, vec![Part::text("beside a summary")], 255),

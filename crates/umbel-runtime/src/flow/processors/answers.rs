@@ -12,7 +12,7 @@ use super::RequestProcessor;
 use crate::contents::visible::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL};
 use crate::flow::function_calls::{self, Again, Batch, CONFIRM_LAYER, calls_of};
 use crate::flow::questions::emit_with_questions;
-use crate::flow::{Draft, code};
+use crate::flow::{Draft, code, direct, save_answer};
 
 /// Takes in answers to one kind of questions.
 pub(super) struct Answers {
@@ -101,8 +101,11 @@ pub(super) async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
     if batch.is_code {
         code::as_result(draft.agent, draft.run, &mut made);
     }
+    direct::mark(&draft.tools, batch, &mut made);
     let Some(event) = &mut made.event else { return Ok(()) };
-    function_calls::mark_direct(&draft.tools, batch, event);
+    if made.asks.is_empty() {
+        save_answer(draft.agent, event)?;
+    }
     let transfer = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.clone());
     // A call may ask again.
     if let Some(last) = emit_with_questions(draft.run, made).await? {
