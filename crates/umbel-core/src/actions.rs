@@ -152,6 +152,32 @@ impl Actions {
         }
     }
 
+    /// What was done since then, to be merged into what others did since then.
+    pub(crate) fn since(mut self, before: &Self) -> Self {
+        let new = |object: &mut Option<Object>, before: &Option<Object>| {
+            if let (Some(object), Some(before)) = (object, before) {
+                object.retain(|key, value| before.get(key) != Some(value));
+            }
+        };
+        new(&mut self.state_delta, &before.state_delta);
+        new(&mut self.requested_auth_configs, &before.requested_auth_configs);
+        new_entries(&mut self.artifact_delta, before.artifact_delta.as_ref());
+        new_entries(&mut self.requested_tool_confirmations, before.requested_tool_confirmations.as_ref());
+        changed(&mut self.skip_summarization, &before.skip_summarization);
+        changed(&mut self.transfer_to_agent, &before.transfer_to_agent);
+        changed(&mut self.escalate, &before.escalate);
+        changed(&mut self.compaction, &before.compaction);
+        changed(&mut self.rewind_before_invocation_id, &before.rewind_before_invocation_id);
+        changed(&mut self.end_of_agent, &before.end_of_agent);
+        changed(&mut self.set_model_response, &before.set_model_response);
+        changed(&mut self.agent_state, &before.agent_state);
+        if self.called_usage.starts_with(&before.called_usage) {
+            self.called_usage.drain(..before.called_usage.len());
+        }
+        self.unknown.retain(|key, value| before.unknown.get(key) != Some(value));
+        self
+    }
+
     /// Adds what a later call of the same batch did: objects merge key by key, a later value wins.
     pub fn merge(&mut self, later: Self) {
         merge_objects(&mut self.state_delta, later.state_delta);
@@ -178,6 +204,19 @@ impl Actions {
         for (key, value) in later.unknown {
             merge_entry(&mut self.unknown, key, value);
         }
+    }
+}
+
+/// Leaves a value out that is as it was before.
+fn changed<T: PartialEq>(mine: &mut Option<T>, before: &Option<T>) {
+    if mine == before {
+        *mine = None;
+    }
+}
+
+fn new_entries<K: Ord, V: PartialEq>(mine: &mut Option<BTreeMap<K, V>>, before: Option<&BTreeMap<K, V>>) {
+    if let (Some(mine), Some(before)) = (mine, before) {
+        mine.retain(|key, value| before.get(key) != Some(value));
     }
 }
 
@@ -246,6 +285,22 @@ mod tests {
                    "escalate": true, "new": 1,
                    "calledUsage": [{"model": "m", "usage": {"totalTokenCount": 1}}, {"usage": {"totalTokenCount": 2}}]})
         );
+    }
+
+    #[test]
+    fn what_was_done_since_is_merged_into_what_others_did_since() {
+        let actions = |value| serde_json::from_value::<Actions>(value).unwrap();
+        let used = json!([{"model": "m", "usage": {"totalTokenCount": 1}}]);
+        let before = actions(json!({"stateDelta": {"a": 1, "b": 1}, "escalate": true, "calledUsage": used}));
+        let mut others = actions(json!({"stateDelta": {"a": 2, "b": 1}, "calledUsage": used}));
+        let mut after = before.clone();
+        after.set_state("b", 3);
+        after.transfer_to_agent = Some("x".into());
+        after.called_usage.push(ModelUsage::default());
+        others.merge(after.since(&before));
+        assert_eq!(others.state_delta, json!({"a": 2, "b": 3}).as_object().cloned());
+        assert_eq!((others.escalate, others.transfer_to_agent.as_deref()), (None, Some("x")));
+        assert_eq!(others.called_usage.len(), 2);
     }
 
     #[test]

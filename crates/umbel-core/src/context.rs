@@ -38,11 +38,26 @@ impl Context {
 
     /// Sets a state key. Others see it with the event.
     pub fn set_state(&self, key: impl Into<String>, value: impl Into<Value>) {
-        self.actions(|actions| actions.set_state(key, value));
+        let (key, value): (String, Value) = (key.into(), value.into());
+        self.change(|actions| actions.set_state(key, value));
     }
 
-    /// Changes any action.
+    /// Changes any action. `change` may use the context: what is done there meanwhile counts, too, unless `change` does the
+    /// same otherwise.
     pub fn actions(&self, change: impl FnOnce(&mut Actions)) {
+        let before = self.lock().clone();
+        let mut after = before.clone().unwrap_or_default();
+        change(&mut after);
+        let mut kept = self.lock();
+        if *kept == before {
+            *kept = Some(after);
+        } else {
+            kept.get_or_insert_default().merge(after.since(&before.unwrap_or_default()));
+        }
+    }
+
+    /// Changes any action, while nobody else can. For what calls no code but ours.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Actions)) {
         change(self.lock().get_or_insert_default());
     }
 
@@ -54,7 +69,7 @@ impl Context {
     /// Stores an artifact and notes its version in the event.
     pub async fn save_artifact(&self, name: &str, part: Part) -> Result<u64> {
         let version = self.run.artifacts()?.save(self.run.session_key(), name, part).await?;
-        self.actions(|actions| {
+        self.change(|actions| {
             actions.artifact_delta.get_or_insert_default().insert(name.to_owned(), version);
         });
         Ok(version)

@@ -4,9 +4,12 @@ use std::any::{Any, TypeId};
 use std::fmt;
 use std::sync::Arc;
 
+/// A value of any type.
+type Value = Arc<dyn Any + Send + Sync>;
+
 /// A small map from types to shared values. Clones share the values.
 #[derive(Clone, Default)]
-pub struct Extensions(Vec<(TypeId, Arc<dyn Any + Send + Sync>)>);
+pub struct Extensions(Vec<(TypeId, Value)>);
 
 impl Extensions {
     /// An empty map.
@@ -21,17 +24,25 @@ impl Extensions {
 
     /// Puts a shared value in, in the place of an older one of its type.
     pub fn insert_arc<T: Send + Sync + 'static>(&mut self, value: Arc<T>) {
-        let id = TypeId::of::<T>();
-        self.0.retain(|(present, _)| *present != id);
-        self.0.push((id, value));
+        self.replace(TypeId::of::<T>(), value);
     }
 
     /// Puts all values of another map in, in the place of older ones of their types.
     pub fn extend(&mut self, other: &Self) {
-        for (id, value) in &other.0 {
-            self.0.retain(|(present, _)| present != id);
-            self.0.push((*id, value.clone()));
-        }
+        self.replace_all(other);
+    }
+
+    /// Puts a value in and gives back the one whose place it takes. Whoever holds a lock drops it afterwards.
+    pub(crate) fn replace(&mut self, id: TypeId, value: Value) -> Option<Value> {
+        let place = self.0.iter().position(|(present, _)| *present == id);
+        let old = place.map(|place| self.0.remove(place).1);
+        self.0.push((id, value));
+        old
+    }
+
+    /// The same for all values of another map.
+    pub(crate) fn replace_all(&mut self, other: &Self) -> Vec<Value> {
+        other.0.iter().filter_map(|(id, value)| self.replace(*id, value.clone())).collect()
     }
 
     /// Whether there is no value.

@@ -113,22 +113,23 @@ impl ToolContext {
 
     /// Makes the tool's answer the agent's answer: the model is not asked to put it in words.
     pub fn skip_summarization(&self) {
-        self.actions(|actions| actions.skip_summarization = Some(true));
+        self.change(|actions| actions.skip_summarization = Some(true));
     }
 
     /// Tells what a model used that worked for the call. It counts as used by the run.
     pub fn add_usage(&self, used: ModelUsage) {
-        self.actions(|actions| actions.called_usage.push(used));
+        self.change(|actions| actions.called_usage.push(used));
     }
 
     /// Ends the enclosing loop.
     pub fn escalate(&self) {
-        self.actions(|actions| actions.escalate = Some(true));
+        self.change(|actions| actions.escalate = Some(true));
     }
 
     /// Hands over to another agent.
     pub fn transfer_to_agent(&self, name: impl Into<SmolStr>) {
-        self.actions(|actions| actions.transfer_to_agent = Some(name.into()));
+        let name = name.into();
+        self.change(|actions| actions.transfer_to_agent = Some(name));
     }
 
     /// What a person said to this call, if they were asked.
@@ -255,7 +256,7 @@ impl ToolContext {
             return Err(Error::new(ErrorKind::InvalidInput, message));
         };
         let asked = Confirmation { hint: Some(hint.into()), payload, ..Confirmation::default() };
-        self.actions(|actions| {
+        self.change(|actions| {
             actions.requested_tool_confirmations.get_or_insert_default().insert(call, asked);
         });
         Ok(())

@@ -1,5 +1,6 @@
 //! What a run carries along: values by type, values that survive it, and its handlers' changes to the conversation.
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,18 +101,26 @@ impl RunValues {
 
     /// Puts a value in by its type.
     pub fn insert<T: Send + Sync + 'static>(&self, value: Arc<T>) {
-        self.make().get_or_insert_default().extensions.insert_arc(value);
+        let old = self.make().get_or_insert_default().extensions.replace(TypeId::of::<T>(), value);
+        // Dropped without the lock: whoever is dropped may look at the run.
+        drop(old);
     }
 
     /// What a handler keeps for itself in this run, by a type of its own; made if there is none yet. Runs that this one
     /// starts do not see it.
+    ///
+    /// `make` may look at the run. If two make one at the same time, both get the one that was there first.
     pub fn get_or_insert_with<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> Arc<T> {
-        let mut inner = self.make();
-        let own = &mut inner.get_or_insert_default().own;
-        if let Some(value) = own.get::<T>() {
+        let known = || self.used()?.as_ref()?.own.get::<T>();
+        if let Some(value) = known() {
             return value;
         }
         let value = Arc::new(make());
+        let mut inner = self.make();
+        let own = &mut inner.get_or_insert_default().own;
+        if let Some(first) = own.get::<T>() {
+            return first;
+        }
         own.insert_arc(value.clone());
         value
     }
@@ -124,7 +133,8 @@ impl RunValues {
     /// Puts values in that another run hands down.
     pub fn inherit(&self, extensions: &Extensions) {
         if !extensions.is_empty() {
-            self.make().get_or_insert_default().extensions.extend(extensions);
+            let old = self.make().get_or_insert_default().extensions.replace_all(extensions);
+            drop(old);
         }
     }
 
@@ -213,6 +223,17 @@ impl RunValues {
     /// Notes that an agent comes to its turn. Gives how that turn ended, if it was done before this run went on: then the
     /// turns of those `below` it that belong to it are done, too.
     pub fn visit(&self, source: &Arc<Source>, below: impl FnOnce() -> Vec<SmolStr>) -> Option<AgentDone> {
+        let (index, done) = self.visited(source)?;
+        let below = below();
+        let mut inner = self.used()?;
+        let inner = inner.as_mut()?;
+        inner.passed.retain(|(of, _)| !below.contains(of));
+        inner.passed.extend(below.into_iter().map(|name| (name, index + 1)));
+        Some(done)
+    }
+
+    /// The turn of an agent that comes next, and the place of its record.
+    fn visited(&self, source: &Arc<Source>) -> Option<(usize, AgentDone)> {
         let mut inner = self.used()?;
         let inner = inner.as_mut()?;
         let replay = inner.replay.clone()?;
@@ -226,10 +247,7 @@ impl RunValues {
         })?;
         inner.visits.retain(|(of, _)| of != source);
         inner.visits.push((source.clone(), index + 1));
-        let below = below();
-        inner.passed.retain(|(of, _)| !below.contains(of));
-        inner.passed.extend(below.into_iter().map(|name| (name, index + 1)));
-        Some((**done).clone())
+        Some((index, (**done).clone()))
     }
 
     /// Takes in what people said.
@@ -315,16 +333,24 @@ impl RunValues {
         inner.settled.extend(used.map(|(interrupt, _)| interrupt));
     }
 
-    /// The handler of this run with that number, made if there is none yet.
-    pub fn handler(&self, number: u64, make: impl Fn() -> Arc<dyn Handler>) -> &dyn Handler {
+    /// The handler of this run with that number, made if there is none yet. `make` may look at the run. If two make one at
+    /// the same time, both get the one that was there first.
+    pub fn handler(&self, number: u64, make: impl FnOnce() -> Arc<dyn Handler>) -> &dyn Handler {
         let mut place = &self.handlers;
+        let (mut make, mut made) = (Some(make), None);
         loop {
-            let made =
-                place.get_or_init(|| Box::new(Made { number, handler: make(), next: OnceLock::new() }));
-            if made.number == number {
-                return &*made.handler;
+            match place.get() {
+                Some(known) if known.number == number => return &*known.handler,
+                Some(known) => place = &known.next,
+                None => {
+                    made = made.or_else(|| {
+                        let handler = make.take()?();
+                        Some(Box::new(Made { number, handler, next: OnceLock::new() }))
+                    });
+                    // Others may have been made meanwhile, here too.
+                    made = made.and_then(|made| place.set(made).err());
+                }
             }
-            place = &made.next;
         }
     }
 
@@ -348,5 +374,147 @@ impl RunValues {
 impl fmt::Debug for RunValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RunValues").field(&*self.lock()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Barrier, Weak, mpsc};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Does something on another thread, and fails if that is blocked.
+    fn unblocked<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, wait) = mpsc::channel();
+        std::thread::spawn(move || done.send(act()));
+        wait.recv_timeout(Duration::from_secs(20)).expect("nobody is blocked, and nobody panics")
+    }
+
+    #[test]
+    fn a_value_may_be_made_of_others_of_the_run() {
+        let (kept, made, own) = unblocked(|| {
+            let values = RunValues::default();
+            values.keep("n".into(), 7.into());
+            values.insert(Arc::new(1_u8));
+            let made = values.get_or_insert_with(|| {
+                let inner = values.get_or_insert_with(|| 2_u16);
+                let kept = values.kept("n").and_then(|n| n.as_u64()).unwrap();
+                let given = values.extension::<u8>().unwrap();
+                values.keep("m".into(), 8.into());
+                kept + u64::from(*given) + u64::from(*inner)
+            });
+            (values.kept("m"), *made, *values.get_or_insert_with(|| 0_u64))
+        });
+        assert_eq!((kept, made, own), (Some(8.into()), 10, 10));
+    }
+
+    #[test]
+    fn of_values_that_are_made_within_each_other_or_at_once_the_first_that_is_there_counts() {
+        let (inner, outer) = unblocked(|| {
+            let values = RunValues::default();
+            let mut inner = None;
+            let outer = values.get_or_insert_with(|| {
+                inner = Some(values.get_or_insert_with(|| 1_u8));
+                2_u8
+            });
+            (inner.unwrap(), outer)
+        });
+        assert!(Arc::ptr_eq(&inner, &outer));
+        let (values, both) = (Arc::new(RunValues::default()), Arc::new(Barrier::new(2)));
+        let make = |number: usize| {
+            let (values, both) = (values.clone(), both.clone());
+            move || {
+                values.get_or_insert_with(|| {
+                    // Both are at it before one is done.
+                    both.wait();
+                    number
+                })
+            }
+        };
+        let (first, second) = (make(1), make(2));
+        let (first, second) = unblocked(move || {
+            let other = std::thread::spawn(first);
+            let second = second();
+            (other.join().unwrap(), second)
+        });
+        assert!(Arc::ptr_eq(&first, &second));
+    }
+
+    /// Looks at the run when it is dropped.
+    struct Looks(Weak<RunValues>, Arc<AtomicUsize>);
+
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            if let Some(values) = self.0.upgrade() {
+                values.keep("dropped".into(), true.into());
+                self.1.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_may_look_at_the_run_when_another_takes_its_place() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let count = dropped.clone();
+        let kept = unblocked(move || {
+            let values = Arc::new(RunValues::default());
+            let looks = || Looks(Arc::downgrade(&values), count.clone());
+            values.insert(Arc::new(looks()));
+            values.insert(Arc::new(looks()));
+            let mut handed_down = Extensions::new();
+            handed_down.insert(looks());
+            values.inherit(&handed_down);
+            // One that was made for nothing.
+            values.get_or_insert_with(|| {
+                values.get_or_insert_with(looks);
+                looks()
+            });
+            values.kept("dropped")
+        });
+        assert_eq!((kept, dropped.load(Ordering::SeqCst)), (Some(true.into()), 3));
+    }
+
+    struct Plain(&'static str);
+
+    impl Handler for Plain {
+        fn name(&self) -> &str {
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_handler_of_a_run_may_be_made_with_others_of_the_run() {
+        let names = unblocked(|| {
+            let values = RunValues::default();
+            let outer = values.handler(1, || {
+                // Another one, which is there first, and itself once more.
+                values.handler(2, || Arc::new(Plain("second")));
+                values.handler(1, || Arc::new(Plain("within")));
+                Arc::new(Plain("outer"))
+            });
+            let again = values.handler(1, || Arc::new(Plain("again")));
+            let second = values.handler(2, || Arc::new(Plain("again")));
+            [outer, again, second].map(|handler| handler.name().to_owned())
+        });
+        assert_eq!(names, ["within", "within", "second"]);
+    }
+
+    #[test]
+    fn who_is_below_an_agent_may_be_asked_of_the_run() {
+        let passed = unblocked(|| {
+            let values = RunValues::default();
+            let source = Arc::new(Source::new("a"));
+            let done = serde_json::from_value(serde_json::json!({"agent": "a"})).unwrap();
+            let records = vec![(1, Arc::new(RunStep::AgentDone { done: Box::new(done) }))];
+            values.set_replay(Replay { from: 0, records });
+            let visited = values.visit(&source, || {
+                assert!(values.has_replay());
+                vec!["b".into()]
+            });
+            visited.is_some() && values.visit(&source, Vec::new).is_none()
+        });
+        assert!(passed);
     }
 }

@@ -211,7 +211,9 @@ impl TurnPlan {
     }
 
     pub(crate) fn set_listing(&self, listing: Option<ToolListing>) {
-        *self.listing.lock().unwrap_or_else(PoisonError::into_inner) = listing;
+        let old =
+            std::mem::replace(&mut *self.listing.lock().unwrap_or_else(PoisonError::into_inner), listing);
+        drop(old);
     }
 }
 

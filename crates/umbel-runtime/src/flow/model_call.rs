@@ -133,7 +133,7 @@ impl AskModel {
         let Some(span) = spans::model_call(run, model, request) else {
             return self.generate(run, model, request);
         };
-        *self.span.lock().unwrap_or_else(PoisonError::into_inner) = Some(span.clone());
+        self.set_span(Some(span.clone()));
         let asked = span.within(|| self.generate(run, model, request));
         let mut chunks = asked.inspect_err(|error| span.record_error(error.kind().code()))?;
         let read = move |cx: &mut TaskContext<'_>| {
@@ -160,17 +160,27 @@ impl AskModel {
     /// Notes something in the span of the last attempt, if there is one.
     fn note(&self, record: impl FnOnce(&ModelSpan)) {
         if spans::is_heard()
-            && let Some(span) = &*self.span.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(span) = self.last_span()
         {
-            record(span);
+            record(&span);
         }
     }
 
     /// The last attempt is over: what comes now is no part of it.
     fn end(&self) {
         if spans::is_heard() {
-            *self.span.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            self.set_span(None);
         }
+    }
+
+    fn last_span(&self) -> Option<ModelSpan> {
+        self.span.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The old one is closed without the lock: those who listen are others' code.
+    fn set_span(&self, span: Option<ModelSpan>) {
+        let old = std::mem::replace(&mut *self.span.lock().unwrap_or_else(PoisonError::into_inner), span);
+        drop(old);
     }
 }
 

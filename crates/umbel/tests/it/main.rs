@@ -32,6 +32,7 @@ mod handler_support;
 mod hooks_matrix;
 mod interrupts;
 mod layers;
+mod locks;
 mod offload;
 mod options;
 mod outcome;

@@ -20,7 +20,11 @@ pub(super) fn redacted(pii: &Pii, run: &Run, event: Arc<Event>) -> Result<Arc<Ev
     if content.calls().any(streams) {
         for part in &mut Arc::make_mut(&mut content).parts {
             if let Some(call) = part.as_call_mut().filter(|call| streams(call)) {
-                remember(run, pii.number, |memory| redact_call(pii, call, &mut memory.args))?;
+                // Taken out meanwhile: rules may be functions of others.
+                let mut open = remember(run, pii.number, |memory| std::mem::take(&mut memory.args));
+                let redacted = redact_call(pii, call, &mut open);
+                remember(run, pii.number, |memory| memory.args.append(&mut open));
+                redacted?;
             }
         }
     }
