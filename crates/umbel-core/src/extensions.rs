@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A value of any type.
-type Value = Arc<dyn Any + Send + Sync>;
+type AnyValue = Arc<dyn Any + Send + Sync>;
 
 /// A small map from types to shared values. Clones share the values.
 #[derive(Clone, Default)]
-pub struct Extensions(Vec<(TypeId, Value)>);
+pub struct Extensions(Vec<(TypeId, AnyValue)>);
 
 impl Extensions {
     /// An empty map.
@@ -33,7 +33,7 @@ impl Extensions {
     }
 
     /// Puts a value in and gives back the one whose place it takes. Whoever holds a lock drops it afterwards.
-    pub(crate) fn replace(&mut self, id: TypeId, value: Value) -> Option<Value> {
+    pub(crate) fn replace(&mut self, id: TypeId, value: AnyValue) -> Option<AnyValue> {
         let place = self.0.iter().position(|(present, _)| *present == id);
         let old = place.map(|place| self.0.remove(place).1);
         self.0.push((id, value));
@@ -41,7 +41,7 @@ impl Extensions {
     }
 
     /// The same for all values of another map.
-    pub(crate) fn replace_all(&mut self, other: &Self) -> Vec<Value> {
+    pub(crate) fn replace_all(&mut self, other: &Self) -> Vec<AnyValue> {
         other.0.iter().filter_map(|(id, value)| self.replace(*id, value.clone())).collect()
     }
 

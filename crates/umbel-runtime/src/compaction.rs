@@ -10,7 +10,7 @@ use umbel_core::{
     Role, Run, RunId, SessionKey, Source,
 };
 
-use crate::contents::compaction::{CompactionRange, Summary, summaries};
+use crate::contents::compaction::{CompactionRange, SummaryRange, summaries};
 use crate::contents::visible::apply_rewinds;
 use crate::models::ask;
 use crate::text;
@@ -136,7 +136,7 @@ impl Compactor {
         if self.counts.count(run) < runs.interval {
             return Ok(());
         }
-        let Some(window) = Log::of(run).due(runs) else { return Ok(()) };
+        let Some(window) = CompactionLog::of(run).due(runs) else { return Ok(()) };
         // The last answer was held back to share a write with the outcome: its reader shall not wait for the summary.
         run.flush().await?;
         let model = run.node()?.agent.model().cloned();
@@ -187,7 +187,7 @@ pub(crate) async fn compact(
     summariser: &dyn Summariser,
     cut: impl FnOnce(&[Arc<Event>]) -> usize,
 ) -> Result<bool> {
-    let log = Log::of(run);
+    let log = CompactionLog::of(run);
     let old = log.uncovered();
     let window = self_contained(&old, cut(&old));
     if window.is_empty() {
@@ -197,7 +197,7 @@ pub(crate) async fn compact(
 }
 
 /// A summary that a new one takes in.
-struct Earlier {
+struct PriorSummary {
     compaction: Compaction,
     /// The first event that it covers.
     first: Option<EventId>,
@@ -206,7 +206,7 @@ struct Earlier {
 async fn sum_up(
     run: &Run,
     summariser: &dyn Summariser,
-    earlier: Option<Earlier>,
+    earlier: Option<PriorSummary>,
     window: &[Arc<Event>],
 ) -> Result<bool> {
     let (Some(first), Some(last)) = (window.first(), window.last()) else { return Ok(false) };
@@ -214,7 +214,7 @@ async fn sum_up(
     let mut range = CompactionRange { first: first.id.clone(), last: last.id.clone() };
     // Who reads the log by times shall find all that is covered between them, and the summary that was taken in.
     let (mut start, mut end) = (f64::INFINITY, f64::NEG_INFINITY);
-    if let Some(Earlier { compaction, first }) = earlier
+    if let Some(PriorSummary { compaction, first }) = earlier
         && let Some(content) = compaction.compacted_content
     {
         // The new summary takes in the old one, so that it can take its place.
@@ -247,15 +247,15 @@ async fn sum_up(
 }
 
 /// The log as a summary of one agent sees it.
-struct Log<'a> {
+struct CompactionLog<'a> {
     run: &'a Run,
     /// The events that no rewind made void.
     live: Vec<Arc<Event>>,
     /// The summaries that stand under the same call as the agent's own events.
-    summaries: Vec<Summary>,
+    summaries: Vec<SummaryRange>,
 }
 
-impl<'a> Log<'a> {
+impl<'a> CompactionLog<'a> {
     fn of(run: &'a Run) -> Self {
         let events: Vec<Arc<Event>> = run.events().iter().cloned().collect();
         let live = apply_rewinds(&events);
@@ -277,11 +277,11 @@ impl<'a> Log<'a> {
     }
 
     /// The last summary.
-    fn earlier(&self) -> Option<Earlier> {
+    fn earlier(&self) -> Option<PriorSummary> {
         let summary = self.summaries.last()?;
         let compaction = self.live.get(summary.index)?.compaction()?.clone();
         let first = self.live.get(summary.start..summary.end).and_then(|covered| covered.first());
-        Some(Earlier { compaction, first: first.map(|event| event.id.clone()) })
+        Some(PriorSummary { compaction, first: first.map(|event| event.id.clone()) })
     }
 
     /// The runs of the log in their order, each with the position of its last event.
@@ -328,7 +328,7 @@ fn last_prompt(run: &Run) -> Option<u64> {
     };
     for event in run.events().iter().rev() {
         if event.rewinds_to().is_some() {
-            return Log::of(run).live.iter().rev().find_map(tokens);
+            return CompactionLog::of(run).live.iter().rev().find_map(tokens);
         }
         if let Some(tokens) = tokens(event) {
             return Some(tokens);
@@ -396,7 +396,7 @@ impl RunCounts {
 
     fn recount(&self, run: &Run, events: &List<Arc<Event>>) -> Option<RunCount> {
         self.look_at(events.len());
-        let log = Log::of(run);
+        let log = CompactionLog::of(run);
         let covered = log.covered();
         let runs = log.runs().iter().filter(|(_, last)| *last >= covered).count();
         let last = events.last()?;

@@ -24,7 +24,7 @@ pub use self::loop_agent::LoopAgent;
 pub use self::parallel::Parallel;
 pub use self::sequential::Sequential;
 
-use crate::flow::{Listing, ToolListing, emit_questions};
+use crate::flow::{ListingOptions, ToolListing, emit_questions};
 use crate::onion::{self, Onion};
 use crate::runner::caught;
 use crate::spans;
@@ -147,7 +147,7 @@ async fn prepare(run: &Run, team: &Team, onion: &Onion) -> Result<bool> {
         None => run.node()?.agent.plan(),
     };
     let mut plan = plan;
-    let how = Listing { asks: true, lists: true };
+    let how = ListingOptions { asks: true, lists: true };
     let listing = ToolListing::new(run, run.node()?.agent.toolsets(), plan.tools.clone(), how).await?;
     plan.tools = listing.tools.clone();
     if let Some(given) = &run.config().tools {

@@ -39,7 +39,7 @@ impl CompactionRange {
 
 /// A summary: the position of its event, and of the events that it covers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Summary {
+pub(crate) struct SummaryRange {
     /// The position of the event that brings it.
     pub(crate) index: usize,
     /// The position of the first covered event.
@@ -49,7 +49,7 @@ pub(crate) struct Summary {
     times: (f64, f64),
 }
 
-impl Summary {
+impl SummaryRange {
     fn is_empty(&self) -> bool {
         self.start == self.end
     }
@@ -57,52 +57,52 @@ impl Summary {
 
 /// What a summary names the ends of its range by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Mark<'a> {
+enum RangeBound<'a> {
     Id(&'a str),
     /// The bits of a timestamp.
     Time(u64),
 }
 
 /// The first and the last position of each mark, as far as a log was read.
-struct Marks<'a>(HashMap<Mark<'a>, Option<(usize, usize)>>);
+struct BoundPositions<'a>(HashMap<RangeBound<'a>, Option<(usize, usize)>>);
 
-impl<'a> Marks<'a> {
-    fn see(&mut self, mark: Mark<'a>, position: usize) {
+impl<'a> BoundPositions<'a> {
+    fn see(&mut self, mark: RangeBound<'a>, position: usize) {
         if let Some(seen) = self.0.get_mut(&mark) {
             *seen = Some((seen.map_or(position, |(first, _)| first), position));
         }
     }
 
-    fn first(&self, mark: Mark<'_>) -> Option<usize> {
+    fn first(&self, mark: RangeBound<'_>) -> Option<usize> {
         Some(self.0.get(&mark)?.as_ref()?.0)
     }
 
-    fn last(&self, mark: Mark<'_>) -> Option<usize> {
+    fn last(&self, mark: RangeBound<'_>) -> Option<usize> {
         Some(self.0.get(&mark)?.as_ref()?.1)
     }
 }
 
 /// The summaries of a log, in its order, with what they cover.
-pub(crate) fn summaries(events: &[Arc<Event>]) -> Vec<Summary> {
+pub(crate) fn summaries(events: &[Arc<Event>]) -> Vec<SummaryRange> {
     let bounds = |event: &Event| {
         let compaction = event.compaction().filter(|compaction| compaction.compacted_content.is_some())?;
         Some((compaction.start_timestamp?, compaction.end_timestamp?, CompactionRange::of(event)))
     };
     let brings = |(index, event): (usize, &Arc<Event>)| Some((index, bounds(event)?));
     let found: Vec<_> = events.iter().enumerate().filter_map(brings).collect();
-    let mut marks = Marks(HashMap::with_capacity(2 * found.len()));
+    let mut marks = BoundPositions(HashMap::with_capacity(2 * found.len()));
     for (_, (start, end, range)) in &found {
         let ends = match range {
-            Some(range) => [Mark::Id(range.first.as_str()), Mark::Id(range.last.as_str())],
-            None => [Mark::Time(start.to_bits()), Mark::Time(end.to_bits())],
+            Some(range) => [RangeBound::Id(range.first.as_str()), RangeBound::Id(range.last.as_str())],
+            None => [RangeBound::Time(start.to_bits()), RangeBound::Time(end.to_bits())],
         };
         marks.0.extend(ends.map(|mark| (mark, None)));
     }
     let (mut summaries, mut read) = (Vec::with_capacity(found.len()), 0);
     for (index, (start, end, range)) in &found {
         for (position, event) in events.iter().enumerate().take(*index).skip(read) {
-            marks.see(Mark::Id(event.id.as_str()), position);
-            marks.see(Mark::Time(event.timestamp.to_bits()), position);
+            marks.see(RangeBound::Id(event.id.as_str()), position);
+            marks.see(RangeBound::Time(event.timestamp.to_bits()), position);
         }
         read = *index;
         let before = events.get(..*index).unwrap_or_default();
@@ -111,24 +111,24 @@ pub(crate) fn summaries(events: &[Arc<Event>]) -> Vec<Summary> {
             Some(range) => by_ids(range, &marks),
             None => by_times(times, before, &marks),
         };
-        summaries.push(Summary { index: *index, start, end, times });
+        summaries.push(SummaryRange { index: *index, start, end, times });
     }
     summaries
 }
 
 /// The positions of a range that is named by events. Events that are not there were cut off at the front.
-fn by_ids(range: &CompactionRange, marks: &Marks<'_>) -> (usize, usize) {
-    let end = marks.last(Mark::Id(range.last.as_str())).map_or(0, |last| last + 1);
-    let start = marks.first(Mark::Id(range.first.as_str())).unwrap_or(0);
+fn by_ids(range: &CompactionRange, marks: &BoundPositions<'_>) -> (usize, usize) {
+    let end = marks.last(RangeBound::Id(range.last.as_str())).map_or(0, |last| last + 1);
+    let start = marks.first(RangeBound::Id(range.first.as_str())).unwrap_or(0);
     (start.min(end), end)
 }
 
 /// The positions of a range that is known by its times alone: from the first event at its start to the last one at its
 /// end. Times may have been rounded where they were kept; then what lies between them counts.
-fn by_times((start, end): (f64, f64), before: &[Arc<Event>], marks: &Marks<'_>) -> (usize, usize) {
+fn by_times((start, end): (f64, f64), before: &[Arc<Event>], marks: &BoundPositions<'_>) -> (usize, usize) {
     let is_between = |event: &Arc<Event>| (start..=end).contains(&event.timestamp);
-    let first = marks.first(Mark::Time(start.to_bits())).or_else(|| before.iter().position(is_between));
-    let last = marks.last(Mark::Time(end.to_bits())).or_else(|| before.iter().rposition(is_between));
+    let first = marks.first(RangeBound::Time(start.to_bits())).or_else(|| before.iter().position(is_between));
+    let last = marks.last(RangeBound::Time(end.to_bits())).or_else(|| before.iter().rposition(is_between));
     match (first, last) {
         (Some(first), Some(last)) if first <= last => (first, last + 1),
         // It covers nothing that is here: it stands behind what took place before its end.
@@ -140,7 +140,10 @@ fn by_times((start, end): (f64, f64), before: &[Arc<Event>], marks: &Marks<'_>) 
 }
 
 /// Drops the summaries that another one contains; of equal ones the latest stays. Leaves them in the order of their starts.
-fn keep_outermost<T: Ord + Copy>(summaries: &mut Vec<Summary>, bounds: impl Fn(&Summary) -> (T, T)) {
+fn keep_outermost<T: Ord + Copy>(
+    summaries: &mut Vec<SummaryRange>,
+    bounds: impl Fn(&SummaryRange) -> (T, T),
+) {
     // A containing range sorts before what it contains, so one running maximum is enough.
     summaries.sort_by_key(|summary| {
         let (start, end) = bounds(summary);
@@ -162,7 +165,7 @@ fn sortable(time: f64) -> i64 {
 }
 
 /// Whether one of the outermost summaries covers a position.
-fn covers(summaries: &[Summary], position: usize) -> bool {
+fn covers(summaries: &[SummaryRange], position: usize) -> bool {
     // Of those that begin before it, the last one ends last.
     let begun = summaries.partition_point(|summary| summary.start <= position);
     begun.checked_sub(1).and_then(|last| summaries.get(last)).is_some_and(|summary| position < summary.end)
@@ -189,9 +192,9 @@ impl Frontier {
 ///
 /// `live` is the log without what was rewound, `seen` the positions in it of the events that the view sees.
 pub(crate) fn apply(live: &[Arc<Event>], seen: &[usize]) -> (Vec<Item>, Frontier) {
-    let is_seen = |summary: &Summary| seen.binary_search(&summary.index).is_ok();
+    let is_seen = |summary: &SummaryRange| seen.binary_search(&summary.index).is_ok();
     let (mut empty, mut covering): (Vec<_>, Vec<_>) =
-        summaries(live).into_iter().filter(is_seen).partition(Summary::is_empty);
+        summaries(live).into_iter().filter(is_seen).partition(SummaryRange::is_empty);
     keep_outermost(&mut covering, |summary| (summary.start, summary.end));
     // Where a log was cut off at its front, times are all that is left to go by.
     keep_outermost(&mut empty, |summary| (sortable(summary.times.0), sortable(summary.times.1)));

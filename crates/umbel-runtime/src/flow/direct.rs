@@ -12,7 +12,7 @@ pub(super) fn mark(tools: &ToolSet, batch: &Batch, made: &mut Executed) {
         tools.get(&call.name).is_some_and(|meta| meta.return_directly) && !batch.is_answered(call)
     };
     let is_direct = batch.calls.iter().any(answers);
-    if !asks.is_empty() || !(is_direct || !skips.is_empty()) {
+    if !asks.is_empty() || (!is_direct && skips.is_empty()) {
         return;
     }
     event.actions_mut().skip_summarization = Some(true);

@@ -9,7 +9,7 @@ use umbel_core::{
 };
 
 use super::processors::part_schema_from_tools;
-use super::toolsets::{Listing, ToolListing};
+use super::toolsets::{ListingOptions, ToolListing};
 use crate::agents::{IncludeContents, LlmAgent, TurnPlan};
 use crate::team::Team;
 
@@ -91,7 +91,7 @@ impl<'a> Draft<'a> {
         let listing = match listed {
             Some(listing) => listing,
             None => {
-                let how = Listing { asks, lists: !fixed };
+                let how = ListingOptions { asks, lists: !fixed };
                 ToolListing::new(self.run, toolsets, self.tools.clone(), how).await?
             }
         };

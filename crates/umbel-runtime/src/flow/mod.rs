@@ -26,7 +26,7 @@ pub(crate) use self::function_calls::{CONFIRM_LAYER, INJECTED};
 pub(crate) use self::function_calls::{as_object, calls_of, error_value};
 pub use self::processors::{Answered, Processors, RequestProcessor, ResponseProcessor};
 pub(crate) use self::questions::emit_questions;
-pub(crate) use self::toolsets::{Listing, ToolListing};
+pub(crate) use self::toolsets::{ListingOptions, ToolListing};
 
 use self::answer::Answer;
 use self::overflow::Overflow;

@@ -22,7 +22,7 @@ pub(crate) struct ToolListing {
 
 /// How toolsets are asked.
 #[derive(Clone, Copy)]
-pub(crate) struct Listing {
+pub(crate) struct ListingOptions {
     /// Whether people are asked for credentials that are missing. Toolsets that need one are left out otherwise.
     pub(crate) asks: bool,
     /// Whether the tools are wanted, and not the words alone.
@@ -35,7 +35,7 @@ impl ToolListing {
         run: &Run,
         toolsets: &[Arc<dyn Toolset>],
         tools: Arc<ToolSet>,
-        how: Listing,
+        how: ListingOptions,
     ) -> Result<Self> {
         let mut listing = Self { tools, found: Vec::new(), notes: Vec::new() };
         for toolset in toolsets {
