@@ -27,7 +27,8 @@ pub(super) fn is_over(turn: &mut Turn<'_>, replay: &Replay) -> bool {
         run.transfer_to(name);
         return true;
     }
-    turn.cut_short = cut_short(&events, at, &last, replay).map(Box::new);
+    let made = last_made(&events, begin, at, &last);
+    turn.cut_short = made.and_then(|(at, made)| cut_short(&events, at, &made, replay)).map(Box::new);
     turn.cut_short.is_none()
         && !was_answered(run, &events, begin)
         && (last.is_final() || is_left(at, &last, replay))
@@ -80,6 +81,22 @@ fn last_said(events: &List<Arc<Event>>, begin: usize, run: &Run) -> Option<(usiz
     let back = events.iter_from(begin).rev().position(|event| is_ours(event))?;
     let at = events.len() - 1 - back;
     Some((at, events.get(at)?.clone()))
+}
+
+/// The calls that the agent's last word made, or answered: if one of several fails the run, the results of the others stand
+/// behind them.
+fn last_made(
+    events: &List<Arc<Event>>,
+    begin: usize,
+    at: usize,
+    last: &Arc<Event>,
+) -> Option<(usize, Arc<Event>)> {
+    if last.answered().next().is_none() {
+        return Some((at, last.clone()));
+    }
+    let ours = events.iter_from(begin).enumerate().take(at + 1 - begin);
+    let mut made = ours.filter(|(_, event)| event.source == last.source && calls_of(event).next().is_some());
+    made.next_back().map(|(behind, event)| (begin + behind, event.clone()))
 }
 
 /// Whether the agent waits for an answer that is not there: of people, or of work elsewhere.

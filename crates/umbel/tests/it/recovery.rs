@@ -764,3 +764,22 @@ async fn a_session_that_is_deleted_meanwhile_does_not_hide_what_came_of_the_othe
     assert_eq!(recovered.len(), 1, "{recovered:?}");
     assert_eq!((&recovered[0].key, recovered[0].outcome.as_ref().unwrap()), (&keys[0], &Outcome::Finished));
 }
+
+#[tokio::test]
+async fn a_run_that_one_of_several_calls_failed_goes_on_with_an_answer_to_each_of_them() {
+    let bad = FunctionTool::new("bad", "", |_: Value| async {
+        Err::<Value, _>(umbel::ToolError::new("the printer is on fire"))
+    });
+    let good = FunctionTool::new("good", "", |_: Value| async { Ok(json!("good")) });
+    let model = ScriptedModel::new("m").calls([("good", json!({})), ("bad", json!({}))]).text("done");
+    let config = umbel::RunConfig { tool_errors: umbel::ToolErrors::Fail, ..Default::default() };
+    let agent = LlmAgent::new("a").model(model.clone()).tool(good).tool(bad);
+    let runner = Runner::builder("app", agent).config(config).build().unwrap();
+    let key = runner.create_session("ann").await.unwrap().key;
+    assert_eq!(read(runner.run(&key, "go")).await.kind(), umbel::ErrorKind::Tool);
+    read(runner.continue_run(&key)).await.assert_finished();
+    let sent = &model.requests()[1];
+    let calls = sent.contents.iter().flat_map(|content| content.calls()).count();
+    let answers = sent.contents.iter().flat_map(|content| content.responses()).count();
+    assert_eq!((calls, answers), (2, 2), "{:?}", sent.contents);
+}
