@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use futures::channel::oneshot;
 use rusqlite::{Connection, OpenFlags};
-use umbel_core::{Error, ErrorKind, Result};
+use umbel_core::{Clock, Error, ErrorKind, Result, SystemClock};
 
 pub use self::schema::SCHEMA_VERSION;
 
@@ -44,6 +44,7 @@ struct Inner {
     threads: Threads,
     keys: Option<Keys>,
     scrubs: Scrubs,
+    clock: Arc<dyn Clock>,
 }
 
 /// How a database is opened.
@@ -54,6 +55,7 @@ pub struct SqliteOptions {
     readers: usize,
     wait_for_lock: Duration,
     max_bytes: Option<u64>,
+    clock: Arc<dyn Clock>,
 }
 
 impl SqliteOptions {
@@ -79,6 +81,12 @@ impl SqliteOptions {
     /// How large the file may grow. What does not fit is refused as if the disk were full.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// The clock that leases go by, which all processes of the file must share; the machine's unless told otherwise.
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Arc::new(clock);
         self
     }
 
@@ -117,7 +125,8 @@ impl SqliteOptions {
         let readers = (0..self.readers).map(|_| self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE));
         let (path, readers) = (Arc::<Path>::from(self.path.as_path()), readers.collect::<Result<_>>()?);
         let threads = Threads::start(path.clone(), writer, checkpoints, readers, self.wait_for_lock)?;
-        Ok(Sqlite { inner: Arc::new(Inner { path, threads, keys: self.keys, scrubs: Scrubs::default() }) })
+        let (keys, clock, scrubs) = (self.keys, self.clock, Scrubs::default());
+        Ok(Sqlite { inner: Arc::new(Inner { path, threads, keys, scrubs, clock }) })
     }
 
     fn connect(&self, flags: OpenFlags) -> Result<Connection> {
@@ -140,6 +149,7 @@ impl Sqlite {
             readers: 2,
             wait_for_lock: Duration::from_secs(10),
             max_bytes: None,
+            clock: Arc::new(SystemClock),
         }
     }
 
@@ -151,6 +161,11 @@ impl Sqlite {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.inner.path
+    }
+
+    /// The clock that leases go by.
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock.clone()
     }
 
     /// Reads something, all of it from one moment.

@@ -1,7 +1,7 @@
 //! Sessions in SQLite.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::Serialize;
@@ -427,9 +427,8 @@ pub(super) fn fill_in_waits(connection: &Connection) -> Result<(), Trouble> {
 }
 
 /// Milliseconds since 1970, by the clock that all processes of the machine share.
-pub(super) fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+pub(super) fn now(clock: &dyn Clock) -> i64 {
+    (clock.now() * 1e3) as i64
 }
 
 /// Adds the row of a session. Its epoch is still to be set.
@@ -438,12 +437,13 @@ fn insert(
     key: &SessionKey,
     parent: Option<i64>,
     first: &str,
+    updated_at: f64,
 ) -> Result<i64, Trouble> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO sessions (app, user, name, parent, first_state, version, updated_at, epoch)
          VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0)",
     )?;
-    insert.execute(params![key.app(), key.user(), key.id(), parent, first, SystemClock.now()])?;
+    insert.execute(params![key.app(), key.user(), key.id(), parent, first, updated_at])?;
     Ok(connection.last_insert_rowid())
 }
 
@@ -452,7 +452,12 @@ fn first_epoch(id: i64) -> i64 {
     id << 24
 }
 
-fn create(connection: &Connection, new: &NewSession, state: &Scoped) -> Result<Session, Trouble> {
+fn create(
+    connection: &Connection,
+    new: &NewSession,
+    state: &Scoped,
+    updated_at: f64,
+) -> Result<Session, Trouble> {
     let key = &new.key;
     if Row::find(connection, key)?.is_some() {
         return Err(exists(key).into());
@@ -461,7 +466,7 @@ fn create(connection: &Connection, new: &NewSession, state: &Scoped) -> Result<S
         Some(parent) => Some(Row::get(connection, parent)?.id),
         None => None,
     };
-    let id = insert(connection, key, parent, &to_json(&state.session)?)?;
+    let id = insert(connection, key, parent, &to_json(&state.session)?, updated_at)?;
     let mut update = connection.prepare_cached("UPDATE sessions SET epoch = ?1 WHERE id = ?2")?;
     update.execute([first_epoch(id), id])?;
     set_session_state(connection, id, &state.session)?;
@@ -487,14 +492,19 @@ pub(super) fn delete(connection: &Connection, id: i64) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn acquire(connection: &Connection, acquire: &Acquire, entries: &Prepared) -> Result<Attempt, Trouble> {
+fn acquire(
+    connection: &Connection,
+    acquire: &Acquire,
+    entries: &Prepared,
+    clock: &dyn Clock,
+) -> Result<Attempt, Trouble> {
     let key = &acquire.key;
-    let (row, now) = (Row::find(connection, key)?, now());
+    let (row, now) = (Row::find(connection, key)?, now(clock));
     let mut row = match row {
         Some(row) => row,
         None if acquire.creates && acquire.expected.is_none() => {
             // Its epoch is written with the lease.
-            let epoch = unsigned(first_epoch(insert(connection, key, None, "{}")?));
+            let epoch = unsigned(first_epoch(insert(connection, key, None, "{}", clock.now())?));
             Row { epoch, ..Row::get(connection, key)? }
         }
         None => return Err(not_found(key).into()),
@@ -522,8 +532,7 @@ fn acquire(connection: &Connection, acquire: &Acquire, entries: &Prepared) -> Re
     Ok(Attempt::Taken(Acquired { lease, news, versions: row.versions() }))
 }
 
-fn abandoned(connection: &Connection, app: &str) -> Result<Vec<Abandoned>, Trouble> {
-    let now = now();
+fn abandoned(connection: &Connection, app: &str, now: i64) -> Result<Vec<Abandoned>, Trouble> {
     // Leases from before the clock went back would otherwise outlive it.
     let mut shorten = connection.prepare_cached(
         "UPDATE sessions SET lease_until = ?1 + lease_ttl WHERE lease_until > ?1 AND lease_until > ?1 + lease_ttl",
@@ -584,7 +593,7 @@ pub(super) fn whole_session(
 pub(super) fn import_session(connection: &Connection, session: &SessionPiece) -> Result<(), Trouble> {
     let SessionPiece { key, parent, state, updated_at, owner, entries } = session;
     let new = NewSession { key: key.clone(), state: Object::new(), parent: parent.clone() };
-    create(connection, &new, &Scoped { session: state.clone(), ..Scoped::default() })?;
+    create(connection, &new, &Scoped { session: state.clone(), ..Scoped::default() }, SystemClock.now())?;
     let mut entries = Prepared::new(entries)?;
     entries.state = Scoped { session: entries.state.session, ..Scoped::default() };
     let mut row = Row::get(connection, key)?;
@@ -612,8 +621,8 @@ impl Sqlite {
 impl SessionStore for Sqlite {
     fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
         Work::later(async move {
-            let state = Scoped::new(&new.state)?;
-            self.write_together(move |connection| create(connection, &new, &state)).await
+            let (state, clock) = (Scoped::new(&new.state)?, self.clock());
+            self.write_together(move |connection| create(connection, &new, &state, clock.now())).await
         })
     }
 
@@ -640,10 +649,10 @@ impl SessionStore for Sqlite {
     }
 
     fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
-        let key = key.clone();
+        let (key, clock) = (key.clone(), self.clock());
         Work::later(self.write(move |connection| {
             let Some(row) = Row::find(connection, &key)? else { return Ok(()) };
-            if row.is_held(now()) {
+            if row.is_held(now(&*clock)) {
                 return Err(busy(&key).into());
             }
             row.check_version(&key, expected)?;
@@ -652,8 +661,8 @@ impl SessionStore for Sqlite {
     }
 
     fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
-        let (app, user) = (app.to_owned(), user.to_owned());
-        Work::later(self.write(move |connection| upkeep::erase_user(connection, &app, &user)))
+        let (app, user, clock) = (app.to_owned(), user.to_owned(), self.clock());
+        Work::later(self.write(move |connection| upkeep::erase_user(connection, &app, &user, now(&*clock))))
     }
 
     fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
@@ -677,8 +686,11 @@ impl SessionStore for Sqlite {
             loop {
                 let (owner, known) = (wanted.owner.clone(), wanted.known);
                 let attempt = Acquire { key: key.clone(), owner, entries: Entries::new(), ..wanted };
-                let written = entries.clone();
-                match self.write_together(move |connection| acquire(connection, &attempt, &written)).await? {
+                let (written, clock) = (entries.clone(), self.clock());
+                let taken = self
+                    .write_together(move |connection| acquire(connection, &attempt, &written, &*clock))
+                    .await?;
+                match taken {
                     Attempt::Taken(taken) => {
                         return Ok(Acquired { news: together(read, taken.news), ..taken });
                     }
@@ -694,7 +706,7 @@ impl SessionStore for Sqlite {
     }
 
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
-        let lease = lease.clone();
+        let (lease, clock) = (lease.clone(), self.clock());
         Work::later(self.write_together(move |connection| {
             let (row, ttl) = (Row::get(connection, &lease.key)?, ttl_millis(ttl));
             if row.epoch != lease.epoch {
@@ -702,7 +714,7 @@ impl SessionStore for Sqlite {
             }
             let mut keep = connection
                 .prepare_cached("UPDATE sessions SET lease_until = ?1, lease_ttl = ?2 WHERE id = ?3")?;
-            keep.execute(params![now().saturating_add(ttl), ttl, row.id])?;
+            keep.execute(params![now(&*clock).saturating_add(ttl), ttl, row.id])?;
             Ok(())
         }))
     }
@@ -731,12 +743,12 @@ impl SessionStore for Sqlite {
         expected: Option<Versions>,
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        let key = key.clone();
+        let (key, clock) = (key.clone(), self.clock());
         Work::later(async move {
             let entries = Prepared::new(&entries)?;
             let written = self.write_together(move |connection| {
                 let mut row = Row::get(connection, &key)?;
-                if row.is_held(now()) {
+                if row.is_held(now(&*clock)) {
                     return Err(busy(&key).into());
                 }
                 if let Some(expected) = expected {
@@ -752,8 +764,8 @@ impl SessionStore for Sqlite {
     }
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
-        let app = app.to_owned();
-        Work::later(self.write_together(move |connection| abandoned(connection, &app)))
+        let (app, clock) = (app.to_owned(), self.clock());
+        Work::later(self.write_together(move |connection| abandoned(connection, &app, now(&*clock))))
     }
 
     fn open_questions<'a>(
@@ -768,10 +780,11 @@ impl SessionStore for Sqlite {
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
         let (app, user, after) = (app.to_owned(), filter.user.map(str::to_owned), filter.after.cloned());
         let (before, limit, newest_first) = (filter.before, filter.limit, filter.newest_first);
+        let clock = self.clock();
         Work::later(self.read(move |connection| {
             let (user, after) = (user.as_deref(), after.as_ref());
             let filter = IdleFilter { before, user, after, limit, newest_first };
-            upkeep::idle(connection, &app, filter)
+            upkeep::idle(connection, &app, filter, now(&*clock))
         }))
     }
 

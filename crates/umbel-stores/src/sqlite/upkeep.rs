@@ -4,7 +4,7 @@ use rusqlite::{Connection, ToSql, params};
 use umbel_core::store::{Idle, IdleFilter, OpenQuestion};
 use umbel_core::{Interrupt, SessionKey, Versions};
 
-use super::sessions::{delete, now};
+use super::sessions::delete;
 use super::{Trouble, unsigned};
 use crate::entries::from_json;
 use crate::refusal::busy;
@@ -33,8 +33,13 @@ pub(super) fn open_questions(
 }
 
 /// The sessions of an app that last changed before a time.
-pub(super) fn idle(connection: &Connection, app: &str, filter: IdleFilter<'_>) -> Result<Vec<Idle>, Trouble> {
-    let (limit, now) = (i64::try_from(filter.limit).unwrap_or(i64::MAX), now());
+pub(super) fn idle(
+    connection: &Connection,
+    app: &str,
+    filter: IdleFilter<'_>,
+    now: i64,
+) -> Result<Vec<Idle>, Trouble> {
+    let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
     let after = filter.after.map(|last| (last.updated_at, super::signed(last.versions.incarnation)));
     let mut sql = "SELECT id, user, name, version, updated_at, lease_until,
             json_array_length(questions), json_array_length(awaited_calls),
@@ -82,14 +87,14 @@ pub(super) fn idle(connection: &Connection, app: &str, filter: IdleFilter<'_>) -
 }
 
 /// Deletes the sessions of a user with those that work for them, and the user's state, unless one of them is held.
-pub(super) fn erase_user(connection: &Connection, app: &str, user: &str) -> Result<u64, Trouble> {
+pub(super) fn erase_user(connection: &Connection, app: &str, user: &str, now: i64) -> Result<u64, Trouble> {
     let mut select = connection.prepare_cached(
         "WITH RECURSIVE family (id) AS (
             SELECT id FROM sessions WHERE app = ?1 AND user = ?2
             UNION SELECT s.id FROM sessions s JOIN family f ON s.parent = f.id)
          SELECT s.id, s.user, s.name, s.lease_until FROM sessions s JOIN family USING (id)",
     )?;
-    let (mut rows, now, mut ids) = (select.query([app, user])?, now(), Vec::new());
+    let (mut rows, mut ids) = (select.query([app, user])?, Vec::new());
     while let Some(row) = rows.next()? {
         if row.get::<_, Option<i64>>(3)?.is_some_and(|until| until > now) {
             let held = SessionKey::new(app, row.get::<_, String>(1)?, row.get::<_, String>(2)?)?;
