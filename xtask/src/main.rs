@@ -21,6 +21,7 @@ mod pages;
 mod postgres;
 mod sandbox;
 mod server;
+mod simulate;
 mod starter;
 mod stores;
 mod studio;
@@ -53,10 +54,17 @@ commands:
       feeds the parsers of providers' answers with bytes that find new ways through them, each for N seconds (600)
   local-model
       serves a real small model on this machine and runs an agent on it, streamed and with a schema
+  simulate [--seeds N] [--seed S] [--from S] [--store memory|sqlite] [--verbose]
+      runs random worlds of agents, people and faults in simulated time, and checks that nothing is lost or done twice
+      --seeds N         that many worlds (20000)
+      --seed S          one world; a failing one is shrunk and printed as a test
+      --from S          the first world
+      --store NAME      the session store, in memory unless told otherwise
+      --verbose         prints the world and its trace
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, pages, lints, tests, sandbox, vectors, postgres, crash, conformance, mcp, studio, starter,
-      models, docs, budgets
+      format, style, pages, lints, tests, sandbox, vectors, postgres, crash, simulate, conformance, mcp, studio,
+      starter, models, docs, budgets
   bench http
       what serving agents costs, beside a raw handler that writes the same bytes
   bench models
@@ -103,6 +111,7 @@ fn main() -> ExitCode {
         Some(crash::CHILD) => crash::child_main(args),
         Some("fuzz") => fuzz::main(args),
         Some("local-model") => models::local_model(),
+        Some("simulate") => simulate::main(args),
         Some("test") => test::main(args),
         Some("postgres") => postgres::main(args),
         Some("vectors") => vectors::main(args),

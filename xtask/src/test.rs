@@ -5,8 +5,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use crate::{
-    budgets, cargo, conformance, crash, mcp, models, pages, postgres, sandbox, starter, studio, style,
-    vectors,
+    budgets, cargo, conformance, crash, mcp, models, pages, postgres, sandbox, simulate, starter, studio,
+    style, vectors,
 };
 
 /// The root of the workspace.
@@ -46,6 +46,7 @@ const CHECKS: &[Check] = &[
     Check { name: "vectors", run: vectors::check_all },
     Check { name: "postgres", run: postgres::check },
     Check { name: "crash", run: crash::check },
+    Check { name: "simulate", run: simulate::check },
     Check { name: "conformance", run: conformance::check },
     Check { name: "mcp", run: mcp::check },
     Check { name: "studio", run: studio::check },

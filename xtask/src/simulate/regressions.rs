@@ -1,0 +1,204 @@
+//! Fixed worlds, and that a seed repeats exactly.
+
+#![allow(unused_imports, reason = "worlds that are pasted here name any variant")]
+
+use super::generate::generate;
+use super::run_world;
+use super::simulation::{StoreChoice, simulate};
+use super::world::AnswerShape::*;
+use super::world::ClosureAct::*;
+use super::world::FaultKind::*;
+use super::world::HandlerShape::*;
+use super::world::KindShape::*;
+use super::world::ModelMove::*;
+use super::world::PersonAct::*;
+use super::world::ReaderStop::*;
+use super::world::Relation::*;
+use super::world::StoreOp::*;
+use super::world::ToolAct::*;
+use super::world::{
+    AgentShape, FOREVER, LimitShape, ScriptStep, SimWorld, StoreFault, StoreShape, ToolShape,
+};
+
+/// Runs a world on both stores, with and without a cache.
+#[allow(clippy::needless_pass_by_value, reason = "a literal is passed")]
+fn assert_holds(world: SimWorld) {
+    for store in [StoreChoice::Memory, StoreChoice::Sqlite] {
+        let violations = run_world(&world, store, true, false).violations;
+        assert!(violations.is_empty(), "{store:?}: {violations:#?}");
+    }
+}
+
+fn agent(id: u8, kind: super::world::KindShape, children: Vec<AgentShape>) -> AgentShape {
+    AgentShape { id, kind, relation: Peer, handlers: vec![], children }
+}
+
+fn tool(id: u8, act: super::world::ToolAct) -> ToolShape {
+    ToolShape { id, act, idempotent: false, before_ms: 0, after_ms: 0, timeout_ms: None }
+}
+
+fn step(act: super::world::PersonAct) -> ScriptStep {
+    ScriptStep { session: 0, beside: false, delay_ms: 0, second_runner: false, act }
+}
+
+/// A store whose operations take so long, and one message.
+fn world(root: AgentShape, latency_ms: u64) -> SimWorld {
+    SimWorld {
+        root,
+        limits: LimitShape { run_ms: 5_000, tool_ms: 1_000, grace_ms: 200, lease_ms: 1_000, wait_ms: 0 },
+        store: StoreShape { immediate: false, latency_ms, faults: vec![] },
+        hot_sessions: 64,
+        streaming: false,
+        creates_sessions: false,
+        tool_errors_fail: false,
+        asks_unfinished: false,
+        compacts_every: None,
+        handlers: vec![],
+        script: vec![step(Message(ReadsAll))],
+    }
+}
+
+fn closure(acts: Vec<super::world::ClosureAct>) -> super::world::KindShape {
+    Closure { acts, propagates: true }
+}
+
+#[test]
+fn a_seed_repeats_exactly() {
+    for seed in 0..300 {
+        let world = generate(seed);
+        let digest = |_| simulate(&world, StoreChoice::Memory, false, false).unwrap().digest;
+        let [first, second] = [0, 1].map(digest);
+        assert_eq!(first, second, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_seed_repeats_exactly_on_sqlite() {
+    for seed in 0..20 {
+        let world = generate(seed);
+        let digest = |_| simulate(&world, StoreChoice::Sqlite, false, false).unwrap().digest;
+        let [first, second] = [0, 1].map(digest);
+        assert_eq!(first, second, "seed {seed}");
+    }
+}
+
+#[test]
+fn an_escalation_while_a_sibling_writes_on_a_slow_store_loses_nothing() {
+    let talker = agent(2, closure(vec![EmitText; 20]), vec![]);
+    for wait in [5, 15, 25, 35] {
+        let escalates = agent(3, closure(vec![SleepDeaf(wait), EmitEscalation]), vec![]);
+        let group = agent(1, Fanout, vec![talker.clone(), escalates]);
+        assert_holds(world(agent(0, closure(vec![RunChild(1), EmitText]), vec![group]), 10));
+    }
+}
+
+#[test]
+fn a_timeout_around_a_sub_agent_in_the_middle_of_an_append_loses_nothing() {
+    for wait in 20..30 {
+        let talker = agent(1, closure(vec![EmitText; 20]), vec![]);
+        let root = agent(0, closure(vec![RunChildWithin(1, wait), EmitText, EmitText]), vec![talker]);
+        assert_holds(world(root, 10));
+    }
+}
+
+#[test]
+fn a_sub_agent_that_is_dropped_after_any_poll_loses_nothing() {
+    for polls in 1..16 {
+        let talker = agent(1, closure(vec![EmitText; 4]), vec![]);
+        let root = agent(0, closure(vec![RunChildForPolls(1, polls), EmitText]), vec![talker]);
+        assert_holds(world(root, 2));
+    }
+}
+
+#[test]
+fn heartbeats_that_hang_leave_the_time_limit_and_the_grace_alone() {
+    let mut world = world(agent(0, closure(vec![SleepDeaf(60_000)]), vec![]), 0);
+    world.limits.lease_ms = 150;
+    world.limits.run_ms = 500;
+    world.store.faults = vec![StoreFault { op: KeepLease, nth: 0, times: 1_000, kind: HangBefore }];
+    assert_holds(world.clone());
+    world.limits.run_ms = 5_000;
+    world.script = vec![step(Message(CancelsAfterMs(300)))];
+    assert_holds(world);
+}
+
+#[test]
+fn durations_without_an_end_and_of_nothing_are_durations() {
+    let waits = || ToolShape { before_ms: 20, ..tool(0, Affects) };
+    let llm = Llm { moves: vec![CallTools { tools: vec![0], own_ids: false }], tools: vec![waits()] };
+    let plain = world(agent(0, llm, vec![]), 1);
+    let each: [fn(&mut LimitShape) -> &mut u64; 5] = [
+        |limits| &mut limits.run_ms,
+        |limits| &mut limits.tool_ms,
+        |limits| &mut limits.grace_ms,
+        |limits| &mut limits.lease_ms,
+        |limits| &mut limits.wait_ms,
+    ];
+    for limit in each {
+        for extreme in [0, FOREVER] {
+            let mut world = plain.clone();
+            *limit(&mut world.limits) = extreme;
+            assert_holds(world);
+        }
+    }
+}
+
+#[test]
+fn a_question_of_a_rewound_run_is_not_open() {
+    let llm =
+        Llm { moves: vec![CallTools { tools: vec![0], own_ids: false }], tools: vec![tool(0, AsksFirst)] };
+    let mut world = world(agent(0, llm, vec![]), 0);
+    world.script = vec![
+        step(Message(ReadsAll)),
+        step(Rewinds(0)),
+        step(Answers(ApprovesFirst, ReadsAll)),
+        step(Answers(AnswersLate, ReadsAll)),
+    ];
+    assert_holds(world);
+}
+
+#[test]
+fn a_task_of_a_rewound_run_gets_no_messages() {
+    let task = AgentShape { relation: TaskMode, ..agent(1, Llm { moves: vec![], tools: vec![] }, vec![]) };
+    let mut world = world(agent(0, Llm { moves: vec![CallAgent(1)], tools: vec![] }, vec![task]), 0);
+    world.script = vec![step(Message(ReadsAll)), step(Rewinds(0)), step(Message(ReadsAll))];
+    assert_holds(world);
+}
+
+#[test]
+fn a_failed_run_that_was_rewound_is_not_continued() {
+    let llm = Llm {
+        moves: vec![CallTools { tools: vec![0], own_ids: false }, FailsFirst],
+        tools: vec![tool(0, Affects)],
+    };
+    let mut world = world(agent(0, llm, vec![]), 0);
+    world.script = vec![step(Message(ReadsAll)), step(Rewinds(0)), step(Continues(ReadsAll))];
+    assert_holds(world);
+}
+
+#[test]
+fn a_clock_that_goes_back_after_a_summary_hides_no_message() {
+    let mut world = world(agent(0, Llm { moves: vec![], tools: vec![] }, vec![]), 0);
+    world.compacts_every = Some(2);
+    let message = || step(Message(ReadsAll));
+    world.script =
+        vec![message(), step(ClockJumps(60)), message(), step(ClockJumps(-61)), message(), message()];
+    assert_holds(world);
+}
+
+#[test]
+fn a_second_runner_takes_over_when_the_lease_expires_under_a_tool() {
+    let slow = ToolShape { before_ms: 400, after_ms: 400, idempotent: true, ..tool(0, Affects) };
+    let llm = Llm { moves: vec![CallTools { tools: vec![0], own_ids: false }], tools: vec![slow] };
+    let mut world = world(agent(0, llm, vec![]), 1);
+    world.limits.lease_ms = 150;
+    world.store.faults = vec![StoreFault { op: KeepLease, nth: 0, times: 1_000, kind: FailBefore }];
+    let recovers = ScriptStep {
+        beside: true,
+        delay_ms: 200,
+        second_runner: true,
+        ..step(Recovers { after_lease: false })
+    };
+    world.script = vec![step(Message(ReadsAll)), recovers];
+    assert_holds(world);
+}
