@@ -73,11 +73,13 @@ fn handed_over(events: &List<Arc<Event>>, run: &Run) -> usize {
     back.map_or(0, |back| events.len() - back)
 }
 
-/// What the agent said last in its present turn. That it failed is nothing it said.
+/// What the agent said last in its present turn. That it failed is nothing it said, nor is state that a handler set.
 fn last_said(events: &List<Arc<Event>>, begin: usize, run: &Run) -> Option<(usize, Arc<Event>)> {
-    let is_ours = |event: &Event| {
-        event.source == *run.source() && !(event.content.is_none() && event.error_code().is_some())
+    let is_silent = |event: &Event| {
+        let sets_state = event.actions.as_ref().is_some_and(|actions| actions.transfer_to_agent.is_none());
+        event.content.is_none() && (event.error_code().is_some() || sets_state)
     };
+    let is_ours = |event: &Event| event.source == *run.source() && !is_silent(event);
     let back = events.iter_from(begin).rev().position(|event| is_ours(event))?;
     let at = events.len() - 1 - back;
     Some((at, events.get(at)?.clone()))

@@ -122,22 +122,43 @@ pub(super) async fn append(
         Ok(versions) => return Appended::Stored(versions),
         Err(error) => error,
     };
-    if !is_refusal(&error)
-        && let Some(first) = &first
-        && let Ok(Some(versions)) = find(&*store, &lease, versions, first).await
-    {
-        return Appended::Stored(versions);
-    }
-    explain(&*store, &lease, error).await
+    explain(&*store, &lease, versions, first.as_ref(), error).await
 }
 
-/// What became of an append that stored nothing.
-pub(super) async fn explain(store: &dyn SessionStore, lease: &Lease, error: Error) -> Appended {
+/// What became of an append that the store answered with an error.
+pub(super) async fn explain(
+    store: &dyn SessionStore,
+    lease: &Lease,
+    versions: Versions,
+    first: Option<&LogEntry>,
+    error: Error,
+) -> Appended {
+    let error = match verify(store, lease, versions, first, error).await {
+        Ok(versions) => return Appended::Stored(versions),
+        Err(error) => error,
+    };
     if error.kind() == ErrorKind::Fenced {
         return Appended::Failed(error, None);
     }
     let log = store.news(&lease.key, Versions::default()).await;
     Appended::Failed(error, log.ok().flatten().map(Box::new))
+}
+
+/// Where the log stands after a write whose answer is this error, if it was done all the same; else the error.
+pub(super) async fn verify(
+    store: &dyn SessionStore,
+    lease: &Lease,
+    versions: Versions,
+    first: Option<&LogEntry>,
+    error: Error,
+) -> Result<Versions> {
+    if !is_refusal(&error)
+        && let Some(first) = first
+        && let Ok(Some(versions)) = find(store, lease, versions, first).await
+    {
+        return Ok(versions);
+    }
+    Err(error)
 }
 
 /// The last append of a run, which gives the lease back. `is_sure` is whether `versions` is where the log stands.

@@ -638,9 +638,13 @@ async fn finish(run: &Run, recorder: &Recorder, result: Result<()>) -> Ended {
     if let Some(hot) = hot.filter(|_| ended_well) {
         shared.hot.put(run.session_key(), hot);
     }
-    if let (Err(failure), None) = (written, &error) {
+    if let Err(failure) = written {
+        // The run is not over as long as its outcome is not written: whoever recovers it goes on with it.
         outcome = Outcome::from_error(&failure);
-        error = Some(failure);
+        error = Some(match error {
+            Some(error) => failure.with_source(error),
+            None => failure,
+        });
     }
     Ended { outcome, error }
 }

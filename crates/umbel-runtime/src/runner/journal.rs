@@ -286,7 +286,11 @@ impl Recorder {
         let store = &*self.shared.services.sessions;
         let Writer { lease, versions } = &writer;
         let released = if store.is_immediate() {
-            store.release(lease, *versions, entries).await
+            let first = entries.first().cloned();
+            match store.release(lease, *versions, entries).await {
+                Err(error) => Box::pin(batch::verify(store, lease, *versions, first.as_ref(), error)).await,
+                released => released,
+            }
         } else {
             Box::pin(batch::release(store, lease, *versions, entries, is_sure)).await
         };
@@ -392,9 +396,10 @@ impl Recorder {
             BatchContents { events: events_of(&entries), notes, held: std::mem::take(&mut inner.held) };
         let store = &self.shared.services.sessions;
         if store.is_immediate() {
+            let first = entries.first().cloned();
             let appended = match store.append(&lease, versions, entries).try_now() {
                 Ok(Ok(versions)) => Appended::Stored(versions),
-                Ok(Err(error)) => batch::explain(&**store, &lease, error)
+                Ok(Err(error)) => batch::explain(&**store, &lease, versions, first.as_ref(), error)
                     .now_or_never()
                     .unwrap_or_else(|| Appended::Failed(not_immediate(), None)),
                 Err(_) => Appended::Failed(not_immediate(), None),

@@ -72,7 +72,7 @@ impl AgentTool {
         let shared = self.shared(run)?;
         let limits = run.config().limits;
         // Whoever made the call before may have lost its own session and be about to leave this one, too.
-        let patience = Instant::now() + limits.lease + limits.grace;
+        let patience = Instant::now().checked_add(limits.lease.saturating_add(limits.grace));
         let is_held = |error: &Error| {
             matches!(
                 error.kind(),
@@ -81,7 +81,11 @@ impl AgentTool {
         };
         loop {
             match self.ask_in_session(cx, &shared, args).await {
-                Err(error) if cx.is_again() && is_held(&error) && Instant::now() < patience => {
+                Err(error)
+                    if cx.is_again()
+                        && is_held(&error)
+                        && patience.is_none_or(|until| Instant::now() < until) =>
+                {
                     run.cancel_token().guard(pin!(tokio::time::sleep(LOOK_AGAIN))).await?;
                 }
                 asked => return asked,
