@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use futures::TryFutureExt;
 use futures::future::FutureExt;
+use smallvec::SmallVec;
 use umbel_core::session::without_temp;
 use umbel_core::store::{Acquired, Entries, News, refuse_nul};
 use umbel_core::{
@@ -716,9 +717,13 @@ impl Journal for Recorder {
     }
 
     fn record(&self, steps: Vec<RunStep>) -> Work<'_, Result<()>> {
-        let records: Entries = steps.into_iter().map(LogEntry::from).collect();
+        let records: SmallVec<[Arc<RunStep>; 2]> = steps.into_iter().map(Arc::new).collect();
         let mut inner = self.lock();
-        inner.pending.extend(records);
+        if self.values.has_replay() {
+            let at = inner.hot().live().len();
+            self.values.extend_replay(at, &records);
+        }
+        inner.pending.extend(records.into_iter().map(LogEntry::Record));
         self.is_behind.store(!inner.pending.is_empty(), Ordering::Release);
         drop(inner);
         Work::later(self.written_and_taken(self.write()))
