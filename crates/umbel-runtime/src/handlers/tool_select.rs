@@ -26,7 +26,8 @@ const INDISPENSABLE: [&str; 3] = [TRANSFER_TO_AGENT, SET_MODEL_RESPONSE, FINISH_
 ///
 /// It changes the request and nothing else: a call of a tool that was not shown is made all the same. Tools are shown
 /// in the order in which the agent has them. While the user's message and the tools on offer stay the same, a run asks
-/// once: the tools of a turn do not change under way, and providers keep them at hand.
+/// once: the tools of a turn do not change under way, and providers keep them at hand. A fallback
+/// ([`OnParsingFailure`]) holds for one model call: the next one asks again.
 ///
 /// ```
 /// use umbel_runtime::ScriptedModel;
@@ -46,7 +47,7 @@ pub struct ToolSelect {
     on_parsing_failure: OnParsingFailure,
 }
 
-/// What is shown if the choice of tools cannot be read.
+/// What is shown if the choice of tools cannot be read, in that one model call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum OnParsingFailure {
     /// Nothing: the model call fails.
@@ -156,25 +157,17 @@ impl ToolSelect {
         if let Some(choice) = lock().get(&key) {
             return Ok(choice.clone());
         }
-        let choice = self.ask(call, model.as_ref(), offered, user).await?;
-        lock().insert(key, choice.clone());
-        Ok(choice)
+        match self.ask(call, model.as_ref(), offered, user).await? {
+            Some(choice) => {
+                lock().insert(key, choice.clone());
+                Ok(choice)
+            }
+            None => self.fallback(),
+        }
     }
 
-    async fn ask(
-        &self,
-        call: &ModelCall<'_>,
-        model: &dyn Model,
-        offered: &[&ToolSpec],
-        user: &str,
-    ) -> Result<Choice> {
-        let request = self.request(model, offered, user);
-        for _ in 0..=self.max_retries {
-            let answer = ask(call.run(), model, &request).await?;
-            let answer = answer.and_then(|response| response.content).map(|content| content.text());
-            let Some(chosen) = answer.and_then(|answer| read(&answer)) else { continue };
-            return self.check(chosen, offered).map(Choice::These);
-        }
+    /// What is shown in one model call whose choice could not be read.
+    fn fallback(&self) -> Result<Choice> {
         match &self.on_parsing_failure {
             OnParsingFailure::Error => {
                 let message = text::select_malformed(self.max_retries.saturating_add(1));
@@ -184,6 +177,24 @@ impl ToolSelect {
             OnParsingFailure::AllTools => Ok(Choice::All),
             OnParsingFailure::Tools(names) => Ok(Choice::These(names.clone())),
         }
+    }
+
+    /// What the model chooses; nothing if that cannot be read.
+    async fn ask(
+        &self,
+        call: &ModelCall<'_>,
+        model: &dyn Model,
+        offered: &[&ToolSpec],
+        user: &str,
+    ) -> Result<Option<Choice>> {
+        let request = self.request(model, offered, user);
+        for _ in 0..=self.max_retries {
+            let answer = ask(call.run(), model, &request).await?;
+            let answer = answer.and_then(|response| response.content).map(|content| content.text());
+            let Some(chosen) = answer.and_then(|answer| read(&answer)) else { continue };
+            return self.check(chosen, offered).map(|names| Some(Choice::These(names)));
+        }
+        Ok(None)
     }
 
     fn request(&self, model: &dyn Model, offered: &[&ToolSpec], user: &str) -> ModelRequest {

@@ -224,6 +224,27 @@ async fn a_choice_that_cannot_be_read_is_asked_for_again_as_often_as_allowed() {
 }
 
 #[tokio::test]
+async fn a_fallback_selection_holds_for_one_model_call() {
+    let cases = [
+        (OnParsingFailure::NoTools, vec![]),
+        (OnParsingFailure::AllTools, FIVE.to_vec()),
+        (OnParsingFailure::Tools(vec!["t2".into()]), vec!["t2"]),
+    ];
+    for (then, expected) in cases {
+        // Two calls are answered with junk, the third is not; the fourth takes the choice of the third.
+        let small = ScriptedModel::new("small").text("junk").text("junk").text(r#"{"tools": ["t4"]}"#);
+        let select = ToolSelect::new().model(small.clone()).max_retries(0).on_parsing_failure(then.clone());
+        let select: Arc<dyn Handler> = Arc::new(select);
+        let (run, own) = (run(), ScriptedModel::new("own"));
+        for (expected, asked) in [(&expected, 1), (&expected, 2), (&vec!["t4"], 3), (&vec!["t4"], 3)] {
+            let request = select_request(&FIVE, [Content::user("x")]);
+            assert_eq!(shown(&select, &run, &own, request).await.unwrap(), *expected, "{then:?}");
+            assert_eq!(small.requests().len(), asked, "{then:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_selecting_model_that_fails_fails_the_call() {
     let select: Arc<dyn Handler> =
         Arc::new(ToolSelect::new().model(ScriptedModel::new("small").fail("down")));
