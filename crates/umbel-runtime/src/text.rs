@@ -50,9 +50,12 @@ pub use umbel_core::interrupt::NEEDS_CREDENTIAL;
 /// What a call is answered that a person rejected.
 pub const REJECTED: &str = "A person rejected this call, so it was not made.";
 
-/// The same, with the person's words.
+/// The same, with the person's words; a blank reason is none.
 pub fn rejected_because(reason: &str) -> String {
-    format!("A person rejected this call, so it was not made. They said: {reason}")
+    match reason.trim() {
+        "" => REJECTED.to_owned(),
+        reason => format!("{REJECTED} They said: {reason}"),
+    }
 }
 
 /// Tells the model why the tools of a toolset are not there.
@@ -65,9 +68,9 @@ pub fn approve_hint(tool: &str) -> String {
     format!("The agent wants to call `{tool}`. Decide what becomes of the call.")
 }
 
-/// What a call of a tool is answered that a person rejected, be it with a reason.
+/// What a call of a tool is answered that a person rejected, be it with a reason; a blank one is none.
 pub fn call_rejected(tool: &str, reason: Option<&str>) -> String {
-    match reason {
+    match reason.map(str::trim).filter(|reason| !reason.is_empty()) {
         Some(reason) => format!(
             "A person rejected this call of `{tool}`, so it was not made. They said: {reason}. Do not make it again \
              unless they ask for it."
@@ -512,9 +515,9 @@ pub fn model_failed(attempts: u32, error: &Error) -> String {
     format!("I could not finish this: the model was asked {times} and failed, last with {code}: {error}")
 }
 
-/// Why an attempt does not count though it was answered.
+/// Why an attempt does not count though it was answered. A blank reason is none.
 pub fn answer_rejected(reason: Option<&str>) -> String {
-    match reason {
+    match reason.map(str::trim).filter(|reason| !reason.is_empty()) {
         Some(reason) => format!("the model's answer was rejected: {reason}"),
         None => "the model's answer was rejected".to_owned(),
     }

@@ -80,6 +80,11 @@ async fn people_approve_edit_reject_and_respond() {
                 vec![],
                 json!({"error": umbel::text::call_rejected("send", Some("not now"))}),
             ),
+            (
+                Answer::reject_because(" \n"),
+                vec![],
+                json!({"error": umbel::text::call_rejected("send", None)}),
+            ),
             (Answer::respond("I did it"), vec![], json!({"result": "I did it"})),
             (Answer::respond(json!({"n": 1})), vec![], json!({"n": 1})),
         ];

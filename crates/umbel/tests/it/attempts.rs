@@ -392,6 +392,15 @@ async fn an_answer_that_is_rejected_each_time_is_told_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_blank_reason_of_a_rejected_answer_is_none() {
+    let blank = || Verdict::Retry(Again { reason: Some(" \n".to_owned()), ..Again::default() });
+    let retry = at_once().should_retry(move |_| Work::done(Ok(blank()))).on_failure(OnFailure::Error);
+    let model = script((0..3).map(|_| vec![whole("no")]));
+    let (seen, _) = run(LlmAgent::new("a").model(model).handler(retry), false).await;
+    assert_eq!(seen.error.unwrap().message(), "the model's answer was rejected");
+}
+
+#[tokio::test]
 async fn the_calls_of_a_rejected_answer_are_not_made() {
     let notes = Notes::default();
     let noted = notes.clone();

@@ -564,6 +564,18 @@ async fn a_tool_that_is_rejected_at_the_gate_is_not_called() {
 }
 
 #[tokio::test]
+async fn a_blank_reason_of_a_rejection_at_the_gate_is_none() {
+    for reason in ["", " ", "\n\t ", "\u{a0}"] {
+        let tool = asking("ask", 1, &Notes::default()).confirm(umbel::Confirm::Always);
+        let model = ScriptedModel::new("m").call("ask", json!({})).text("done");
+        let desk = Desk::new(Way::Hot, runner(LlmAgent::new("a").model(model).tool(tool))).await;
+        desk.say("go").await;
+        let seen = desk.answer_only(Answer::reject_because(reason)).await;
+        assert_eq!(seen.assert_finished().tool_error(), umbel::text::REJECTED, "{reason:?}");
+    }
+}
+
+#[tokio::test]
 async fn questions_of_a_session_that_does_not_exist_are_an_error() {
     let desk = Desk::new(Way::Hot, runner(LlmAgent::new("a").model(ScriptedModel::new("m")))).await;
     let key = umbel::SessionKey::new("app", "ann", "no such session").unwrap();
