@@ -485,7 +485,7 @@ fn waits_with_another() -> Error {
 }
 
 fn denied(message: String) -> Error {
-    Error::new(ErrorKind::Tool, message)
+    Error::new(ErrorKind::Denied, message)
 }
 
 /// The credential for whoever wants it at that place: what a person gave, what is kept, or an error by which a person is
@@ -517,7 +517,7 @@ async fn obtain(run: &Run, place: Address, auth: &AuthConfig, refused: Option<&G
                     error.message().trim_end_matches('.')
                 );
                 news.put(&place, name, Told::Denied(why.clone()));
-                return Err(Error::new(ErrorKind::Tool, why).with_source(error));
+                return Err(denied(why).with_source(error));
             }
         }
     }

@@ -83,6 +83,10 @@ pub enum ErrorKind {
     CircuitOpen,
     /// Something that must not leave or enter was found, and the policy is to stop.
     Blocked,
+    /// Permission was denied: a credential is missing or was refused, or a person would not give it.
+    Denied,
+    /// Something is larger than its limit.
+    TooLarge,
     /// A person must be asked first. Control flow, not a failure.
     Interrupted,
     /// Something panicked; it was caught.
@@ -119,56 +123,58 @@ pub enum ModelErrorKind {
     Other,
 }
 
-/// Every kind there is.
-const KINDS: [ErrorKind; 42] = [
-    ErrorKind::InvalidInput,
-    ErrorKind::Build,
-    ErrorKind::Unsupported,
-    ErrorKind::SessionNotFound,
-    ErrorKind::AlreadyExists,
-    ErrorKind::SessionBusy,
-    ErrorKind::SessionAbandoned,
-    ErrorKind::StaleSession,
-    ErrorKind::Fenced,
-    ErrorKind::MissingState,
-    ErrorKind::MissingArtifact,
-    ErrorKind::NoArtifactStore,
-    ErrorKind::AgentNotFound,
-    ErrorKind::TransferRefused,
-    ErrorKind::ModelCallLimit,
-    ErrorKind::ToolCallLimit,
-    ErrorKind::UsageLimit,
-    ErrorKind::DepthLimit,
-    ErrorKind::Timeout,
-    ErrorKind::StreamCut,
-    ErrorKind::Model(ModelErrorKind::Auth),
-    ErrorKind::Model(ModelErrorKind::RateLimited),
-    ErrorKind::Model(ModelErrorKind::Overloaded),
-    ErrorKind::Model(ModelErrorKind::ContextTooLong),
-    ErrorKind::Model(ModelErrorKind::Refused),
-    ErrorKind::Model(ModelErrorKind::BadRequest),
-    ErrorKind::Model(ModelErrorKind::Transport),
-    ErrorKind::Model(ModelErrorKind::Other),
-    ErrorKind::Tool,
-    ErrorKind::InvalidConfirmation,
-    ErrorKind::Unrecoverable,
-    ErrorKind::InvalidOutput,
-    ErrorKind::Handler,
-    ErrorKind::RateLimited,
-    ErrorKind::CircuitOpen,
-    ErrorKind::Blocked,
-    ErrorKind::Interrupted,
-    ErrorKind::Panic,
-    ErrorKind::Cancelled,
-    ErrorKind::Store,
-    ErrorKind::Corrupt,
-    ErrorKind::Other,
-];
-
 impl ErrorKind {
+    /// Every kind there is.
+    pub const ALL: &'static [Self] = &[
+        Self::InvalidInput,
+        Self::Build,
+        Self::Unsupported,
+        Self::SessionNotFound,
+        Self::AlreadyExists,
+        Self::SessionBusy,
+        Self::SessionAbandoned,
+        Self::StaleSession,
+        Self::Fenced,
+        Self::MissingState,
+        Self::MissingArtifact,
+        Self::NoArtifactStore,
+        Self::AgentNotFound,
+        Self::TransferRefused,
+        Self::ModelCallLimit,
+        Self::ToolCallLimit,
+        Self::UsageLimit,
+        Self::DepthLimit,
+        Self::Timeout,
+        Self::StreamCut,
+        Self::Model(ModelErrorKind::Auth),
+        Self::Model(ModelErrorKind::RateLimited),
+        Self::Model(ModelErrorKind::Overloaded),
+        Self::Model(ModelErrorKind::ContextTooLong),
+        Self::Model(ModelErrorKind::Refused),
+        Self::Model(ModelErrorKind::BadRequest),
+        Self::Model(ModelErrorKind::Transport),
+        Self::Model(ModelErrorKind::Other),
+        Self::Tool,
+        Self::InvalidConfirmation,
+        Self::Unrecoverable,
+        Self::InvalidOutput,
+        Self::Handler,
+        Self::RateLimited,
+        Self::CircuitOpen,
+        Self::Blocked,
+        Self::Denied,
+        Self::TooLarge,
+        Self::Interrupted,
+        Self::Panic,
+        Self::Cancelled,
+        Self::Store,
+        Self::Corrupt,
+        Self::Other,
+    ];
+
     /// The kind of that name.
     pub fn from_code(code: &str) -> Option<Self> {
-        KINDS.into_iter().find(|kind| kind.code() == code)
+        Self::ALL.iter().copied().find(|kind| kind.code() == code)
     }
 
     /// Its stable name: `errorCode` in events.
@@ -203,6 +209,8 @@ impl ErrorKind {
             Self::RateLimited => "RATE_LIMITED",
             Self::CircuitOpen => "CIRCUIT_OPEN",
             Self::Blocked => "BLOCKED",
+            Self::Denied => "DENIED",
+            Self::TooLarge => "TOO_LARGE",
             Self::Interrupted => "INTERRUPTED",
             Self::Panic => "PANIC",
             Self::Cancelled => "CANCELLED",
@@ -306,20 +314,21 @@ impl Error {
         matches!(self.0.kind, ErrorKind::Cancelled | ErrorKind::Interrupted)
     }
 
-    /// Whether the same call may succeed later.
+    /// Whether the same call may succeed later. A store that failed may, if it says when to try again.
     pub fn is_retryable(&self) -> bool {
-        matches!(
-            self.0.kind,
+        match self.0.kind {
             ErrorKind::SessionBusy
-                | ErrorKind::SessionAbandoned
-                | ErrorKind::StaleSession
-                | ErrorKind::StreamCut
-                | ErrorKind::RateLimited
-                | ErrorKind::CircuitOpen
-                | ErrorKind::Model(
-                    ModelErrorKind::RateLimited | ModelErrorKind::Overloaded | ModelErrorKind::Transport
-                )
-        )
+            | ErrorKind::SessionAbandoned
+            | ErrorKind::StaleSession
+            | ErrorKind::StreamCut
+            | ErrorKind::RateLimited
+            | ErrorKind::CircuitOpen
+            | ErrorKind::Model(
+                ModelErrorKind::RateLimited | ModelErrorKind::Overloaded | ModelErrorKind::Transport,
+            ) => true,
+            ErrorKind::Store => self.0.retry_after.is_some(),
+            _ => false,
+        }
     }
 
     /// Whether it comes from a panic that was caught, be it in a handler.
@@ -368,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_kind_is_found_by_its_code() {
-        for kind in KINDS {
+        for kind in ErrorKind::ALL.iter().copied() {
             assert_eq!(ErrorKind::from_code(kind.code()), Some(kind));
         }
         assert_eq!(ErrorKind::from_code("NO_SUCH_CODE"), None);

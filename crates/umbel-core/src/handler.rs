@@ -31,6 +31,12 @@ pub trait Handler: Send + Sync {
         Hooks::ALL
     }
 
+    /// An error if its options cannot work together. It is asked when a runner is built, wherever the handler stands: on the
+    /// runner, on an agent, or around one tool.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Once, when the runner is built: what the agent is told and which tools it has. An error fails the build.
     fn configure(&self, plan: &mut AgentPlan) -> Result<()> {
         Ok(())
@@ -228,6 +234,10 @@ impl<H: Handler + ?Sized> Handler for Arc<H> {
 
     fn hooks(&self) -> Hooks {
         (**self).hooks()
+    }
+
+    fn check(&self) -> Result<()> {
+        (**self).check()
     }
 
     fn configure(&self, plan: &mut AgentPlan) -> Result<()> {

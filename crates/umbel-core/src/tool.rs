@@ -43,6 +43,11 @@ pub trait Tool: Send + Sync {
     fn agent(&self) -> Option<&Arc<dyn Agent>> {
         None
     }
+
+    /// An error if its options cannot work together. It is asked when the runner of an agent that has the tool is built.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl<T: Tool + ?Sized> Tool for Arc<T> {
@@ -68,6 +73,10 @@ impl<T: Tool + ?Sized> Tool for Arc<T> {
 
     fn agent(&self) -> Option<&Arc<dyn Agent>> {
         (**self).agent()
+    }
+
+    fn check(&self) -> Result<()> {
+        (**self).check()
     }
 }
 

@@ -34,7 +34,10 @@ const HOOKS: [Hook; 13] = [
 ];
 
 /// The methods of a handler that are left as they are.
-const PLAIN: [&str; 3] = ["name", "hooks", "configure"];
+const PLAIN: [&str; 4] = ["name", "hooks", "check", "configure"];
+
+/// Those of them that are no hooks.
+const NO_HOOKS: [&str; 3] = ["name", "hooks", "check"];
 
 pub(crate) fn handler(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let umbel = crate_path(options)?;
@@ -91,7 +94,7 @@ fn methods(item: &ItemImpl) -> impl Iterator<Item = &ImplItemFn> {
 
 /// The method that says which hooks there are. One that is compiled under a condition counts under the same.
 fn hooks(umbel: &Path, item: &ItemImpl) -> TokenStream {
-    let hooks = methods(item).filter(|method| method.sig.ident != "name" && method.sig.ident != "hooks");
+    let hooks = methods(item).filter(|method| !NO_HOOKS.iter().any(|name| method.sig.ident == name));
     let hooks = hooks.map(|method| {
         let conditions = method.attrs.iter().filter(|attr| attr.path().is_ident("cfg"));
         let name = format_ident!("{}", method.sig.ident.to_string().to_uppercase());

@@ -92,12 +92,20 @@ impl Backoff {
         }
     }
 
-    /// An error if it makes no sense.
+    /// An error of kind [`Build`](ErrorKind::Build) if it makes no sense: a factor that is negative, infinite or no number,
+    /// or an initial wait that is longer than the longest. Handlers with a backoff check it when a runner is built.
     pub fn check(&self) -> Result<()> {
-        if self.factor.is_finite() && self.factor >= 0.0 {
+        let Self { initial, factor, max, .. } = self;
+        let message = if !factor.is_finite() || *factor < 0.0 {
+            format!("the factor of a backoff is {factor}: it must be 0 or more; 2 doubles each wait")
+        } else if initial > max {
+            format!(
+                "the initial wait of a backoff, {initial:?}, is longer than its longest wait, {max:?}: lower \
+                 `initial` or raise `max`"
+            )
+        } else {
             return Ok(());
-        }
-        let message = format!("the factor of a backoff is {}: it must be 0 or more", self.factor);
+        };
         Err(Error::new(ErrorKind::Build, message))
     }
 }
@@ -188,9 +196,22 @@ mod tests {
     #[test]
     fn a_factor_that_makes_no_sense_is_refused() {
         assert!(Backoff::new().factor(0.0).check().is_ok());
-        for factor in [-1.0, f64::NAN, f64::INFINITY] {
+        for factor in [-1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(Backoff::new().factor(factor).check().unwrap_err().kind(), ErrorKind::Build);
         }
+    }
+
+    #[test]
+    fn an_initial_wait_that_is_longer_than_the_longest_is_refused() {
+        let of = |initial, max| Backoff::new().initial(initial).max(max).check();
+        for (initial, max) in [(Duration::ZERO, Duration::ZERO), (Duration::MAX, Duration::MAX)] {
+            assert!(of(initial, max).is_ok(), "{initial:?} {max:?}");
+        }
+        assert!(of(Duration::ZERO, Duration::MAX).is_ok());
+        let error = of(seconds(5.0), seconds(4.0)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Build);
+        assert!(error.message().contains("5s") && error.message().contains("raise `max`"), "{error}");
+        assert!(of(Duration::MAX, Duration::ZERO).is_err());
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,6 +28,10 @@ pub(crate) fn configured(
 ) -> Result<Option<(AgentPlan, Vec<Change>)>> {
     let own = agent.handlers();
     let handlers = runner.iter().chain(own.legacy).chain(own.handlers);
+    check_handlers(handlers.clone()).map_err(|error| {
+        Error::new(ErrorKind::Build, format!("agent `{}`: {}", agent.name(), error.message()))
+            .with_source(error)
+    })?;
     let mut handlers = handlers.filter(|handler| handler.hooks().contains(Hooks::CONFIGURE)).peekable();
     if handlers.peek().is_none() {
         return Ok(None);
@@ -53,6 +57,15 @@ pub(crate) fn configured(
         changes.push(change(handler.name(), &before, &plan));
     }
     Ok(Some((plan, changes)))
+}
+
+/// An error if the options of a handler cannot work together.
+pub(crate) fn check_handlers<'a>(handlers: impl IntoIterator<Item = &'a Arc<dyn Handler>>) -> Result<()> {
+    for handler in handlers {
+        let asked = Guarded::new(&**handler, "check", || Work::done(handler.check()));
+        asked.try_now().unwrap_or(Ok(())).map_err(|error| named(&**handler, "check", error))?;
+    }
+    Ok(())
 }
 
 /// An error if a handler added a tool whose name was taken.

@@ -195,7 +195,7 @@ impl Http {
                 return Err(ToolError::new("it leads elsewhere, and redirects are not followed there"));
             }
             match self.body(&mut response).await? {
-                (_, true) => Err(ToolError::new("the answer is too long")),
+                (_, true) => Err(Error::new(ErrorKind::TooLarge, "the answer is too long").into()),
                 (body, false) => Ok(Fetched { status, body }),
             }
         };

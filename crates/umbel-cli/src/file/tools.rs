@@ -110,6 +110,10 @@ impl Tool for Confirmed {
     fn agent(&self) -> Option<&Arc<dyn umbel::Agent>> {
         self.tool.agent()
     }
+
+    fn check(&self) -> Result<()> {
+        self.tool.check()
+    }
 }
 
 /// What a tool of a file is.

@@ -206,7 +206,7 @@ impl Slot {
                     link.place = permit.take();
                     return Ok(Arc::new(link));
                 }
-                Err(Failure::Ended(why)) => match pauses.next() {
+                Err(Failure::Ended(why) | Failure::TooLarge(why)) => match pauses.next() {
                     Some(pause) => sleep(*pause).await,
                     None => return Err(Failure::Unreachable(why)),
                 },

@@ -26,7 +26,7 @@ use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
 use umbel_core::{Error, ErrorKind, HttpPlace, Result};
 use umbel_tools::{Guard, Secret, guarded_client};
 
-use super::lines::Ended;
+use super::lines::{Cause, Ended};
 
 /// How long a connection to a server may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -163,11 +163,11 @@ pub(crate) struct HttpClient {
 
 /// Why a request failed.
 #[derive(Debug)]
-pub(crate) struct Failed(String);
+pub(crate) struct Failed(pub(crate) Cause);
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.0.words)
     }
 }
 
@@ -197,8 +197,10 @@ impl HttpClient {
     }
 
     async fn send(&self, request: RequestBuilder) -> Answered<Response> {
-        let response =
-            request.send().await.map_err(|error| StreamableHttpError::Client(Failed(words(&error))))?;
+        let response = request
+            .send()
+            .await
+            .map_err(|error| StreamableHttpError::Client(Failed(words(&error).into())))?;
         let status = response.status();
         let challenge = response.headers().get(WWW_AUTHENTICATE);
         let challenge = || challenge.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
@@ -211,7 +213,7 @@ impl HttpClient {
         }
         if status.is_redirection() {
             let message = "it redirects elsewhere, which is not followed: name the address it leads to";
-            return Err(StreamableHttpError::Client(Failed(message.to_owned())));
+            return Err(StreamableHttpError::Client(Failed(message.into())));
         }
         Ok(response)
     }
@@ -219,10 +221,10 @@ impl HttpClient {
     /// A whole body, if it is no longer than it may be.
     async fn body(&self, mut response: Response) -> Answered<Vec<u8>> {
         let mut body = Vec::new();
-        let failed = |error: reqwest::Error| StreamableHttpError::Client(Failed(words(&error)));
+        let failed = |error: reqwest::Error| StreamableHttpError::Client(Failed(words(&error).into()));
         while let Some(bytes) = response.chunk().await.map_err(failed)? {
             if body.len() + bytes.len() > self.bytes {
-                return Err(StreamableHttpError::Client(Failed(too_long(self.bytes))));
+                return Err(StreamableHttpError::Client(Failed(Cause::too_large(self.bytes))));
             }
             body.extend_from_slice(&bytes);
         }
@@ -235,15 +237,11 @@ impl HttpClient {
         // Whoever reads the stream only learns that it ended.
         let bytes = bytes.inspect(move |piece| {
             if let Err(failed) = piece {
-                ended.note(failed.0.as_str());
+                ended.note(failed.0.clone());
             }
         });
         SseStream::from_bytes_stream(bytes).boxed()
     }
-}
-
-fn too_long(bytes: usize) -> String {
-    format!("it sent a message of more than {bytes} bytes")
 }
 
 /// A stream that fails where one of its events gets longer than it may be.
@@ -254,7 +252,7 @@ fn bounded(
     let (mut length, mut ends, mut is_over) = (0, 0, false);
     stream
         .map(move |bytes| {
-            let bytes = bytes.map_err(|error| Failed(words(&error)))?;
+            let bytes = bytes.map_err(|error| Failed(words(&error).into()))?;
             for byte in &bytes {
                 // An event ends with an empty line.
                 ends = match byte {
@@ -265,7 +263,7 @@ fn bounded(
                 length = if ends >= 2 { 0 } else { length + 1 };
                 is_over |= length > limit;
             }
-            if is_over { Err(Failed(too_long(limit))) } else { Ok(bytes) }
+            if is_over { Err(Failed(Cause::too_large(limit))) } else { Ok(bytes) }
         })
         .scan(false, |failed, item| {
             let is_last = std::mem::replace(failed, item.is_err());
@@ -431,7 +429,7 @@ mod tests {
         let chunks: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk))).collect();
         let items: Vec<_> = bounded(futures::stream::iter(chunks), limit).collect().await;
         let good = items.iter().filter(|item| item.is_ok()).count();
-        (good, items.into_iter().find_map(Result::err).map(|failed| failed.0))
+        (good, items.into_iter().find_map(Result::err).map(|failed| failed.0.words))
     }
 
     #[tokio::test]

@@ -15,16 +15,37 @@ const GARBAGE: usize = 1_000;
 
 /// Why a connection ended, once that is known.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ended(Arc<std::sync::Mutex<Option<String>>>);
+pub(crate) struct Ended(Arc<std::sync::Mutex<Option<Cause>>>);
+
+/// Why a connection ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Cause {
+    pub(crate) words: String,
+    /// A message was larger than it may be.
+    pub(crate) is_too_large: bool,
+}
+
+impl Cause {
+    /// A message had more than so many bytes.
+    pub(crate) fn too_large(bytes: usize) -> Self {
+        Self { words: format!("it sent a message of more than {bytes} bytes"), is_too_large: true }
+    }
+}
+
+impl<T: Into<String>> From<T> for Cause {
+    fn from(words: T) -> Self {
+        Self { words: words.into(), is_too_large: false }
+    }
+}
 
 impl Ended {
     /// Notes why. The first reason counts.
-    pub(crate) fn note(&self, why: impl Into<String>) {
+    pub(crate) fn note(&self, why: impl Into<Cause>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| why.into());
     }
 
     /// Why, if it is known.
-    pub(crate) fn why(&self) -> Option<String> {
+    pub(crate) fn why(&self) -> Option<Cause> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -76,7 +97,7 @@ impl Lines {
             let end = there.iter().position(|byte| *byte == b'\n');
             let taken = end.map_or(there.len(), |end| end + 1);
             if self.line.len() + taken > self.bytes {
-                self.ended.note(format!("it sent a message of more than {} bytes", self.bytes));
+                self.ended.note(Cause::too_large(self.bytes));
                 return false;
             }
             self.line.extend_from_slice(there.get(..taken).unwrap_or_default());
@@ -154,7 +175,7 @@ mod tests {
         while lines.receive().await.is_some() {
             messages += 1;
         }
-        (messages, ended.why())
+        (messages, ended.why().map(|why| why.words))
     }
 
     const PING: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n";

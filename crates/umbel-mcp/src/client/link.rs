@@ -25,7 +25,8 @@ use super::attend::Attendant;
 use super::calls::{Calls, News};
 use super::handler::{Grants, Handler};
 use super::http::Bearer;
-use super::lines::{Ended, Lines};
+use super::http::Failed;
+use super::lines::{Cause, Ended, Lines};
 use super::result::short;
 use super::stdio::Process;
 use super::steady::Steady;
@@ -46,6 +47,8 @@ const LISTEN_LATEST: Duration = Duration::from_secs(60);
 pub(crate) enum Failure {
     /// The connection ended.
     Ended(String),
+    /// The connection ended since the server sent a message that is too large.
+    TooLarge(String),
     /// There is no connection.
     Unreachable(String),
     /// Nothing came in time.
@@ -67,6 +70,10 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
+    fn ended(why: Cause) -> Self {
+        if why.is_too_large { Self::TooLarge(why.words) } else { Self::Ended(why.words) }
+    }
+
     /// In words, for whoever asked.
     pub(crate) fn into_error(self, server: &str) -> Error {
         let (kind, message) = match self {
@@ -76,6 +83,13 @@ impl Failure {
                 format!(
                     "the MCP server `{server}` went away: {}. What came of the call is not known: look \
                      before you try it again",
+                    short(&why)
+                ),
+            ),
+            Self::TooLarge(why) => (
+                ErrorKind::TooLarge,
+                format!(
+                    "the MCP server `{server}` was cut off: {}. Ask it for less, or raise `message_bytes`",
                     short(&why)
                 ),
             ),
@@ -92,7 +106,7 @@ impl Failure {
             Self::Stranger(_) => {
                 let message =
                     format!("the MCP server `{server}` wants to know who asks: give it a credential");
-                (ErrorKind::Tool, message)
+                (ErrorKind::Denied, message)
             }
             Self::GoThereFirst(_) => {
                 (ErrorKind::Tool, format!("the MCP server `{server}` asks for a visit to its web page first"))
@@ -132,7 +146,9 @@ impl Link {
         let tried = Self::open_as(server, place, limits, grants, protocol, bearer).await;
         match tried {
             // Some servers stumble over the question what they speak.
-            Err(Failure::Ended(_) | Failure::Refused(_)) if protocol == Protocol::Newest => {
+            Err(Failure::Ended(_) | Failure::TooLarge(_) | Failure::Refused(_))
+                if protocol == Protocol::Newest =>
+            {
                 Self::open_as(server, place, limits, grants, Protocol::Handshake, bearer).await
             }
             tried => tried,
@@ -321,10 +337,7 @@ impl Link {
             ServiceError::TransportSend(error) => transport_failure(&error, &self.ended),
             ServiceError::UnexpectedResponse => Failure::Ended("what it answers is no result".to_owned()),
             ServiceError::Cancelled { .. } => Failure::Ended("it was taken back".to_owned()),
-            _ => {
-                let why = self.ended.why();
-                Failure::Ended(why.unwrap_or_else(|| "the connection is closed".to_owned()))
-            }
+            _ => Failure::ended(self.ended.why().unwrap_or_else(|| "the connection is closed".into())),
         }
     }
 }
@@ -392,7 +405,7 @@ fn begin_failure(error: &ClientInitializeError, ended: &Ended) -> Failure {
         ClientInitializeError::JsonRpcError(error) => Failure::Refused(error.clone()),
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => begin_failure(fallback, ended),
         ClientInitializeError::ConnectionClosed(_) => {
-            Failure::Ended(ended.why().unwrap_or_else(|| "it closed the connection".to_owned()))
+            Failure::ended(ended.why().unwrap_or_else(|| "it closed the connection".into()))
         }
         ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
             let versions: Vec<&str> = server_supported.iter().map(ProtocolVersion::as_str).collect();
@@ -413,8 +426,11 @@ fn transport_failure(error: &DynamicTransportError, ended: &Ended) -> Failure {
         if let Some(stranger) = current.downcast_ref::<InsufficientScopeError>() {
             return Failure::Stranger(stranger.www_authenticate_header.clone());
         }
+        if let Some(failed) = current.downcast_ref::<Failed>() {
+            return Failure::ended(ended.why().unwrap_or_else(|| failed.0.clone()));
+        }
         deepest = current.to_string();
         cause = current.source();
     }
-    Failure::Ended(ended.why().unwrap_or(deepest))
+    Failure::ended(ended.why().unwrap_or_else(|| deepest.into()))
 }

@@ -16,6 +16,7 @@ use umbel_core::{
 
 use crate::adk_stage::AdkStage;
 use crate::code::{AgentCode, CodeExecution};
+use crate::configure::check_handlers;
 use crate::explain::{Explanation, explain_alone};
 use crate::flow::{self, Processors};
 use crate::output_schema::{OutputSchema, SetModelResponse};
@@ -530,6 +531,14 @@ impl Agent for LlmAgent {
 
     fn validate(&self, tree: &AgentTree, node: NodeId) -> Result<()> {
         self.check_parts()?;
+        let refused = |error: Error, tool: &str| {
+            let message = format!("agent `{}`{tool}: {}", self.name, error.message());
+            Error::new(ErrorKind::Build, message).with_source(error)
+        };
+        for tool in self.tools.iter().map(|meta| &meta.tool) {
+            tool.check().map_err(|error| refused(error, &format!(", tool `{}`", tool.spec().name)))?;
+        }
+        check_handlers(&self.tool_layers).map_err(|error| refused(error, ""))?;
         let model = self.model_in(tree, node)?;
         if self.code.as_ref().is_some_and(|code| code.execution.executor().is_none())
             && !model.capabilities().runs_code

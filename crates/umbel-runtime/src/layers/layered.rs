@@ -10,6 +10,8 @@ use umbel_core::{
     ToolCall, ToolContext, ToolEnd, ToolError, ToolOutput, ToolResult, ToolSpec, Work,
 };
 
+use crate::configure::check_handlers;
+
 /// Puts layers around one tool. What the tool is and what it does to requests stays as it is.
 ///
 /// ```
@@ -119,5 +121,10 @@ impl Tool for LayeredTool {
 
     fn agent(&self) -> Option<&Arc<dyn Agent>> {
         self.tool.0.agent()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.tool.0.check()?;
+        check_handlers(&self.layers)
     }
 }

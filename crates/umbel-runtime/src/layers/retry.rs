@@ -8,8 +8,8 @@ use serde_json::json;
 use smol_str::SmolStr;
 use tracing::Instrument;
 use umbel_core::{
-    Error, ErrorKind, Guarded, Handler, Hooks, NextTool, Run, ToolCall, ToolOutput, ToolResult, ToolValue,
-    Work,
+    Error, ErrorKind, Guarded, Handler, Hooks, ModelErrorKind, NextTool, Result, Run, ToolCall, ToolOutput,
+    ToolResult, ToolValue, Work,
 };
 
 use super::is_control;
@@ -18,8 +18,9 @@ use crate::{spans, text};
 
 /// Tries a call again that failed.
 ///
-/// By default twice, after one and two seconds, and whatever the failure is, except arguments that do not fit and what no
-/// new try can change. An error that says when to try again is believed; if that is longer than the longest wait, there
+/// By default twice, after one and two seconds, and whatever the failure is, except what no new try can change: arguments
+/// that do not fit, refusals, wrong credentials, sizes beyond a limit, spent limits and mistakes in the set-up, be it of an
+/// agent that is called as a tool. An error that says when to try again is believed; if that is longer than the longest wait, there
 /// is no new try. When all tries are used up the model is told, as the result of the call.
 ///
 /// A streamed result is tried again only if it could not be begun: what it gave before it broke off was seen. A question
@@ -57,17 +58,23 @@ impl Default for ToolRetry {
     }
 }
 
-/// Whether a new try may end otherwise.
+/// Whether a new try may end otherwise. Of what a handler made of another error, that one counts.
 fn is_worth_a_retry(error: &Error) -> bool {
-    !matches!(
-        error.kind(),
-        ErrorKind::InvalidInput
-            | ErrorKind::Build
-            | ErrorKind::Unsupported
-            | ErrorKind::Blocked
-            | ErrorKind::ModelCallLimit
-            | ErrorKind::DepthLimit
-    )
+    match error.kind() {
+        ErrorKind::Handler => {
+            let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Error>());
+            source.is_none_or(is_worth_a_retry)
+        }
+        // Of these nothing is known that speaks against it.
+        ErrorKind::Tool
+        | ErrorKind::Timeout
+        | ErrorKind::Model(ModelErrorKind::Other)
+        | ErrorKind::InvalidOutput
+        | ErrorKind::Panic
+        | ErrorKind::Store
+        | ErrorKind::Other => true,
+        _ => error.is_retryable(),
+    }
 }
 
 impl ToolRetry {
@@ -82,7 +89,7 @@ impl ToolRetry {
         self
     }
 
-    /// How long to wait before each.
+    /// How long to wait before each. It is checked when a runner is built.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
@@ -130,6 +137,10 @@ impl Handler for ToolRetry {
 
     fn hooks(&self) -> Hooks {
         Hooks::WRAP_TOOL
+    }
+
+    fn check(&self) -> Result<()> {
+        self.backoff.check()
     }
 
     fn wrap_tool<'a>(&'a self, call: ToolCall<'a>, next: NextTool<'a>) -> Work<'a, ToolResult> {

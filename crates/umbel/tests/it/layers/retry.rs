@@ -8,8 +8,8 @@ use serde_json::json;
 use tokio::time::Instant;
 use umbel::backoff::Backoff;
 use umbel::{
-    CancelReason, CircuitBreaker, Error, ErrorKind, Layered, ModelErrorKind, ToolError, ToolItem, ToolOutput,
-    ToolRetry,
+    Caching, CancelReason, CircuitBreaker, Error, ErrorKind, Layered, LlmAgent, ModelErrorKind, Runner,
+    ScriptedModel, ToolError, ToolItem, ToolOutput, ToolRetry,
 };
 
 use super::{Scripted, call, call_in, context, error, items, value};
@@ -132,6 +132,79 @@ async fn only_some_failures_are_worth_another_try_and_the_others_pass() {
     let tool = failing_with(|| Error::interrupt("May I?"));
     let (_, result) = delays(&tool, plain().retry_on(|_| true)).await;
     assert_eq!((tool.calls(), error(result).kind()), (1, ErrorKind::Interrupted));
+}
+
+/// The kinds of errors that a new try may change. All others pass.
+const RETRIED: [ErrorKind; 17] = [
+    ErrorKind::SessionBusy,
+    ErrorKind::SessionAbandoned,
+    ErrorKind::StaleSession,
+    ErrorKind::Timeout,
+    ErrorKind::StreamCut,
+    ErrorKind::Model(ModelErrorKind::RateLimited),
+    ErrorKind::Model(ModelErrorKind::Overloaded),
+    ErrorKind::Model(ModelErrorKind::Transport),
+    ErrorKind::Model(ModelErrorKind::Other),
+    ErrorKind::Tool,
+    ErrorKind::InvalidOutput,
+    ErrorKind::Handler,
+    ErrorKind::RateLimited,
+    ErrorKind::CircuitOpen,
+    ErrorKind::Panic,
+    ErrorKind::Store,
+    ErrorKind::Other,
+];
+
+#[tokio::test(start_paused = true)]
+async fn each_kind_of_error_is_tried_again_or_passes() {
+    for kind in ErrorKind::ALL.iter().copied() {
+        let again = RETRIED.contains(&kind);
+        let tool = Scripted::new(move |n, _| async move {
+            if n == 0 { Err(Error::new(kind, "no").into()) } else { Ok(json!(n).into()) }
+        });
+        let (_, result) = delays(&tool, plain()).await;
+        assert_eq!((tool.calls(), result.is_ok()), (1 + usize::from(again), again), "{kind:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_handler_makes_of_an_error_is_judged_by_that_error() {
+    for kind in ErrorKind::ALL.iter().copied().filter(|kind| *kind != ErrorKind::Handler) {
+        let again = RETRIED.contains(&kind);
+        let tool = Scripted::new(move |n, _| async move {
+            let failed =
+                Error::new(ErrorKind::Handler, "a plugin failed").with_source(Error::new(kind, "no"));
+            if n == 0 { Err(failed.into()) } else { Ok(json!(n).into()) }
+        });
+        let (_, result) = delays(&tool, plain()).await;
+        assert_eq!((tool.calls(), result.is_ok()), (1 + usize::from(again), again), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_backoff_of_a_tool_retry_that_makes_no_sense_fails_the_build() {
+    let second = Duration::from_secs(1);
+    let wrong = [
+        (Backoff::new().factor(-1.0), "factor"),
+        (Backoff::new().factor(f64::NAN), "factor"),
+        (Backoff::new().factor(f64::INFINITY), "factor"),
+        (Backoff::new().initial(2 * second).max(second), "raise `max`"),
+    ];
+    for (backoff, words) in wrong {
+        let retry = ToolRetry::new().backoff(backoff);
+        let agent = || LlmAgent::new("a").model(ScriptedModel::new("m"));
+        let layered = Scripted::failing(0).tool.clone().layered(retry.clone());
+        for agent in [
+            agent().handler(retry.clone()),
+            agent().tool_layer(retry),
+            agent().tool(layered.clone()),
+            agent().tool(layered.layered(Caching::new())),
+        ] {
+            let error = Runner::new("app", agent).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Build);
+            assert!(error.message().contains("tool_retry") && error.message().contains(words), "{error}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

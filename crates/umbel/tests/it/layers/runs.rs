@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use umbel::backoff::Backoff;
 use umbel::{
     AgentTool, Caching, CancelReason, Chunk, CircuitBreaker, Concurrency, Error, ErrorKind, FunctionTool,
-    Handler, Layered, LlmAgent, Logging, Outcome, Quota, RateLimit, Response, RunConfig, RunLimits, Runner,
-    ScriptedModel, Timeout, Tool, ToolErrors, ToolItem, ToolOutput, ToolRetry, Work, layer_fn,
+    Handler, Layered, LlmAgent, Logging, ModelErrorKind, Outcome, Quota, RateLimit, Response, RunConfig,
+    RunLimits, Runner, ScriptedModel, Timeout, Tool, ToolErrors, ToolItem, ToolOutput, ToolRetry, Work,
+    layer_fn,
 };
 
 use super::{Scripted, call, streamed, value};
@@ -166,6 +167,35 @@ async fn a_retry_keeps_a_run_alive_where_failures_end_it() {
         assert_eq!((seen.error.is_none(), tool.calls()), (finished, 3));
         let words = if finished { seen.tool_error() } else { seen.error.unwrap().message().to_owned() };
         assert!(words.contains("failure 2"), "{words}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_called_as_a_tool_is_not_called_again_for_what_no_new_try_can_change() {
+    use ModelErrorKind as Model;
+    let kinds = [
+        (ErrorKind::Model(Model::Auth), 1),
+        (ErrorKind::Model(Model::Refused), 1),
+        (ErrorKind::Model(Model::ContextTooLong), 1),
+        (ErrorKind::Model(Model::BadRequest), 1),
+        (ErrorKind::ModelCallLimit, 1),
+        (ErrorKind::ToolCallLimit, 1),
+        (ErrorKind::UsageLimit, 1),
+        (ErrorKind::Blocked, 1),
+        (ErrorKind::Denied, 1),
+        (ErrorKind::TooLarge, 1),
+        (ErrorKind::InvalidInput, 1),
+        (ErrorKind::Model(Model::Overloaded), 3),
+        (ErrorKind::Model(Model::Other), 3),
+    ];
+    for (kind, calls) in kinds {
+        let model = ScriptedModel::from_fn("inner", move |_| vec![Err(Error::new(kind, "no"))]);
+        let inner = AgentTool::new(LlmAgent::new("probe").model(model.clone()));
+        let retry = ToolRetry::new().backoff(Backoff::new().initial(Duration::ZERO)).or_fail();
+        let agent = LlmAgent::new("a").model(caller()).tool(inner).tool_layer(retry);
+        let (runner, key) = begin(agent).await;
+        read(runner.run(&key, "go")).await.assert_finished();
+        assert_eq!(model.requests().len(), calls, "{kind:?}");
     }
 }
 
