@@ -196,12 +196,29 @@ const START: &str = r"(?-u:\b{start-half})";
 /// The same for what stands behind.
 const END: &str = r"(?-u:\b{end-half})";
 
-/// Finds email addresses. What follows the last label cannot make an address none.
+/// What the labels of a host name consist of, besides hyphens: letters, marks, joiners and digits of any script.
+const HOST: &str = r"\p{L}\p{M}\p{Nd}\u{B7}\u{200C}\u{200D}";
+
+/// Letters of the Latin script, with the marks and joiners that belong to letters of any script.
+const LATIN: &str = r"\p{Latin}\p{M}";
+/// Letters of all other scripts, with the same.
+const OTHER: &str = r"[\p{L}--\p{Latin}]\p{M}\u{200C}\u{200D}";
+
+/// Finds email addresses, with letters of any script. What follows the last label cannot make an address none.
+///
+/// In a name letters of other scripts and Latin ones do not touch: where they do, a word stands before an address without
+/// a space. The last label is of Latin letters without marks, or has others at its beginning or inside.
 pub(super) fn email() -> Detector {
     static EMAIL: LazyLock<Option<Arc<Pattern>>> = LazyLock::new(|| {
-        let name = r"(?-u:\b)[A-Za-z0-9._%+-]+";
-        let last_label = r"(?:[A-Za-z|]{2,}(?-u:\b)|[A-Za-z|]+[A-Za-z])";
-        built_in(&format!(r"{name}@[A-Za-z0-9.-]+\.{last_label}"), Check::No)
+        let letters = format!("(?:[{LATIN}]+|[{OTHER}]+)");
+        // The first character is a letter, a digit or `_`; the leftmost match begins as early as there is one.
+        let name = format!(
+            r"(?:{letters}(?:[\p{{Nd}}._%+-]+{letters})*[\p{{Nd}}._%+-]*|[\p{{Nd}}_][\p{{Nd}}._%+-]*(?:{letters}[\p{{Nd}}._%+-]+)*{letters}?)"
+        );
+        let marked = r"[A-Za-z]+(?:[\p{Latin}\p{M}--A-Za-z]+[A-Za-z]+)+";
+        let other = r"[\p{L}--A-Za-z][\p{L}\p{M}\u{200C}\u{200D}]+";
+        let last_label = format!(r"(?:{marked}|{other}|[A-Za-z|]{{2,}}(?-u:\b)|[A-Za-z|]+[A-Za-z])");
+        built_in(&format!(r"{name}@[{HOST}.-]+\.{last_label}"), Check::No)
     });
     shared(&EMAIL)
 }
@@ -240,13 +257,13 @@ pub(super) fn mac_address() -> Detector {
     shared(&MAC)
 }
 
-/// Finds URLs: with a scheme, or else with `www` or a path. Where one with a scheme begins inside another, only that one
+/// Finds URLs: with a scheme, or else with `www` or a path, and with letters of any script. Where one with a scheme begins inside another, only that one
 /// counts.
 pub(super) fn url() -> Detector {
     static URL: LazyLock<Option<Arc<Pattern>>> = LazyLock::new(|| {
         let not = r#"\s<>"{}|\\^`\[\]"#;
         let with_scheme = format!("https?://[^{not}/?#][^{not}]*");
-        let label = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?";
+        let label = format!("[{HOST}](?:[{HOST}-]*[{HOST}])?");
         let bare = format!(r"www(?:\.{label})+(?:/\S*)?|{label}(?:\.{label})+/\S*");
         let check = Regex::new(&with_scheme).map_or(Check::No, Check::Undivided);
         built_in(&format!("{with_scheme}|{START}(?:{bare})"), check)
@@ -307,7 +324,59 @@ mod tests {
         assert_eq!(found(&email(), "почтаivan@mail.com u@site.comé"), ["ivan@mail.com", "u@site.com"]);
         assert_eq!(found(&ip(), "адрес10.0.0.7"), ["10.0.0.7"]);
         assert_eq!(found(&credit_card(), "№4111111111111111号"), ["4111111111111111"]);
-        assert_eq!(found(&url(), "см.example.org/x"), ["example.org/x"]);
+        assert_eq!(found(&url(), "см.example.org/x"), ["см.example.org/x"], "it may be one name");
+    }
+
+    #[test]
+    fn addresses_with_letters_of_any_script_are_found_whole() {
+        let addresses = [
+            "jürgen@web.de",
+            "u@münchen.de",
+            "ju\u{308}rgen@mu\u{308}nchen.de",
+            "иван@почта.рф",
+            "иван.петров-2@mail.example.org",
+            "2иван@xn--80a1acny.рф",
+            "ivan.иванов@mail.ru",
+            "иван_ivanov@mail.ru",
+            "用户@例子.公司",
+            "用户1@example.com",
+            "उपयोगकर्ता@उदाहरण.भारत",
+            "χρήστης@παράδειγμα.ελ",
+            "משתמש@דוגמה.ישראל",
+            "کاربر\u{200C}ها@مثال.ایران",
+            "ñandú@correo.es",
+            "a@b.vermögensberater",
+            "łódź+tag@poczta.pl",
+            "ａｂ@ｃｄ.com",
+        ];
+        for address in addresses {
+            for text in [address.to_owned(), format!("an {address}, <{address}>; ({address})")] {
+                let found = found(&email(), &text);
+                assert!(
+                    !found.is_empty() && found.iter().all(|found| found == address),
+                    "{address}: {found:?}"
+                );
+                assert_eq!(found.len(), text.matches(address).count(), "{text}");
+            }
+        }
+        assert_eq!(found(&email(), "请联系user@example.com谢谢"), ["user@example.com"]);
+        assert!(found(&email(), "ü@ @münchen.de жук@ §@x.de ü@x").is_empty());
+    }
+
+    #[test]
+    fn hosts_with_letters_of_any_script_are_found_whole() {
+        for host in ["münchen.de", "почта.рф", "例子.公司", "mu\u{308}nchen.de", "उदाहरण.भारत", "a-ü.de"]
+        {
+            for address in [
+                format!("https://{host}/pfad?q=ü"),
+                format!("http://{host}"),
+                format!("www.{host}"),
+                format!("www.{host}/x"),
+                format!("{host}/straße"),
+            ] {
+                assert_eq!(found(&url(), &format!("see {address} now")), [address.as_str()]);
+            }
+        }
     }
 
     #[test]

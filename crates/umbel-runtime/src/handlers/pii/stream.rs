@@ -322,6 +322,12 @@ mod tests {
             "\n",
             "é",
             "почта",
+            "jürgen",
+            "@münchen.de",
+            "иван@почта.рф",
+            "用户",
+            "u\u{308}",
+            "www.ü",
             "|",
             "-",
             "_",
@@ -398,6 +404,29 @@ mod tests {
             }
             let single: Vec<&str> = cuts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
             assert_eq!(streamed(&rules, 0, &single).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn addresses_with_letters_of_any_script_are_hidden_whole_wherever_they_are_cut() {
+        let text = "An jürgen@web.de, u@münchen.de, иван@почта.рф и 用户@例子.公司 oder www.müller.de/ü; почтаivan@mail.com";
+        let cuts: Vec<usize> = (0..=text.len()).filter(|place| text.is_char_boundary(*place)).collect();
+        let single: Vec<&str> = cuts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+        let expected = "An [REDACTED_EMAIL], [REDACTED_EMAIL], [REDACTED_EMAIL] и [REDACTED_EMAIL] oder \
+                        [REDACTED_URL] почта[REDACTED_EMAIL]";
+        for lookback in [0, 4, 128] {
+            assert_eq!(streamed(&built_in(), lookback, &single).unwrap(), expected);
+            for cut in &cuts {
+                let pieces = [&text[..*cut], &text[*cut..]];
+                assert_eq!(streamed(&built_in(), lookback, &pieces).unwrap(), expected, "{pieces:?}");
+            }
+        }
+        for strategy in STRATEGIES {
+            let rules: Vec<_> = built_in().into_iter().map(|rule| rule.strategy(strategy)).collect();
+            match (streamed(&rules, 0, &single), whole(&rules, text)) {
+                (Ok(streamed), Ok(whole)) => assert_eq!(streamed, whole),
+                (streamed, whole) => assert!(streamed.is_err() && whole.is_err()),
+            }
         }
     }
 
