@@ -364,6 +364,8 @@ impl Translator {
     }
 
     fn show_state(&mut self, sink: &mut impl FnMut(AguiEvent<'_>)) {
+        // A key that is `null` is not there. A front end may have had it so until now.
+        self.state.retain(|_, value| !value.is_null());
         let state = Value::Object(std::mem::take(&mut self.state));
         sink(EventKind::StateSnapshot { snapshot: Cow::Borrowed(&state) }.into());
         if let Value::Object(state) = state {
@@ -634,10 +636,15 @@ impl Translator {
         if before == 0 { name } else { format_smolstr!("{name}-{}", before + 1) }
     }
 
+    /// Tells changes of the state. One to `null` removes the key, as it does in the thread.
     fn change_state(&mut self, delta: &Object, sink: &mut impl FnMut(AguiEvent<'_>)) {
         let mut ops: Vec<PatchOp> = Vec::new();
         for (key, value) in delta.iter().filter(|(key, _)| self.cast.shows(key)) {
             let path = format!("/{}", crate::patch::escape(key));
+            if value.is_null() {
+                ops.extend(self.state.shift_remove(key).map(|_| PatchOp::Remove { path }));
+                continue;
+            }
             match self.state.get(key) {
                 Some(old) => ops.extend(diff(old, value, &path)),
                 None => ops.push(PatchOp::Add { path, value: value.clone() }),

@@ -212,7 +212,7 @@ async fn state_of_the_request_counts_more_and_temp_keys_live_for_the_run() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_set_to_null_is_null_and_one_that_does_not_change_says_nothing() {
+async fn a_key_that_is_set_to_null_is_removed_and_one_that_does_not_change_says_nothing() {
     let host = desk(setter()).await;
     let first = host.run(&ask("t", "r1", &[user("m1", "{\"a\": 1}")])).await;
     assert_eq!(of_kind(&first, "STATE_DELTA").len(), 1);
@@ -220,11 +220,49 @@ async fn a_key_that_is_set_to_null_is_null_and_one_that_does_not_change_says_not
     assert_eq!(of_kind(&same, "STATE_DELTA").len(), 0, "nothing changed");
     let null =
         host.run(&with(ask("t", "r3", &[user("m3", "{\"a\": null}")]), "state", json!({"a": 1}))).await;
-    assert_eq!(folded(Some(json!({"a": 1})), &null), json!({"a": null}));
-    assert_eq!(stored(&host, "t").await, json!({}), "to who comes later it is not there");
+    let removed = of_kind(&null, "STATE_DELTA");
+    assert_eq!(removed[0]["delta"], json!([{"op": "remove", "path": "/a"}]));
+    assert_eq!(folded(Some(json!({"a": 1})), &null), json!({}));
+    assert_eq!(stored(&host, "t").await, json!({}));
     let kept = host.run(&with(ask("t", "r4", &[user("m4", "hello")]), "state", json!({"a": null}))).await;
-    assert_eq!(folded(Some(json!({"a": null})), &kept), json!({"a": null}), "who has it so keeps it so");
-    assert_eq!(of_kind(&kept, "STATE_DELTA").len(), 0, "and it is no change");
+    assert_eq!(of_kind(&kept, "STATE_DELTA").len(), 0, "it is no change");
+    assert_eq!(folded(Some(json!({"a": null})), &kept), json!({}), "the whole state does not have it");
+}
+
+#[tokio::test]
+async fn stream_snapshot_replay_and_thread_agree_on_keys_that_are_removed() {
+    let host = desk(setter()).await;
+    let mut has = json!({"a": 1, "b": {"c": null}, "d/~": 2});
+    // Removed, removed though it was not there, set again, null inside a value, and all at once.
+    let changes = [
+        json!({"a": null}),
+        json!({"never": null}),
+        json!({"a": {"x": null, "y": [null]}}),
+        json!({"b": null, "d/~": null, "e": 1}),
+        json!({"e": null, "a": null}),
+    ];
+    for (n, change) in changes.iter().enumerate() {
+        let run = format!("r{n}");
+        let input =
+            with(ask("t", &run, &[user(&format!("m{n}"), &change.to_string())]), "state", has.clone());
+        let frames = host.run(&input).await;
+        let deltas: Vec<SseFrame> =
+            frames.iter().filter(|frame| frame.kind() != "STATE_SNAPSHOT").cloned().collect();
+        for (key, value) in change.as_object().unwrap() {
+            match value {
+                Value::Null => drop(has.as_object_mut().unwrap().shift_remove(key)),
+                value => has[key] = value.clone(),
+            }
+        }
+        let before = input["state"].clone();
+        assert_eq!(folded(Some(before.clone()), &deltas), has, "patches of {change}");
+        assert_eq!(folded(Some(before.clone()), &frames), has, "patches and snapshot of {change}");
+        assert_eq!(stored(&host, "t").await, has, "thread after {change}");
+        host.service.forget_frames();
+        let replayed = host.get(&format!("/agent/runs/{run}/events")).await.frames().await;
+        assert_eq!(folded(Some(before), &replayed), has, "replay of {change}");
+    }
+    assert_eq!(has, json!({}));
 }
 
 /// What a client has that was there until now.
