@@ -32,6 +32,7 @@ mod jwt;
 mod live;
 mod metrics;
 mod mount;
+mod panics;
 mod paths;
 mod patience;
 mod place;

@@ -33,6 +33,7 @@ use crate::gate::{self, Gate};
 use crate::live::Stop;
 use crate::metrics::Metrics;
 use crate::mount::ToCaller;
+use crate::panics::caught;
 use crate::paths::Paths;
 use crate::patience::Patience;
 use crate::problem::Problem;
@@ -452,7 +453,8 @@ impl Service {
         let tidy = async {
             loop {
                 tokio::time::sleep(TIDY).await;
-                runs.tidy();
+                // A panic was logged, and the next time comes all the same.
+                let _ = caught("tidying up runs", async { runs.tidy() }).await;
             }
         };
         futures::join!(recover_on(self.served.subscribe()), tidy, sweep_on(self.served.subscribe()));

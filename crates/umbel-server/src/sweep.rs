@@ -8,15 +8,19 @@ use umbel_runtime::SessionManager;
 use crate::app::App;
 use crate::endpoint::AgentEndpoint;
 use crate::metrics::Counted;
+use crate::panics::caught;
 use crate::server::Served;
+
+/// Nobody sweeps more often than this, whatever they were told.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// When sessions that nobody comes back to are deleted. Those that have a run under way are not, and those that wait for
 /// people only after a longer time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sweep {
-    /// How long a session may be idle; 20 minutes.
+    /// How long a session may be idle; 20 minutes. With [`Duration::MAX`] none is deleted.
     pub timeout: Duration,
-    /// How often idle sessions are looked for; every 5 minutes.
+    /// How often idle sessions are looked for; every 5 minutes. Zero is every 10 milliseconds.
     pub every: Duration,
     /// How long a session stays since it waits for people or for a client's tool; a week. `None` is for ever.
     pub max_wait: Option<Duration>,
@@ -36,10 +40,9 @@ pub(crate) async fn sweep_on(mut served: watch::Receiver<Served>) {
         let app = served.borrow_and_update().app.clone();
         let mut next = None;
         for endpoint in &app.agents {
-            let in_memory = endpoint.runner.sessions().is_immediate();
-            let Some(sweep) = app.sweep.unwrap_or_else(|| in_memory.then(Sweep::default)) else { continue };
+            let Some(sweep) = app.sweep.unwrap_or_else(|| usual(endpoint)) else { continue };
             sweep_once(&app, endpoint, sweep).await;
-            next = Some(sweep.every);
+            next = Some(sweep.every.max(SHORTEST_PAUSE));
         }
         let pause = async {
             match next {
@@ -55,11 +58,16 @@ pub(crate) async fn sweep_on(mut served: watch::Receiver<Served>) {
     }
 }
 
+/// What is done if nobody said.
+fn usual(endpoint: &AgentEndpoint) -> Option<Sweep> {
+    endpoint.runner.sessions().is_immediate().then(Sweep::default)
+}
+
 async fn sweep_once(app: &App, endpoint: &AgentEndpoint, sweep: Sweep) {
     for name in app.apps_of(endpoint) {
         let manager = SessionManager::of(name.clone(), endpoint.runner.services().clone());
         let manager = manager.timeout(sweep.timeout).max_wait(sweep.max_wait);
-        match manager.sweep().await {
+        match caught("a sweep of idle sessions", manager.sweep()).await.and_then(|swept| swept) {
             Ok(swept) => app.metrics.add(Counted::Swept, swept.deleted),
             Err(error) => {
                 tracing::warn!(app = %name, "idle sessions could not be swept; tried again later: {error}");

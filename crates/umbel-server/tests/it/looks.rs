@@ -15,11 +15,22 @@ use umbel_server::{AgentEndpoint, Server};
 use crate::desk::{serve, talker};
 use crate::support::input;
 
-/// A store that counts how often a log is read.
+/// A store that counts how often a log is read, and how often it is looked for abandoned and for idle sessions. Of those looks
+/// it panics in the ones that it is told to, the first being 0.
 #[derive(Debug, Default)]
-struct Counting {
-    store: InMemorySessions,
-    reads: AtomicUsize,
+pub(crate) struct Counting {
+    pub(crate) store: InMemorySessions,
+    pub(crate) reads: AtomicUsize,
+    pub(crate) abandoned: AtomicUsize,
+    pub(crate) idle: AtomicUsize,
+    pub(crate) panics: Vec<usize>,
+}
+
+impl Counting {
+    fn look(&self, count: &AtomicUsize) {
+        let look = count.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics.contains(&look), "this store panics in look {look}");
+    }
 }
 
 impl SessionStore for Counting {
@@ -83,6 +94,7 @@ impl SessionStore for Counting {
     }
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
+        self.look(&self.abandoned);
         self.store.abandoned(app)
     }
 
@@ -95,6 +107,7 @@ impl SessionStore for Counting {
     }
 
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
+        self.look(&self.idle);
         self.store.idle(app, filter)
     }
 }

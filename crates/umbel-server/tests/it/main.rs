@@ -6,6 +6,7 @@ mod agents;
 mod answers;
 mod attach;
 mod auth;
+mod background;
 mod bad_requests;
 mod choosing;
 mod client_tools;
