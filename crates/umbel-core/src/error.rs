@@ -248,7 +248,7 @@ impl Error {
         self
     }
 
-    /// The same, with how long to wait before it is worth another try.
+    /// The same, with how long to wait before it is worth another try; [`Duration::MAX`] is never.
     pub fn with_retry_after(mut self, after: Duration) -> Self {
         self.0.retry_after = Some(after);
         self

@@ -8,6 +8,7 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::content::Content;
+use crate::deadline::finite;
 use crate::event::Source;
 use crate::id::{CallId, EventId};
 use crate::json::Object;
@@ -275,7 +276,7 @@ impl Interrupt {
             reason: question.reason,
             message: Some(question.message),
             response_schema: question.response_schema,
-            expires_at: question.expires_in.map(|time| now + time.as_secs_f64()),
+            expires_at: question.expires_in.and_then(finite).map(|time| now + time.as_secs_f64()),
             call: None,
             digest: None,
             payload: question.payload,

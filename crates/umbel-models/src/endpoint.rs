@@ -19,7 +19,7 @@ use crate::tape::{Played, Recording, Tape, strike_out};
 /// The most bytes of a refusal that are read.
 const REFUSAL_BYTES: usize = 64 << 10;
 
-/// How long to wait for what.
+/// How long to wait for what: not at all with zero, without end with [`Duration::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// For a connection: 10 s.

@@ -86,7 +86,7 @@ impl Backoff {
     pub fn delay_after(&self, retry: u32, error: &Error) -> Option<Duration> {
         let delay = self.delay(retry, (self.draw)());
         match error.retry_after() {
-            Some(after) if after > self.max => None,
+            Some(after) if after > self.max || after == Duration::MAX => None,
             Some(after) => Some(delay.max(after)),
             None => Some(delay),
         }
@@ -191,6 +191,8 @@ mod tests {
         assert_eq!(after(7.5), Some(seconds(7.5)));
         assert_eq!(after(60.0), Some(seconds(60.0)));
         assert_eq!(after(60.1), None);
+        let never = failed().with_retry_after(Duration::MAX);
+        assert_eq!(Backoff::new().max(Duration::MAX).delay_after(1, &never), None, "it never helps");
     }
 
     #[test]

@@ -31,6 +31,9 @@ const PAGE: usize = 1_000;
 /// Sessions that are deleted at the same time, so that they share commits.
 const AT_ONCE: usize = 8;
 
+/// Nobody sweeps more often than this, whatever they were told.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+
 /// Looks after the sessions of an app. Clones do the same.
 ///
 /// ```
@@ -116,13 +119,13 @@ impl SessionManager {
         Self { app: app.into(), services, settings }
     }
 
-    /// How long a session may be idle; 20 minutes unless told otherwise.
+    /// How long a session may be idle; 20 minutes unless told otherwise. With [`Duration::MAX`] none is deleted.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = timeout;
         self
     }
 
-    /// How often idle sessions are looked for; every 5 minutes unless told otherwise.
+    /// How often idle sessions are looked for; every 5 minutes unless told otherwise, and no more often than every 10 ms.
     pub fn sweep_every(mut self, interval: Duration) -> Self {
         self.settings.sweep_every = interval;
         self
@@ -276,7 +279,7 @@ impl SessionManager {
                 }
                 Err(_) => tracing::warn!(app = %self.app, "a store panicked while idle sessions were swept"),
             }
-            tokio::time::sleep(self.settings.sweep_every).await;
+            tokio::time::sleep(self.settings.sweep_every.max(SHORTEST_PAUSE)).await;
         }
     }
 

@@ -588,8 +588,11 @@ pub fn tool_timeout(tool: &str, limit: Duration) -> String {
     format!("tool `{tool}` took longer than {} s and was stopped", limit.as_secs_f64())
 }
 
-/// What a call is answered of a tool that keeps failing.
+/// What a call is answered of a tool that keeps failing. [`Duration::MAX`] is a wait without end.
 pub fn circuit_open(tool: &str, wait: Duration) -> String {
+    if wait == Duration::MAX {
+        return format!("`{tool}` failed too often and is not tried any more: do without it");
+    }
     format!("`{tool}` failed too often and is not tried for a while: it may work again in {}", about(wait))
 }
 

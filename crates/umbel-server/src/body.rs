@@ -8,11 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
+use umbel_core::deadline::finite;
 
 use crate::live::{Seen, View};
 
 /// What a stream says when there is no news. Clients ignore it, proxies do not.
 const ALIVE: Bytes = Bytes::from_static(b": alive\n\n");
+
+/// Silence is not broken more often than this, whatever the server was told.
+const SHORTEST_SILENCE: Duration = Duration::from_millis(10);
 
 /// A viewer was too slow. The connection is cut, so that the client notices and takes the stream up again.
 #[derive(Debug)]
@@ -30,7 +34,8 @@ impl std::error::Error for TooSlow {}
 pub(crate) struct StreamBody {
     view: View,
     recode: Option<Recode>,
-    keep_alive: Duration,
+    /// Absent if silence is never broken.
+    keep_alive: Option<Duration>,
     /// Made when there is something to wait for.
     timer: Option<Pin<Box<Sleep>>>,
     spoke: Instant,
@@ -42,18 +47,20 @@ pub(crate) type Recode = fn(&Bytes) -> Bytes;
 
 impl StreamBody {
     pub(crate) fn new(view: View, keep_alive: Duration, recode: Option<Recode>) -> Self {
+        let keep_alive = finite(keep_alive).map(|time| time.max(SHORTEST_SILENCE));
         Self { view, recode, keep_alive, timer: None, spoke: Instant::now(), is_over: false }
     }
 
     /// Ready when nothing was said for too long. The clock is looked at only when it rings, not with every frame.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let due = self.spoke + self.keep_alive;
+        let Some(keep_alive) = self.keep_alive else { return Poll::Pending };
+        let due = self.spoke + keep_alive;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         while timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if now >= due {
                 self.spoke = now;
-                timer.as_mut().reset(now + self.keep_alive);
+                timer.as_mut().reset(now + keep_alive);
                 return Poll::Ready(());
             }
             timer.as_mut().reset(due);

@@ -13,7 +13,7 @@ use crate::endpoint::SameThread;
 use crate::live::{LiveRun, Stop};
 use crate::problem::Problem;
 
-/// How much a server takes on.
+/// How much a server takes on. Of times, zero is at once and [`Duration::MAX`] is never.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
     /// Runs under way at the same time; 1,000.
@@ -33,7 +33,7 @@ pub struct ServerLimits {
     pub request_time: Duration,
     /// How long a client may stop reading before its connection is closed; a minute.
     pub read_time: Duration,
-    /// After how long a stream without news says that it is alive; 15 seconds.
+    /// After how long a stream without news says that it is alive; 15 seconds. Zero is every 10 milliseconds.
     pub keep_alive: Duration,
     /// How long runs may go on when the server is told to stop; 10 seconds.
     pub drain: Duration,

@@ -22,6 +22,7 @@ use smol_str::SmolStr;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use umbel_core::deadline::finite;
 use umbel_core::{Caller, Error, ErrorKind, Result};
 use umbel_runtime::Prices;
 
@@ -569,7 +570,9 @@ fn connection(
     limits: &ServerLimits,
 ) -> impl Future<Output = ()> + Send + 'static {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(limits.request_time).max_buf_size(64 * 1024);
+    // A clock cannot be asked for a time without end.
+    let head_time = finite(limits.request_time);
+    http.timer(TokioTimer::new()).header_read_timeout(head_time).max_buf_size(64 * 1024);
     let service = TowerToHyperService::new(doors);
     let stream = Patience::new(stream, limits.read_time);
     async move {

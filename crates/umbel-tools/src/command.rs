@@ -183,7 +183,7 @@ impl Command {
         let mut spec = ToolSpec::new(self.name.clone(), self.description.clone(), self.schema.clone());
         (spec.read_only, spec.confirm) = (self.read_only, self.confirm.clone());
         // The limit here comes first, and says more.
-        spec.timeout = Some(self.time + Duration::from_secs(5));
+        spec.timeout = Some(self.time.saturating_add(Duration::from_secs(5)));
         Ok(CommandTool { spec, args, validator: Arc::new(validator), command: self })
     }
 }

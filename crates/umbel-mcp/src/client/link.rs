@@ -19,13 +19,12 @@ use rmcp::transport::{DynamicTransportError, Transport};
 use rmcp::{ClientServiceExt, RoleClient};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout};
-use umbel_core::{Error, ErrorKind, Result, TraceContext};
+use umbel_core::{Deadline, Error, ErrorKind, Result, TraceContext};
 
 use super::attend::Attendant;
 use super::calls::{Calls, News};
 use super::handler::{Grants, Handler};
-use super::http::Bearer;
-use super::http::Failed;
+use super::http::{Bearer, Failed};
 use super::lines::{Cause, Ended, Lines};
 use super::result::short;
 use super::stdio::Process;
@@ -275,8 +274,8 @@ impl Link {
         }
         let sent = self.calls.send(self.service.peer(), request, options, attendant.caller()).await;
         let mut sent = sent.map_err(|error| self.failure(error))?;
-        let end = Instant::now() + limit;
-        let mut late = Instant::now() + patience;
+        let end = Deadline::after(limit);
+        let mut late = Deadline::after(patience);
         let answer = loop {
             let Some(handle) = sent.handle.as_mut() else { break Err(ServiceError::TransportClosed) };
             tokio::select! {
@@ -289,12 +288,12 @@ impl Link {
                     None => {}
                 },
                 answer = &mut handle.rx => break answer.unwrap_or(Err(ServiceError::TransportClosed)),
-                () = tokio::time::sleep_until(late.min(end)) => {
+                () = late.earlier(end).wait() => {
                     self.see_whether_it_lives(patience);
-                    return Err(Failure::Late(if late < end { patience } else { limit }));
+                    return Err(Failure::Late(if end.is_past() { limit } else { patience }));
                 }
             }
-            late = Instant::now() + patience;
+            late = Deadline::after(patience);
         };
         self.touch();
         answer.map_err(|error| self.failure(error))

@@ -28,7 +28,7 @@ use super::sampling::Sampling;
 use super::stdio::Stdio;
 use super::tool::McpTool;
 
-/// How much an MCP server may take.
+/// How much an MCP server may take. Of times, zero is at once and [`Duration::MAX`] is never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToolsetLimits {
     /// For beginning a connection; 30 s.

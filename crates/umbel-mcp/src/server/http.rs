@@ -15,9 +15,8 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ErrorCode, ErrorData};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use umbel_core::Caller;
+use umbel_core::{Caller, Deadline};
 
 use super::McpServer;
 use super::handler::{Catalog, Handler, Offering};
@@ -75,8 +74,8 @@ impl McpService {
     /// what belongs to a call under way, such as what a person answered.
     pub async fn close(&self, time: Duration) {
         self.draining.cancel();
-        let until = Instant::now() + time;
-        while self.offering.calls.count() > 0 && Instant::now() < until {
+        let until = Deadline::after(time);
+        while self.offering.calls.count() > 0 && !until.is_past() {
             tokio::time::sleep(LOOK).await;
         }
         self.closing.cancel();

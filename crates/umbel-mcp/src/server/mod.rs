@@ -49,7 +49,7 @@ use self::resources::Artifacts;
 /// The app of tools that are offered as they are.
 const TOOLS: &str = "tools";
 
-/// How much an MCP server takes on.
+/// How much an MCP server takes on. Of times, zero is at once and [`Duration::MAX`] is never.
 #[derive(Clone, Debug)]
 pub struct McpLimits {
     /// Calls under way at the same time; 256.

@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use siphasher::sip128::SipHasher13;
 use smol_str::SmolStr;
-use tokio::time::Instant;
-use umbel_core::{Part, Result, Work};
+use umbel_core::{Deadline, Part, Result, Work};
 
 /// What a call is known by in a cache: the tool, the digest of its schema, the scope and the arguments.
 #[derive(Clone, Debug)]
@@ -105,7 +104,8 @@ pub trait CacheStore: Send + Sync + fmt::Debug {
     /// The answer that is kept under this key, if it is not too old.
     fn get<'a>(&'a self, key: &'a CacheKey) -> Work<'a, Result<Option<Arc<CachedAnswer>>>>;
 
-    /// Keeps an answer for so long. Gives whether it was taken: one that is too large is not.
+    /// Keeps an answer for so long, for good with [`Duration::MAX`]. Gives whether it was taken: one that is too large, or
+    /// that is to be kept for no time at all, is not.
     fn put<'a>(
         &'a self,
         key: &'a CacheKey,
@@ -180,7 +180,7 @@ impl Hasher for Digests {
 struct Kept {
     answer: Arc<CachedAnswer>,
     bytes: usize,
-    expires: Instant,
+    expires: Deadline,
     used: u64,
 }
 
@@ -226,7 +226,7 @@ impl MemoryCache {
 impl Answers {
     fn get(&mut self, digest: u128) -> Option<Arc<CachedAnswer>> {
         let kept = self.by_digest.get_mut(&digest)?;
-        if kept.expires <= Instant::now() {
+        if kept.expires.is_past() {
             self.remove(digest);
             return None;
         }
@@ -239,7 +239,7 @@ impl Answers {
         Some(kept.answer.clone())
     }
 
-    fn put(&mut self, digest: u128, answer: Arc<CachedAnswer>, bytes: usize, expires: Instant) {
+    fn put(&mut self, digest: u128, answer: Arc<CachedAnswer>, bytes: usize, expires: Deadline) {
         self.remove(digest);
         self.uses += 1;
         self.by_use.insert(self.uses, digest);
@@ -267,12 +267,11 @@ impl CacheStore for MemoryCache {
         ttl: Duration,
     ) -> Work<'a, Result<bool>> {
         let bytes = answer.size();
-        let expires = Instant::now().checked_add(ttl);
-        let (Some(expires), true) = (expires, bytes <= self.max_bytes && self.max_entries > 0) else {
+        if ttl.is_zero() || bytes > self.max_bytes || self.max_entries == 0 {
             return Work::done(Ok(false));
-        };
+        }
         let mut answers = self.lock();
-        answers.put(key.digest, answer, bytes, expires);
+        answers.put(key.digest, answer, bytes, Deadline::after(ttl));
         while (answers.bytes > self.max_bytes || answers.by_digest.len() > self.max_entries)
             && let Some((_, oldest)) = answers.by_use.first_key_value()
         {
@@ -354,7 +353,16 @@ mod tests {
         tokio::time::advance(Duration::from_millis(1)).await;
         assert_eq!(get(&cache, "a").await, None);
         assert!(cache.is_empty());
-        assert!(!put(&cache, "a", json!(1), Duration::MAX).await, "no clock goes that far");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_can_be_kept_for_good_or_not_at_all() {
+        let cache = MemoryCache::new();
+        assert!(put(&cache, "a", json!(1), Duration::MAX).await);
+        assert!(!put(&cache, "b", json!(1), Duration::ZERO).await);
+        tokio::time::advance(Duration::from_secs(365 * 86_400)).await;
+        assert_eq!((get(&cache, "a").await, get(&cache, "b").await), (Some(json!(1)), None));
+        assert_eq!(cache.len(), 1);
     }
 
     #[test]

@@ -173,7 +173,7 @@ impl Caching {
         self
     }
 
-    /// Keeps answers for so long.
+    /// Keeps answers for so long: not at all with zero, for good with [`Duration::MAX`].
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self

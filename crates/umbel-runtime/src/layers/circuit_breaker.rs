@@ -9,7 +9,8 @@ use std::time::Duration;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 use umbel_core::{
-    Error, ErrorKind, Handler, Hooks, NextTool, Result, Run, ToolCall, ToolError, ToolResult, ToolValue, Work,
+    Deadline, Error, ErrorKind, Handler, Hooks, NextTool, Result, Run, ToolCall, ToolError, ToolResult,
+    ToolValue, Work,
 };
 
 use super::{CallScope, at_end, is_control};
@@ -45,7 +46,7 @@ struct Known {
 struct Circuit {
     /// When it failed, the oldest first.
     failed: VecDeque<Instant>,
-    open_until: Option<Instant>,
+    open_until: Option<Deadline>,
     /// One call was let through to see.
     probed: bool,
 }
@@ -86,13 +87,14 @@ impl CircuitBreaker {
         self
     }
 
-    /// So many failures within a time open it, at least one, whatever succeeded in between.
+    /// So many failures within a time open it, at least one, whatever succeeded in between. With [`Duration::MAX`] every
+    /// failure counts.
     pub fn within(mut self, failures: usize, window: Duration) -> Self {
         (self.failures, self.window) = (failures.max(1), Some(window));
         self
     }
 
-    /// How long it stays open.
+    /// How long it stays open. Zero lets one call through at once; [`Duration::MAX`] leaves it open for good.
     pub fn open_for(mut self, time: Duration) -> Self {
         self.open_for = time;
         self
@@ -117,7 +119,7 @@ impl CircuitBreaker {
         if let Some(circuit) = self.circuits.lock().circuits.get_mut(&key)
             && let Some(until) = circuit.open_until
         {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.left();
             let wait = if left.is_zero() && circuit.probed { SOON.min(self.open_for) } else { left };
             if !wait.is_zero() || circuit.probed {
                 let message = text::circuit_open(call.name(), wait);
@@ -187,7 +189,7 @@ impl Attempt {
         let mut known = self.circuits.lock();
         let circuit = known.circuit(&self.key, now);
         if self.probes {
-            circuit.open_until = now.checked_add(self.open_for);
+            circuit.open_until = Some(Deadline::since(now, self.open_for));
             circuit.probed = false;
         } else if circuit.open_until.is_none() {
             if let Some(window) = self.window {
@@ -198,7 +200,7 @@ impl Attempt {
                 circuit.failed.pop_front();
             }
             if circuit.failed.len() == self.failures {
-                circuit.open_until = now.checked_add(self.open_for);
+                circuit.open_until = Some(Deadline::since(now, self.open_for));
             }
         }
         drop(known);

@@ -48,7 +48,7 @@ impl Concurrency {
         self
     }
 
-    /// Refuses a call that waited for so long; zero refuses at once.
+    /// Refuses a call that waited for so long; zero refuses at once, [`Duration::MAX`] never.
     pub fn max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = Some(wait);
         self

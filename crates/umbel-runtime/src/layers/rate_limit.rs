@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
-use tokio::time::Instant;
-use umbel_core::{Error, ErrorKind, Handler, Hooks, NextTool, Result, ToolCall, ToolResult, Work};
+use umbel_core::{Deadline, Error, ErrorKind, Handler, Hooks, NextTool, Result, ToolCall, ToolResult, Work};
 
 use super::held::Holdings;
 use super::limiter::{LimiterStore, MemoryLimiter, Quota, seconds};
@@ -38,7 +37,7 @@ struct Queue {
     turn: tokio::sync::Mutex<()>,
     waiting: AtomicU32,
     /// When the next token is there, as far as is known.
-    next: Mutex<Option<Instant>>,
+    next: Mutex<Option<Deadline>>,
 }
 
 impl Default for RateLimit {
@@ -73,6 +72,7 @@ impl RateLimit {
     }
 
     /// Lets a call wait for so long before it is refused. One that would have to wait for longer is refused at once.
+    /// Zero lets none wait; with [`Duration::MAX`] none is refused.
     pub fn max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = wait;
         self
@@ -101,7 +101,7 @@ impl RateLimit {
                 Some(wait) => Err(refused(call, wait)),
             };
         }
-        let deadline = Instant::now().checked_add(self.max_wait);
+        let deadline = Deadline::after(self.max_wait);
         let queue = self.queues.hold(key.clone(), Queue::default);
         // Nobody goes ahead of those who wait.
         if queue.waiting.load(Ordering::Relaxed) == 0 {
@@ -115,16 +115,11 @@ impl RateLimit {
         if wait > self.max_wait {
             return Err(refused(call, wait));
         }
-        let _turn = match deadline {
-            None => queue.turn.lock().await,
-            Some(deadline) => tokio::time::timeout_at(deadline, queue.turn.lock())
-                .await
-                .map_err(|_| refused(call, seconds(quota.interval())))?,
-        };
+        let turn = deadline.timeout(queue.turn.lock()).await;
+        let _turn = turn.ok_or_else(|| refused(call, seconds(quota.interval())))?;
         while let Some(wait) = self.store.take(&key, quota).await? {
             queue.expect(wait);
-            let until = Instant::now().checked_add(wait);
-            if deadline.is_some_and(|deadline| until.is_none_or(|until| until > deadline)) {
+            if wait > deadline.left() {
                 return Err(refused(call, wait));
             }
             tokio::time::sleep(wait).await;
@@ -135,12 +130,12 @@ impl RateLimit {
 
 impl Queue {
     fn expect(&self, wait: Duration) {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now().checked_add(wait);
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(Deadline::after(wait));
     }
 
     fn until_next(&self) -> Duration {
         let next = *self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        next.map_or(Duration::MAX, |next| next.saturating_duration_since(Instant::now()))
+        next.map_or(Duration::MAX, Deadline::left)
     }
 }
 

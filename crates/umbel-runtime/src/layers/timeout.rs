@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use smol_str::SmolStr;
-use tokio::time::Instant;
 use umbel_core::{
-    Error, ErrorKind, Handler, Hooks, NextTool, ToolCall, ToolError, ToolOutput, ToolResult, ToolStream, Work,
+    Deadline, Error, ErrorKind, Handler, Hooks, NextTool, ToolCall, ToolError, ToolOutput, ToolResult,
+    ToolStream, Work,
 };
 
 use crate::text;
@@ -22,7 +22,7 @@ pub struct Timeout {
 }
 
 impl Timeout {
-    /// A limit for each call.
+    /// A limit for each call. With zero a call that has to wait for anything fails; [`Duration::MAX`] is no limit.
     pub fn new(limit: Duration) -> Self {
         Self { limit, tools: Vec::new() }
     }
@@ -43,14 +43,14 @@ fn too_long(tool: &str, limit: Duration) -> ToolError {
 }
 
 /// The stream, ended with an error at the deadline.
-fn until(items: ToolStream, deadline: Instant, tool: SmolStr, limit: Duration) -> ToolStream {
+fn until(items: ToolStream, deadline: Deadline, tool: SmolStr, limit: Duration) -> ToolStream {
     Box::pin(futures::stream::unfold(Some(items), move |items| {
         let tool = tool.clone();
         async move {
             let mut items = items?;
-            match tokio::time::timeout_at(deadline, items.next()).await {
-                Ok(item) => Some((item?, Some(items))),
-                Err(_) => Some((Err(too_long(&tool, limit)), None)),
+            match deadline.timeout(items.next()).await {
+                Some(item) => Some((item?, Some(items))),
+                None => Some((Err(too_long(&tool, limit)), None)),
             }
         }
     }))
@@ -68,13 +68,13 @@ impl Handler for Timeout {
     fn wrap_tool<'a>(&'a self, call: ToolCall<'a>, next: NextTool<'a>) -> Work<'a, ToolResult> {
         let (tool, limit) = (call.name(), self.limit_of(call.name()));
         Work::later(async move {
-            let Some(deadline) = Instant::now().checked_add(limit) else { return next.call(call).await };
-            match tokio::time::timeout_at(deadline, next.call(call)).await {
-                Err(_) => Err(too_long(tool, limit)),
-                Ok(Ok(ToolOutput::Stream(items))) => {
+            let deadline = Deadline::after(limit);
+            match deadline.timeout(next.call(call)).await {
+                None => Err(too_long(tool, limit)),
+                Some(Ok(ToolOutput::Stream(items))) if deadline.instant().is_some() => {
                     Ok(ToolOutput::Stream(until(items, deadline, tool.into(), limit)))
                 }
-                Ok(result) => result,
+                Some(result) => result,
             }
         })
     }

@@ -15,6 +15,7 @@ mod confirming;
 mod credentials;
 mod desk;
 mod docs;
+mod durations;
 mod faults;
 mod first_steps;
 mod fold;

@@ -33,6 +33,9 @@ use self::scrub::Scrubs;
 use self::threads::Threads;
 use crate::seal::Keys;
 
+/// The longest that SQLite itself waits for a lock: it counts milliseconds in 32 bits, which are 24 days.
+const LONGEST_WAIT: Duration = Duration::from_millis(i32::MAX as u64);
+
 /// A SQLite database: a store of sessions, artifacts, memories and credentials. Clones share it.
 #[derive(Clone)]
 pub struct Sqlite {
@@ -72,7 +75,7 @@ impl SqliteOptions {
     }
 
     /// How long to wait for another process that writes; 10 seconds unless told otherwise. What is to be written fails
-    /// together when that time is over.
+    /// together when that time is over: at once with zero, never with [`Duration::MAX`].
     pub fn wait_for_lock(mut self, wait: Duration) -> Self {
         self.wait_for_lock = wait;
         self
@@ -133,7 +136,7 @@ impl SqliteOptions {
         let say = |error| fault(&self.path, error);
         let connection =
             Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(say)?;
-        connection.busy_timeout(self.wait_for_lock).map_err(say)?;
+        connection.busy_timeout(self.wait_for_lock.min(LONGEST_WAIT)).map_err(say)?;
         connection.pragma_update(None, "temp_store", "MEMORY").map_err(say)?;
         connection.set_prepared_statement_cache_capacity(64);
         Ok(connection)

@@ -17,9 +17,9 @@ use futures::channel::oneshot;
 use rusqlite::{Connection, ErrorCode};
 use umbel_core::{Error, ErrorKind, Result};
 
-use super::Trouble;
 use super::checkpoints::Checkpoints;
 use super::fault::fault;
+use super::{LONGEST_WAIT, Trouble};
 
 /// Writes that share a transaction at most, so that the first of them does not wait for ever.
 const LARGEST_GROUP: usize = 512;
@@ -334,7 +334,7 @@ impl Writer {
                 begun => break begun.map(drop).map_err(say),
             }
         };
-        self.connection.busy_timeout(self.wait_for_lock).map_err(say)?;
+        self.connection.busy_timeout(self.wait_for_lock.min(LONGEST_WAIT)).map_err(say)?;
         begun
     }
 

@@ -55,6 +55,7 @@ mod store_faults;
 mod summarise;
 mod support;
 mod taking_over;
+mod time_options;
 mod tool_macro;
 mod toolsets;
 mod usage;
