@@ -1,5 +1,7 @@
 //! What PostgreSQL says went wrong, as errors of Umbel.
 
+use std::time::Duration;
+
 use deadpool_postgres::{HookError, PoolError, TimeoutType};
 use tokio_postgres::error::SqlState;
 use umbel_core::{Error, ErrorKind};
@@ -11,6 +13,8 @@ pub(super) enum Trouble {
     Postgres(tokio_postgres::Error),
     /// No connection could be had.
     Pool(PoolError),
+    /// The server did not answer within that time. What became of what it was asked is not known.
+    Late(Duration),
     /// The contract forbids it, or something cannot be read.
     Refused(Error),
 }
@@ -21,6 +25,12 @@ impl Trouble {
         matches!(self, Self::Refused(_))
     }
 
+    /// Whether nobody knows if something was written.
+    pub(super) fn leaves_doubt(&self) -> bool {
+        // Where no connection could be had, nothing was asked.
+        matches!(self, Self::Late(_)) || (matches!(self, Self::Postgres(_)) && self.may_pass())
+    }
+
     /// Whether the connection is gone, or another transaction stood in the way: on another one it may go well.
     pub(super) fn may_pass(&self) -> bool {
         let (error, passing) = match self {
@@ -28,7 +38,7 @@ impl Trouble {
             Self::Pool(PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error))) => {
                 (error, &CONNECTING[..])
             }
-            Self::Pool(_) | Self::Refused(_) => return false,
+            Self::Pool(_) | Self::Late(_) | Self::Refused(_) => return false,
         };
         match error.code() {
             Some(code) => passing.contains(code),
@@ -36,6 +46,13 @@ impl Trouble {
         }
     }
 }
+
+/// What a server is said to do from which nothing comes.
+pub(super) const NO_ANSWER: &str =
+    "PostgreSQL does not answer in time: check that it runs and is not overloaded";
+
+/// When it is worth another try.
+const SOON: Duration = Duration::from_secs(1);
 
 /// What work that was begun may stumble over.
 const PASSING: [SqlState; 5] = [
@@ -53,6 +70,9 @@ const CONNECTING: [SqlState; 4] = [
     SqlState::CANNOT_CONNECT_NOW,
     SqlState::TOO_MANY_CONNECTIONS,
 ];
+
+/// What was waited for in vain, and may be there the next time.
+const WAITED: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
 
 fn is_io(error: &tokio_postgres::Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>())
@@ -87,11 +107,16 @@ impl From<Trouble> for Error {
             Trouble::Pool(PoolError::Timeout(TimeoutType::Wait)) => {
                 let message =
                     "all connections to PostgreSQL are in use: allow more of them, or ask less at once";
-                Error::new(ErrorKind::Store, message)
+                Error::new(ErrorKind::Store, message).with_retry_after(SOON)
             }
-            Trouble::Pool(PoolError::Timeout(_)) => {
-                let message = "PostgreSQL does not answer in time: check that it runs and is not overloaded";
-                Error::new(ErrorKind::Store, message)
+            Trouble::Pool(PoolError::Timeout(_) | PoolError::PostCreateHook(HookError::Message(_))) => {
+                let message = format!("{NO_ANSWER}, or raise `connect_timeout`");
+                Error::new(ErrorKind::Store, message).with_retry_after(SOON)
+            }
+            Trouble::Late(time) => {
+                let message =
+                    format!("{NO_ANSWER}, or raise `statement_timeout` (it took more than {time:?})");
+                Error::new(ErrorKind::Store, message).with_retry_after(SOON)
             }
             Trouble::Pool(error) => {
                 Error::new(ErrorKind::Store, format!("no connection to PostgreSQL: {error}"))
@@ -109,8 +134,14 @@ fn fault(error: tokio_postgres::Error) -> Error {
         }
         None => (ErrorKind::Store, "gave something that is not understood: check its address and version"),
     };
+    let may_pass = match error.code() {
+        Some(code) => PASSING.contains(code) || CONNECTING.contains(code) || WAITED.contains(code),
+        None => error.is_closed() || is_io(&error),
+    };
     let said = error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned());
-    Error::new(kind, format!("PostgreSQL {what} ({said}); nothing was written")).with_source(error)
+    let fault =
+        Error::new(kind, format!("PostgreSQL {what} ({said}); nothing was written")).with_source(error);
+    if may_pass { fault.with_retry_after(SOON) } else { fault }
 }
 
 /// What an answer of the server means, and what to do about it.
@@ -127,6 +158,9 @@ fn said_by_server(code: &SqlState) -> (ErrorKind, &'static str) {
         SqlState::TOO_MANY_CONNECTIONS => "takes no more connections: allow more of them, or use fewer",
         SqlState::LOCK_NOT_AVAILABLE => {
             "kept waiting for a lock that another connection holds: end that transaction"
+        }
+        SqlState::QUERY_CANCELED => {
+            "took too long for a statement: see what holds it up, or raise `statement_timeout`"
         }
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
             "does not let this user in: check the user and the password in the address"

@@ -4,6 +4,7 @@
 //! server's clock, so the machines that use it need not agree on the time. An append under a lease is one statement. If
 //! the connection breaks, the work is done again on another one; what must not be done twice looks first whether it was.
 
+mod address;
 mod artifacts;
 mod credentials;
 mod fault;
@@ -12,6 +13,7 @@ mod schema;
 mod sessions;
 mod transfer;
 mod upkeep;
+mod within;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,12 +23,25 @@ use deadpool_postgres::{
     Client, ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime,
     Transaction,
 };
+use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{IsolationLevel, NoTls};
+use umbel_core::deadline::finite;
 use umbel_core::{BoxFuture, Error, ErrorKind, Result};
 
+use self::address::Address;
 use self::fault::Trouble;
+use self::within::answered;
 use crate::seal::Keys;
+
+/// How long a new connection may take, unless told otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a statement may take, unless told otherwise.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How much longer than a statement may take an answer is waited for: what the server says itself is more.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// A PostgreSQL database: a store of sessions, artifacts, memories and credentials. Clones share its connections.
 #[derive(Clone)]
@@ -38,6 +53,8 @@ struct Inner {
     pool: Pool,
     keys: Option<Keys>,
     patience: Duration,
+    /// How long to wait for the answer to a statement.
+    answer_time: Duration,
 }
 
 /// How a database is opened.
@@ -47,6 +64,8 @@ pub struct PostgresOptions {
     keys: Option<Keys>,
     connections: usize,
     patience: Duration,
+    connect_timeout: Option<Duration>,
+    statement_timeout: Option<Duration>,
 }
 
 impl PostgresOptions {
@@ -63,33 +82,62 @@ impl PostgresOptions {
     }
 
     /// How long to wait for a free connection, for a row that someone else has locked, and for a server that restarts;
-    /// 10 seconds unless told otherwise.
+    /// 10 seconds unless told otherwise. Not at all with zero, without end with [`Duration::MAX`].
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
+    /// How long a new connection may take until it can be used; 10 seconds, unless the address has `connect_timeout`, in
+    /// seconds. With zero none comes about; [`Duration::MAX`] is no limit.
+    pub fn connect_timeout(mut self, time: Duration) -> Self {
+        self.connect_timeout = Some(time);
+        self
+    }
+
+    /// How long one statement may take; 30 seconds, unless the address has `statement_timeout`, in seconds. The server
+    /// cancels it then, and nothing of its transaction is written. If the server does not answer at all, the connection
+    /// is given up a little later. Zero leaves a millisecond; [`Duration::MAX`] is no limit. Bringing tables up to date,
+    /// exports and imports may take longer.
+    pub fn statement_timeout(mut self, time: Duration) -> Self {
+        self.statement_timeout = Some(time);
+        self
+    }
+
     /// Opens the database, and makes its tables or brings them up to date where needed.
     pub async fn open(self) -> Result<Postgres> {
-        // The error of a parser might show the password.
-        let unreadable = || Error::new(ErrorKind::InvalidInput, "the address of PostgreSQL cannot be read");
-        let config: tokio_postgres::Config = self.url.parse().map_err(|_| unreadable())?;
+        let address = Address::read(&self.url)?;
+        let connect_time = self.connect_timeout.or(address.connect_timeout).unwrap_or(CONNECT_TIMEOUT);
+        let statement_time =
+            self.statement_timeout.or(address.statement_timeout).unwrap_or(STATEMENT_TIMEOUT);
+        let config = address.config;
         let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         // Whoever holds a lock for ever, such as a person at a console, must not take all connections.
-        let wait_for_locks = format!("SET lock_timeout = {}", self.patience.as_millis().clamp(1, 86_400_000));
+        let limits = format!(
+            "SET lock_timeout = {}; SET statement_timeout = {}",
+            as_setting(self.patience),
+            as_setting(statement_time)
+        );
         let set_up = Hook::async_fn(move |client: &mut ClientWrapper, _| {
-            let wait_for_locks = wait_for_locks.clone();
-            Box::pin(async move { client.batch_execute(&wait_for_locks).await.map_err(HookError::Backend) })
+            let limits = limits.clone();
+            Box::pin(async move {
+                match timeout(connect_time, client.batch_execute(&limits)).await {
+                    Ok(set) => set.map_err(HookError::Backend),
+                    Err(_) => Err(HookError::message(fault::NO_ANSWER)),
+                }
+            })
         });
         let pool = Pool::builder(Manager::from_config(config, NoTls, manager))
             .post_create(set_up)
             .max_size(self.connections)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(self.patience))
-            .create_timeout(Some(self.patience))
+            .create_timeout(Some(connect_time))
             .build()
             .map_err(|error| Error::new(ErrorKind::Build, error.to_string()).with_source(error))?;
-        let store = Postgres { inner: Arc::new(Inner { pool, keys: self.keys, patience: self.patience }) };
+        let answer_time = statement_time.saturating_add(GRACE);
+        let inner = Inner { pool, keys: self.keys, patience: self.patience, answer_time };
+        let store = Postgres { inner: Arc::new(inner) };
         store.write(|change, _| Box::pin(schema::migrate(change))).await?;
         Ok(store)
     }
@@ -103,6 +151,8 @@ impl Postgres {
             keys: None,
             connections: 16,
             patience: Duration::from_secs(10),
+            connect_timeout: None,
+            statement_timeout: None,
         }
     }
 
@@ -113,6 +163,19 @@ impl Postgres {
 
     async fn client(&self) -> Result<Client, Trouble> {
         Ok(self.inner.pool.get().await?)
+    }
+
+    /// Does something on a connection. One over which no answer came in time is not used again.
+    async fn on_client<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut Client) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        let mut client = self.client().await?;
+        let done = within::scope(self.inner.answer_time, work(&mut client)).await;
+        if matches!(done, Err(Trouble::Late(_))) {
+            drop(Client::take(client));
+        }
+        done
     }
 
     /// Waits a while, if what stands in the way may pass and there is patience left. Tells whether to try again.
@@ -129,17 +192,16 @@ impl Postgres {
 
     /// Reads something, all of it from one moment.
     async fn read<'env, T>(&self, work: impl Steps<'env, T>) -> Result<T> {
-        let read = async || {
-            let mut client = self.client().await?;
+        let read = async |client: &mut Client| {
             let moment = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
-            let moment = moment.read_only(true).start().await?;
+            let moment = answered(moment.read_only(true).start()).await?;
             let value = work(&moment, []).await?;
-            moment.commit().await?;
+            answered(moment.commit()).await?;
             Ok(value)
         };
         let mut tries = Tries::new();
         loop {
-            match read().await {
+            match self.on_client(read).await {
                 Err(trouble) if self.tries_again(&mut tries, &trouble).await => {}
                 read => return Ok(read?),
             }
@@ -161,44 +223,50 @@ impl Postgres {
     ) -> Result<T> {
         let (mut tries, mut doubtful) = (Tries::new(), None);
         loop {
-            match self.attempt(&work, &was_done, &mut doubtful).await {
+            let attempt =
+                self.on_client(async |client| attempt(client, &work, &was_done, &mut doubtful).await).await;
+            match attempt {
                 Err(trouble) if self.tries_again(&mut tries, &trouble).await => {}
                 Err(trouble) if doubtful.is_some() && !trouble.is_refusal() => return Err(unknown(trouble)),
                 written => return Ok(written?),
             }
         }
     }
+}
 
-    /// One attempt to write. `doubtful` is what an earlier one gave, if nobody knows whether it was done.
-    async fn attempt<'env, T: Sync>(
-        &self,
-        work: &impl Steps<'env, T>,
-        was_done: &impl Look<'env, T>,
-        doubtful: &mut Option<T>,
-    ) -> Result<T, Trouble> {
-        let mut client = self.client().await?;
-        let change = client.transaction().await?;
-        if let Some(value) = take_if_done(doubtful, &change, was_done).await? {
-            return Ok(value);
+/// One attempt to write. `doubtful` is what an earlier one gave, if nobody knows whether it was done.
+async fn attempt<'env, T: Sync>(
+    client: &mut Client,
+    work: &impl Steps<'env, T>,
+    was_done: &impl Look<'env, T>,
+    doubtful: &mut Option<T>,
+) -> Result<T, Trouble> {
+    let change = answered(client.transaction()).await?;
+    if let Some(value) = take_if_done(doubtful, &change, was_done).await? {
+        return Ok(value);
+    }
+    let value = match work(&change, []).await {
+        // By what the earlier attempt wrote, perhaps: it may have ended only now.
+        Err(Trouble::Refused(error)) => {
+            return take_if_done(doubtful, &change, was_done).await?.ok_or(Trouble::Refused(error));
         }
-        let value = match work(&change, []).await {
-            // By what the earlier attempt wrote, perhaps: it may have ended only now.
-            Err(Trouble::Refused(error)) => {
-                return take_if_done(doubtful, &change, was_done).await?.ok_or(Trouble::Refused(error));
+        other => other?,
+    };
+    match answered(change.commit()).await {
+        Ok(()) => Ok(value),
+        Err(trouble) => {
+            if trouble.leaves_doubt() {
+                *doubtful = Some(value);
             }
-            other => other?,
-        };
-        match change.commit().await {
-            Ok(()) => Ok(value),
-            Err(error) => {
-                let trouble = Trouble::from(error);
-                if trouble.may_pass() {
-                    *doubtful = Some(value);
-                }
-                Err(trouble)
-            }
+            Err(trouble)
         }
     }
+}
+
+/// A time as a setting of the server: milliseconds, of which zero is no limit.
+fn as_setting(time: Duration) -> i32 {
+    let millis = finite(time).map_or(0, |time| time.as_millis().max(1));
+    i32::try_from(millis).unwrap_or(0)
 }
 
 /// How long something has been tried, and how long to wait before the next time.
@@ -274,8 +342,11 @@ async fn query(
     sql: &str,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<tokio_postgres::Row>, Trouble> {
-    let statement = client.prepare_cached(sql).await?;
-    Ok(client.query(&statement, values).await?)
+    answered(async {
+        let statement = client.prepare_cached(sql).await?;
+        client.query(&statement, values).await
+    })
+    .await
 }
 
 /// Runs a statement that is kept prepared and gives no rows. Tells how many it changed.
@@ -284,8 +355,11 @@ async fn execute(
     sql: &str,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<u64, Trouble> {
-    let statement = client.prepare_cached(sql).await?;
-    Ok(client.execute(&statement, values).await?)
+    answered(async {
+        let statement = client.prepare_cached(sql).await?;
+        client.execute(&statement, values).await
+    })
+    .await
 }
 
 /// Numbers that PostgreSQL keeps signed and Umbel counts up from 0.

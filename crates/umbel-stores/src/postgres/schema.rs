@@ -1,9 +1,12 @@
 //! The tables of the database, and how older ones become today's.
 
+use std::time::Duration;
+
 use deadpool_postgres::Transaction;
 use umbel_core::{Error, ErrorKind};
 
 use super::fault::Trouble;
+use super::within::{self, answered};
 use super::{query, sessions};
 
 /// Each takes a database one version further. What was released is never changed, only added to.
@@ -21,8 +24,12 @@ const LOCK: i64 = 0x756d_626c;
 
 /// Brings the tables to today's version.
 pub(super) async fn migrate(change: &Transaction<'_>) -> Result<(), Trouble> {
-    // However long it takes.
-    change.batch_execute("SET LOCAL lock_timeout = 0").await?;
+    // However long it takes, once the server answers at all.
+    answered(change.batch_execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0")).await?;
+    within::scope(Duration::MAX, migrate_at_leisure(change)).await
+}
+
+async fn migrate_at_leisure(change: &Transaction<'_>) -> Result<(), Trouble> {
     query(change, "SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     change.batch_execute("CREATE TABLE IF NOT EXISTS umbel_schema (version bigint NOT NULL)").await?;
     let found = query(change, "SELECT coalesce(max(version), 0) FROM umbel_schema", &[]).await?;

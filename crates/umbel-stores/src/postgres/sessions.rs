@@ -620,7 +620,7 @@ impl Postgres {
                 Err(trouble) => trouble,
             };
             // Where no connection could be had, nothing was asked.
-            in_doubt |= trouble.may_pass() && matches!(trouble, Trouble::Postgres(_));
+            in_doubt |= trouble.leaves_doubt();
             if !self.tries_again(&mut tries, &trouble).await {
                 return Err(if in_doubt && !trouble.is_refusal() {
                     unknown(trouble)
@@ -639,15 +639,17 @@ impl Postgres {
         give_back: bool,
         in_doubt: bool,
     ) -> Result<Versions, Trouble> {
-        let client = self.client().await?;
-        match append_statement(&client, lease, expected, entries, give_back).await {
-            // By what an earlier attempt wrote, perhaps, though its answer was lost.
-            Err(Trouble::Refused(error)) if in_doubt => {
-                let written = written_before(&client, lease, expected, entries, give_back).await?;
-                written.ok_or(Trouble::Refused(error))
+        self.on_client(async |client| {
+            match append_statement(client, lease, expected, entries, give_back).await {
+                // By what an earlier attempt wrote, perhaps, though its answer was lost.
+                Err(Trouble::Refused(error)) if in_doubt => {
+                    let written = written_before(client, lease, expected, entries, give_back).await?;
+                    written.ok_or(Trouble::Refused(error))
+                }
+                other => other,
             }
-            other => other,
-        }
+        })
+        .await
     }
 }
 

@@ -3,6 +3,7 @@
 use std::future::ready;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use deadpool_postgres::Transaction;
 use tokio_postgres::IsolationLevel;
@@ -14,6 +15,7 @@ use super::credentials::save;
 use super::fault::Trouble;
 use super::memory::{Row as MemoryRow, replace};
 use super::sessions::{import_session, set_shared_state, shared_state, whole_session};
+use super::within::{self, answered};
 use super::{Postgres, query, signed, unsigned};
 use crate::entries::{from_json, join_part, split_part};
 use crate::refusal::artifact_exists;
@@ -33,6 +35,8 @@ impl Postgres {
         let mut client = self.client().await?;
         let moment = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
         let moment = moment.read_only(true).start().await?;
+        // All there is takes as long as it takes.
+        moment.batch_execute("SET LOCAL statement_timeout = 0").await?;
         export_state(&moment, lines).await?;
         export_sessions(&moment, lines).await?;
         export_artifacts(&moment, lines).await?;
@@ -58,10 +62,14 @@ impl Postgres {
 }
 
 async fn import_all(change: &Transaction<'_>, pieces: &[Piece]) -> Result<(), Trouble> {
-    for piece in pieces {
-        import(change, piece).await?;
-    }
-    Ok(())
+    answered(change.batch_execute("SET LOCAL statement_timeout = 0")).await?;
+    let import_each = async {
+        for piece in pieces {
+            import(change, piece).await?;
+        }
+        Ok(())
+    };
+    within::scope(Duration::MAX, import_each).await
 }
 
 /// Too much to look through.

@@ -9,6 +9,8 @@ mod migrations;
 mod postgres;
 #[cfg(all(feature = "postgres", feature = "sqlite"))]
 mod postgres_faults;
+#[cfg(all(feature = "postgres", feature = "sqlite"))]
+mod postgres_silence;
 #[cfg(feature = "sqlite")]
 mod privacy;
 #[cfg(all(feature = "postgres", feature = "sqlite"))]
