@@ -12,7 +12,7 @@ use rustyline::highlight::{CmdKind, Highlighter};
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::Validator;
-use rustyline::{ColorMode, Config, Helper};
+use rustyline::{ColorMode, Config, ExternalPrinter, Helper};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Split};
 use tokio::sync::mpsc;
 
@@ -94,8 +94,11 @@ impl fmt::Debug for Input {
 pub struct Editor {
     asks: std_mpsc::Sender<Ask>,
     lines: mpsc::UnboundedReceiver<io::Result<Line>>,
-    /// Whether the person is asked already and has not answered: an interrupt came from elsewhere.
+    /// Whether the person is asked already and has not answered: Ctrl-C was pressed before the terminal gave its keys to the
+    /// editor, and the signal came when the prompt was there.
     asked: bool,
+    /// Has the prompt shown again.
+    printer: Option<Box<dyn ExternalPrinter + Send>>,
 }
 
 impl Editor {
@@ -109,6 +112,8 @@ impl Editor {
             // A history that cannot be read is one that begins anew.
             let _ = editor.load_history(file);
         }
+        let printer = editor.create_external_printer().ok();
+        let printer = printer.map(|printer| Box::new(printer) as Box<dyn ExternalPrinter + Send>);
         let (asks, asked) = std_mpsc::channel::<Ask>();
         let (send, lines) = mpsc::unbounded_channel();
         std::thread::Builder::new().name("line editor".to_owned()).spawn(move || {
@@ -119,7 +124,7 @@ impl Editor {
                 }
             }
         })?;
-        Ok(Self { asks, lines, asked: false })
+        Ok(Self { asks, lines, asked: false, printer })
     }
 
     async fn next(&mut self, ask: Ask) -> io::Result<Line> {
@@ -127,6 +132,9 @@ impl Editor {
         if !self.asked {
             self.asks.send(ask).map_err(|_| gone())?;
             self.asked = true;
+        } else if let Some(printer) = &mut self.printer {
+            // Whatever was written meanwhile stands behind the prompt. If it cannot be shown again, it is still asked.
+            let _ = printer.print(String::new());
         }
         let line = self.lines.recv().await.ok_or_else(gone)?;
         self.asked = false;

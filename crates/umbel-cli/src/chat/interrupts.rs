@@ -12,9 +12,14 @@ impl Interrupts {
     /// Those of the terminal. From now on Ctrl-C no longer ends the program. Needs a tokio runtime.
     pub fn ctrl_c() -> Self {
         let (pressed, interrupts) = Self::channel();
-        tokio::spawn(
-            async move { while tokio::signal::ctrl_c().await.is_ok() && pressed.send(()).is_ok() {} },
-        );
+        // One listener for good, from now on: one for each time would not hear of what comes in between.
+        #[cfg(unix)]
+        let listener = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt());
+        #[cfg(windows)]
+        let listener = tokio::signal::windows::ctrl_c();
+        if let Ok(mut listener) = listener {
+            tokio::spawn(async move { while listener.recv().await.is_some() && pressed.send(()).is_ok() {} });
+        }
         interrupts
     }
 

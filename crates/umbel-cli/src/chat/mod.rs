@@ -376,7 +376,13 @@ impl<W: Write> Chat<W> {
         let ask = Ask { prompt, initial: initial.to_owned(), keep };
         let line = tokio::select! {
             biased;
-            () = self.interrupts.next() => Line::Interrupt,
+            () = self.interrupts.next() => {
+                if edited {
+                    // The key was shown, or the prompt was.
+                    self.screen.end_prompt()?;
+                }
+                Line::Interrupt
+            }
             line = self.input.next(ask) => line?,
         };
         if !edited && !matches!(line, Line::Typed(_)) {

@@ -78,25 +78,20 @@ impl Terminal {
         }
     }
 
-    /// Presses keys until one of these words appears, and tells which. Like a person it presses again if nothing happens: between
-    /// two prompts a terminal may drop what is pressed.
-    fn press_until(&mut self, keys: &str, words: &[&str]) -> usize {
-        for _ in 0..10 {
-            self.press(keys);
-            let end = Instant::now() + PATIENCE / 5;
-            loop {
-                let found = words.iter().position(|word| self.shown[self.seen..].contains(word));
-                if let Some(found) = found {
-                    self.see(&[words[found]]);
-                    return found;
-                }
-                match self.bytes.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                    Ok(bytes) => self.shown.push_str(&String::from_utf8_lossy(&bytes)),
-                    Err(_) => break,
-                }
+    /// Waits until one of these words appears, and tells which.
+    fn see_any(&mut self, words: &[&str]) -> usize {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let found = words.iter().position(|word| self.shown[self.seen..].contains(word));
+            if let Some(found) = found {
+                self.see(&[words[found]]);
+                return found;
+            }
+            match self.bytes.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(bytes) => self.shown.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(_) => panic!("none of {words:?} appeared in:\n{}", self.shown),
             }
         }
-        panic!("none of {words:?} appeared in:\n{}", self.shown);
     }
 
     /// Waits until it ends, and tells its exit code.
@@ -121,7 +116,8 @@ fn stop_midway(chat: &mut Terminal) {
     for _ in 0..20 {
         chat.press("where should I go?\r");
         chat.see(&["Somewhere"]);
-        let is_over = chat.press_until(CTRL_C, &["Stopped.", "Press Ctrl-C again to leave"]) == 1;
+        chat.press(CTRL_C);
+        let is_over = chat.see_any(&["Stopped.", "Press Ctrl-C again to leave"]) == 1;
         chat.see(&["you>"]);
         if !is_over {
             return;
@@ -163,8 +159,11 @@ fn a_person_sees_cards_approves_stops_and_comes_back() {
     again.see(&["you>", "weather in Paris and Rome", "Booked: 5 nights in Lisbon", "you>"]);
     again.press(&format!("{ARROW_UP}{ARROW_UP}{ARROW_UP}"));
     again.see(&["weather in Paris and Rome"]);
-    again.press_until(CTRL_C, &["Press Ctrl-C again to leave"]);
-    again.press_until(CTRL_C, &["Bye."]);
+    again.press(CTRL_C);
+    again.see(&["Press Ctrl-C again to leave"]);
+    // Between two prompts, or at the next one already.
+    again.press(CTRL_C);
+    again.see(&["Bye."]);
     assert_eq!(again.ended(), Some(0));
     let history = folder.path().join(".umbel/history");
     #[cfg(unix)]
@@ -174,6 +173,34 @@ fn a_person_sees_cards_approves_stops_and_comes_back() {
     }
     let typed = std::fs::read_to_string(history).unwrap();
     assert!(typed.contains("book 3 nights in Lisbon") && !typed.contains("\ne\n"), "{typed}");
+}
+
+#[test]
+fn one_press_of_a_key_is_enough_wherever_it_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chat = Terminal::start(folder.path(), "", "chat --agent guide --store memory:");
+    chat.see(&["Model: a script", "you>"]);
+    for _ in 0..30 {
+        // At the prompt.
+        chat.press(CTRL_C);
+        chat.see(&["Press Ctrl-C again to leave"]);
+        // While the next prompt comes.
+        chat.press("/help\r");
+        chat.see(&["/quit", "you>"]);
+        // While the answer is being said, or when it is over.
+        chat.press("where should I go?\r");
+        chat.see(&["Somewhere"]);
+        chat.press(CTRL_C);
+        chat.see_any(&["Stopped.", "Press Ctrl-C again to leave"]);
+        chat.see(&["you>"]);
+        chat.press("/help\r");
+        chat.see(&["/quit", "you>"]);
+    }
+    chat.press(CTRL_C);
+    chat.see(&["Press Ctrl-C again to leave"]);
+    chat.press(CTRL_C);
+    chat.see(&["Bye."]);
+    assert_eq!(chat.ended(), Some(0));
 }
 
 #[test]
@@ -227,7 +254,8 @@ fn a_person_signs_in_with_a_browser_or_pastes_where_it_was_sent() {
         let link = chat.shown[begin..].lines().next().unwrap().trim().to_owned();
         let to = runtime.block_on(server.sign_in(&link));
         if pastes {
-            chat.press_until(CTRL_C, &["Now paste the address"]);
+            chat.press(CTRL_C);
+            chat.see(&["Now paste the address"]);
             chat.see(&["Address>"]);
             chat.press(&format!("{to}\r"));
         } else {
