@@ -48,7 +48,7 @@ impl McpTool {
         spec.idempotent = hints.is_idempotent();
         spec.confirm = confirm;
         // The limits of the server come first, and say more.
-        spec.timeout = Some(inner.options.limits.call + Duration::from_secs(5));
+        spec.timeout = Some(inner.options.limits.call.saturating_add(Duration::from_secs(5)));
         let is_safe_twice = spec.read_only || spec.idempotent;
         let work = Work { toolset: Arc::downgrade(inner), listed, is_safe_twice, output: OnceLock::new() };
         Self { spec, work: Arc::new(work) }

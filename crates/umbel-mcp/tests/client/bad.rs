@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use umbel_core::{AuthConfig, Error, ErrorKind, InMemorySessions, Outcome, PlainAuth, SessionKey, ToolValue};
 use umbel_mcp::client::{McpToolset, Pipe, ToolsetLimits};
-use umbel_runtime::layers::at_end;
+use umbel_runtime::backoff::Backoff;
+use umbel_runtime::layers::{ToolRetry, at_end};
 use umbel_runtime::{LlmAgent, ScriptedModel, with};
 
 use crate::fake::{server, tool, tools_server};
-use crate::{desk, desk_with};
+use crate::{desk, desk_with, responses};
 
 fn model() -> ScriptedModel {
     ScriptedModel::new("m").call("a", json!({})).text("done")
@@ -112,6 +113,33 @@ async fn signs_of_life_give_more_time_up_to_a_limit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_time_limit_takes_none_at_all_and_one_without_end() {
+    type Set = fn(&mut ToolsetLimits, Duration);
+    let limits: [(&str, Set, bool); 5] = [
+        ("connect", |limits, time| limits.connect = time, false),
+        ("answer", |limits, time| limits.answer = time, false),
+        ("call", |limits, time| limits.call = time, false),
+        // Each call connects, or lists tools, anew.
+        ("idle", |limits, time| limits.idle = time, true),
+        ("list", |limits, time| limits.list = time, true),
+    ];
+    for (name, set, works_with_none) in limits {
+        for time in [Duration::ZERO, Duration::MAX] {
+            let (pipe, _) = tools_server(json!([tool("a")]), |request, out| async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                out.text(&request, "ok").await;
+            });
+            let mut limits = ToolsetLimits::default();
+            set(&mut limits, time);
+            let desk = desk(McpToolset::new("s", pipe).limits(limits), model()).await;
+            let (events, _) = desk.say("go").await;
+            let works = responses(&events) == [json!({"result": "ok"})];
+            assert_eq!(works, works_with_none || time == Duration::MAX, "{name}: {time:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_that_is_cancelled_takes_its_call_back() {
     let (pipe, log) = tools_server(json!([tool("a")]), |_, _| async {});
     let desk = desk(McpToolset::new("s", pipe), model()).await;
@@ -131,7 +159,9 @@ async fn a_run_that_is_cancelled_takes_its_call_back() {
 async fn a_hundred_megabytes_end_the_connection_before_they_are_read() {
     let taken = Arc::new(AtomicUsize::new(0));
     let counted = taken.clone();
-    let (pipe, log) = tools_server(json!([tool("a")]), move |request, out| {
+    let mut reads = tool("a");
+    reads["annotations"] = json!({"readOnlyHint": true});
+    let (pipe, log) = tools_server(json!([reads]), move |request, out| {
         let counted = counted.clone();
         async move {
             let begin = format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{{\"content\":\"", request["id"]);
@@ -144,9 +174,13 @@ async fn a_hundred_megabytes_end_the_connection_before_they_are_read() {
             }
         }
     });
-    let desk = desk(McpToolset::new("s", pipe), model()).await;
+    // Safe twice or not, it would be as large again.
+    let retry = ToolRetry::new().backoff(Backoff::new().initial(Duration::ZERO));
+    let agent = LlmAgent::new("a").handler(retry).toolset(McpToolset::new("s", pipe).trust_hints());
+    let desk = desk_with(agent, model(), Arc::new(InMemorySessions::new())).await;
     let said = words(&desk.result().await);
     assert!(said.contains("it sent a message of more than 4194304 bytes"), "{said}");
+    assert_eq!(log.of("tools/call").len(), 1);
     log.wait_closed(1).await;
     let taken = taken.load(Ordering::SeqCst);
     assert!(taken <= (4 << 20) + (256 << 10), "{taken} bytes were taken");

@@ -588,7 +588,7 @@ async fn a_service_that_closes_takes_nothing_new_and_lets_calls_end() {
         let other = TestTool::new("other", |_, _| std::future::ready(Ok(json!("new").into())));
         house.service.replace(McpServer::new("house").tool(other)).unwrap();
         let service = house.service.clone();
-        let closing = tokio::spawn(async move { service.close(Duration::from_secs(600)).await });
+        let closing = tokio::spawn(async move { service.close(Duration::MAX).await });
         let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
         soon(async { while house.post("ann", &named, &list).await.status != 503 {} }).await;
         assert_eq!(house.post("bob", &[], &initialize()).await.status, 503);
@@ -605,16 +605,30 @@ async fn a_service_that_closes_takes_nothing_new_and_lets_calls_end() {
 
 #[tokio::test]
 async fn a_service_that_closes_does_not_wait_for_ever() {
-    let (tool, mut told) = TestTool::endless("wait");
-    let house = House::new(McpServer::new("house").tool(tool)).await;
+    for time in [Duration::ZERO, Duration::from_millis(50)] {
+        let (tool, mut told) = TestTool::endless("wait");
+        let house = House::new(McpServer::new("house").tool(tool)).await;
+        let session = house.session("ann").await;
+        let named = [("mcp-session-id", session.as_str())];
+        let mut stream =
+            house.open("POST", "ann", &named, &tool_call(1, "wait", json!({})).to_string()).await;
+        assert_eq!(soon(told.recv()).await, Some("begun"));
+        soon(house.service.close(time)).await;
+        let mut rest = String::new();
+        soon(stream.read_to_string(&mut rest)).await.unwrap();
+        assert!(!rest.contains("\"result\""), "{rest}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_may_be_silent_and_people_may_take_their_time_without_end() {
+    let limits = McpLimits { idle: Duration::MAX, answer_time: Duration::MAX, ..McpLimits::default() };
+    let tool = TestTool::new("quick", |_, _| std::future::ready(Ok(json!("there").into())));
+    let house = House::new(McpServer::new("house").limits(limits).tool(tool)).await;
     let session = house.session("ann").await;
     let named = [("mcp-session-id", session.as_str())];
-    let mut stream = house.open("POST", "ann", &named, &tool_call(1, "wait", json!({})).to_string()).await;
-    assert_eq!(soon(told.recv()).await, Some("begun"));
-    soon(house.service.close(Duration::from_millis(50))).await;
-    let mut rest = String::new();
-    soon(stream.read_to_string(&mut rest)).await.unwrap();
-    assert!(!rest.contains("\"result\""), "{rest}");
+    let answered = house.post("ann", &named, &tool_call(1, "quick", json!({}))).await;
+    assert_eq!(answered.answer()["result"]["content"][0]["text"], "there");
 }
 
 #[tokio::test]

@@ -95,6 +95,27 @@ async fn a_stream_that_breaks_off_anywhere_is_cut() {
 }
 
 #[tokio::test]
+async fn each_wait_for_a_provider_takes_no_time_or_all_the_time_there_is() {
+    type Set = fn(&mut Timeouts, Duration);
+    let waits: [(&str, Set); 3] = [
+        ("connect", |waits, time| waits.connect = time),
+        ("first_byte", |waits, time| waits.first_byte = time),
+        ("between_bytes", |waits, time| waits.between_bytes = time),
+    ];
+    for (name, set) in waits {
+        let mut timeouts = Timeouts::default();
+        set(&mut timeouts, Duration::MAX);
+        let server = Server::answering("200 OK", STREAM, HELLO).await;
+        let chunks = ask(&at(&server.url).timeouts(timeouts).unwrap(), true).await;
+        assert_eq!(chunks[0].as_ref().unwrap(), &Chunk::Text("Hello".to_owned()), "{name}");
+        set(&mut timeouts, Duration::ZERO);
+        let server = Server::start([Act::Hang(answer("200 OK", STREAM, ": wait\n\n"))]).await;
+        let error = fail(&at(&server.url).timeouts(timeouts).unwrap(), true).await;
+        assert!(error.is_retryable(), "{name}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn a_provider_that_is_silent_is_not_waited_for_forever() {
     let timeouts = Timeouts {
         connect: Duration::from_secs(5),

@@ -425,6 +425,25 @@ fn lock(path: &Path) -> Locker {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_waited_for_not_at_all_or_without_end() {
+    let (_folder, path) = new_file();
+    let hasty = Sqlite::options(&path).wait_for_lock(Duration::ZERO).open().await.unwrap();
+    let patient = Sqlite::options(&path).wait_for_lock(Duration::MAX).open().await.unwrap();
+    let s1 = new_session(&patient, "s1").await;
+    let other = lock(&path);
+    let error = hasty.commit(&s1, None, entries(&["lost"])).await.unwrap_err();
+    assert!(error.message().contains("locked by another process"), "{error}");
+    let (store, s2) = (patient.clone(), s1.clone());
+    let waiting = tokio::spawn(async move { store.commit(&s2, None, entries(&["kept"])).await });
+    // Readers do not wait for a writer.
+    assert!(texts(&hasty, &s1).await.is_empty());
+    assert!(!waiting.is_finished());
+    other.end();
+    waiting.await.unwrap().unwrap();
+    assert_eq!(texts(&hasty, &s1).await, ["kept"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_another_process_locks_is_an_error_in_time_and_the_store_goes_on() {
     let (_folder, path) = new_file();
     let wait = Duration::from_millis(300);

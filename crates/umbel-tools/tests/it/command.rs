@@ -221,6 +221,15 @@ async fn a_program_that_takes_too_long_ends_with_all_that_it_started() {
     gone(&process_in(&folder.path().join("child")).await).await;
 }
 
+#[tokio::test]
+async fn a_program_has_no_time_or_all_the_time_there_is() {
+    let command = || Command::new("hello", "", "echo").args(["hello"]);
+    let said = run(command().timeout(Duration::MAX), json!({})).await;
+    assert_eq!(said["stdout"], "hello\n");
+    let said = run(Command::new("slow", "", "sleep").args(["600"]).timeout(Duration::ZERO), json!({})).await;
+    assert_eq!(error(&said), "`slow` took longer than 0 s and was stopped");
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn what_a_program_leaves_behind_is_not_waited_for() {

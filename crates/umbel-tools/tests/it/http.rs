@@ -146,6 +146,17 @@ async fn a_server_that_does_not_answer_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn an_answer_has_no_time_or_all_the_time_there_is() {
+    let server = Server::start(|_| answer(200, "text/plain", "hello")).await;
+    for time in [Duration::ZERO, Duration::MAX] {
+        let limits = HttpLimits { time, ..HttpLimits::default() };
+        let tool = HttpGet::with_limits(Guard::new([""; 0]).allow_private(&server.host()), limits).unwrap();
+        let read = call(tool, json!({"url": format!("http://{}/", server.host())})).await;
+        assert_eq!(read["status"] == 200, time == Duration::MAX, "{time:?}: {read}");
+    }
+}
+
+#[tokio::test]
 async fn packed_answers_are_refused_so_that_their_size_is_known() {
     let packed = "HTTP/1.1 200 X\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nxx";
     let server = Server::start(move |_| packed.to_owned()).await;
