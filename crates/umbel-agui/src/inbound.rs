@@ -131,10 +131,10 @@ impl Waiting {
 pub enum ResumeError {
     /// Nobody asked that.
     UnknownInterrupt(SmolStr),
-    /// People are asked, and the input answers nothing.
-    ResumeRequired(usize),
-    /// Some questions are left open.
-    ResumeIncomplete(Vec<SmolStr>),
+    /// People are asked, and the input answers nothing: the ids of the questions, and what they ask.
+    ResumeRequired(Vec<(SmolStr, Option<String>)>),
+    /// Some questions are left open: their ids, and what they ask.
+    ResumeIncomplete(Vec<(SmolStr, Option<String>)>),
     /// An answer is none.
     InvalidAnswer(SmolStr, String),
 }
@@ -294,11 +294,13 @@ impl Turn {
             }
             return Ok(());
         }
+        let questions = left.iter().map(|asked| (asked.id.as_str().into(), asked.message.clone()));
         if self.answers.is_empty() {
             let nothing_else = !says && self.message.is_empty();
-            return if nothing_else { Ok(()) } else { Err(ResumeError::ResumeRequired(left.len())) };
+            let required = ResumeError::ResumeRequired(questions.collect());
+            return if nothing_else { Ok(()) } else { Err(required) };
         }
-        Err(ResumeError::ResumeIncomplete(left.iter().map(|asked| asked.id.as_str().into()).collect()))
+        Err(ResumeError::ResumeIncomplete(questions.collect()))
     }
 }
 

@@ -267,7 +267,37 @@ pub struct Interrupt {
     pub together: bool,
 }
 
+/// The most characters of a question's message in an error.
+const SHOWN_CHARS: usize = 200;
+/// The most questions in an error.
+const SHOWN_QUESTIONS: usize = 10;
+
+/// Open questions in words, for errors: their ids and what people are asked, such as `` `q1` (May I send it?)``.
+pub fn questions_in_words<'a>(open: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> String {
+    let mut open = open.into_iter();
+    let in_words = |(id, message): (&str, Option<&str>)| {
+        let message = message.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        let cut = message.char_indices().nth(SHOWN_CHARS).map(|(at, _)| at);
+        match cut.and_then(|cut| message.get(..cut)) {
+            Some(begin) => format!("`{id}` ({begin}…)"),
+            None if message.is_empty() => format!("`{id}`"),
+            None => format!("`{id}` ({message})"),
+        }
+    };
+    let shown: Vec<String> = open.by_ref().take(SHOWN_QUESTIONS).map(in_words).collect();
+    let shown = shown.join(", ");
+    match open.count() {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 impl Interrupt {
+    /// Its id, and what people are asked.
+    pub fn asks(&self) -> (&str, Option<&str>) {
+        (self.id.as_str(), self.message.as_deref())
+    }
+
     /// A question, asked from somewhere at some time. It has that id unless it names its own.
     pub fn new(id: CallId, address: Address, question: Question, now: f64) -> Self {
         Self {
@@ -441,3 +471,31 @@ impl fmt::Display for Raised {
 }
 
 impl std::error::Error for Raised {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_questions_are_named_with_what_they_ask_and_long_ones_are_cut() {
+        let words = |open: &[(&str, Option<&str>)]| questions_in_words(open.iter().copied());
+        assert_eq!(words(&[]), "");
+        assert_eq!(words(&[("q1", None), ("q2", Some(" "))]), "`q1`, `q2`");
+        assert_eq!(words(&[("q1", Some("May I\n  send it?"))]), "`q1` (May I send it?)");
+        let long = "ü".repeat(SHOWN_CHARS + 1);
+        assert_eq!(words(&[("q1", Some(&long))]), format!("`q1` ({}…)", "ü".repeat(SHOWN_CHARS)));
+        let many = words(&[("q", None); 13]);
+        assert!(many.ends_with("`q`, `q` and 3 more"), "{many}");
+    }
+
+    #[test]
+    fn a_question_that_may_be_answered_for_ever_does_not_expire() {
+        let asked = |time| {
+            let question = Question::confirm("May I?").expires_in(time);
+            Interrupt::new("q".into(), Address::new(&Source::new("a"), None), question, 100.0).expires_at
+        };
+        assert_eq!(asked(Duration::ZERO), Some(100.0));
+        assert_eq!(asked(Duration::from_secs(5)), Some(105.0));
+        assert_eq!(asked(Duration::MAX), None);
+    }
+}

@@ -5,6 +5,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use smol_str::{SmolStr, format_smolstr};
 use umbel_agui::{InputError, InputErrorKind, ResumeError};
+use umbel_core::interrupt::questions_in_words;
 use umbel_core::{Error, ErrorKind, Failure, Object};
 
 /// Something a client is told. What it is told of a fault of ours says nothing about our insides: that goes to the log,
@@ -190,18 +191,26 @@ impl From<InputError> for Problem {
     }
 }
 
+fn in_words(open: &[(SmolStr, Option<String>)]) -> String {
+    questions_in_words(open.iter().map(|(id, message)| (id.as_str(), message.as_deref())))
+}
+
 impl From<ResumeError> for Problem {
     fn from(error: ResumeError) -> Self {
         let (code, message) = match error {
             ResumeError::UnknownInterrupt(id) => {
                 ("UNKNOWN_INTERRUPT", format!("nobody asked question `{id}` in this thread"))
             }
-            ResumeError::ResumeRequired(count) => (
+            ResumeError::ResumeRequired(open) => (
                 "INTERRUPT_RESUME_REQUIRED",
-                format!("the thread waits for {count} answers: send `resume` with all of them first"),
+                format!(
+                    "the thread waits for {} answers: send `resume` with all of them first; open are {}",
+                    open.len(),
+                    in_words(&open)
+                ),
             ),
             ResumeError::ResumeIncomplete(left) => {
-                ("INTERRUPT_RESUME_INCOMPLETE", format!("these questions are left open: {}", left.join(", ")))
+                ("INTERRUPT_RESUME_INCOMPLETE", format!("these questions are left open: {}", in_words(&left)))
             }
             ResumeError::InvalidAnswer(id, why) => {
                 ("INVALID_ANSWER", format!("question `{id}` cannot be answered like this: {why}"))

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use umbel_core::interrupt::questions_in_words;
 use umbel_core::{
     Address, Agent, Answer, CallId, Content, DecisionKind, Error, ErrorKind, Event, FunctionCall,
     FunctionResponse, Interrupt, List, Result, ToolSet, ToolSpec,
@@ -44,7 +45,7 @@ pub(crate) fn check(
                 answered.insert(id);
             }
             None if [REQUEST_CONFIRMATION, REQUEST_CREDENTIAL].contains(&response.name.as_str()) => {
-                check_again(events, id, response)?;
+                check_again(open, events, id, response)?;
             }
             None => {}
         }
@@ -54,8 +55,10 @@ pub(crate) fn check(
         let batch = || together().filter(|asked| asked.address.is_same_batch(&one.address));
         let (given, wanted) = (batch().filter(|asked| answered.contains(&asked.id)).count(), batch().count());
         if given < wanted {
+            let left = batch().filter(|asked| !answered.contains(&asked.id)).map(Interrupt::asks);
             return Err(refused(format!(
-                "{wanted} questions are to be answered together, and {given} of them are: answer all of them"
+                "{wanted} questions are to be answered together, and {given} of them are: answer {} too",
+                questions_in_words(left)
             )));
         }
     }
@@ -63,13 +66,26 @@ pub(crate) fn check(
 }
 
 /// The same answer may come twice; another one is too late.
-fn check_again(events: &List<Arc<Event>>, id: &CallId, response: &FunctionResponse) -> Result<()> {
+fn check_again(
+    open: &[Interrupt],
+    events: &List<Arc<Event>>,
+    id: &CallId,
+    response: &FunctionResponse,
+) -> Result<()> {
     let before = events.iter().rev().filter(|event| event.is_user());
     let before = before.flat_map(|event| event.responses()).find(|given| given.id.as_ref() == Some(id));
     match before {
         Some(given) if given.response == response.response => Ok(()),
         Some(_) => Err(refused(format!("question `{id}` was answered already, and otherwise"))),
-        None => Err(refused(format!("nobody asked question `{id}`: see which are open"))),
+        None => Err(refused(format!("nobody asked question `{id}`: {}", what_is_open(open)))),
+    }
+}
+
+/// Which questions are open, in words.
+fn what_is_open(open: &[Interrupt]) -> String {
+    match open {
+        [] => "none is open".to_owned(),
+        open => format!("open are {}", questions_in_words(open.iter().map(Interrupt::asks))),
     }
 }
 

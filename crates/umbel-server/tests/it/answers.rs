@@ -115,11 +115,30 @@ async fn an_answer_that_is_none_is_refused_and_the_question_stays_open() {
             "INTERRUPT_RESUME_REQUIRED",
             "the thread waits for 2 answers: send `resume` with all of them first",
         ),
+        (
+            "no answer, and a message",
+            with(ask("t", "r2", &[user("m2", "never mind")]), "resume", json!([])),
+            "INTERRUPT_RESUME_REQUIRED",
+            "the thread waits for 2 answers: send `resume` with all of them first",
+        ),
     ];
+    let shown = host.get("/agent/threads/t").await.json().await["interrupts"].clone();
+    let asks = |id: &str| {
+        let of_id = shown.as_array().unwrap().iter().find(|one| one["id"] == id).unwrap();
+        format!("`{id}` ({})", of_id["message"].as_str().unwrap())
+    };
     for (name, input, code, message) in cases {
         let told = refused(&host, &input).await;
         assert_eq!(told.0, code, "{name}");
         assert!(told.1.contains(message), "{name}: {}", told.1);
+        // Who forgot to answer is told what is asked, and what was answered is not named.
+        assert_eq!(
+            told.1.contains(&asks(second)),
+            code.starts_with("INTERRUPT_RESUME"),
+            "{name}: {}",
+            told.1
+        );
+        assert_eq!(told.1.contains(&asks(first)), code == "INTERRUPT_RESUME_REQUIRED", "{name}: {}", told.1);
         assert_eq!(sent.load(Ordering::Relaxed), 0, "{name}");
         let thread = host.get("/agent/threads/t").await.json().await;
         let open: Vec<&Value> =

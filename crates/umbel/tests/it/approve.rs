@@ -326,6 +326,8 @@ async fn of_a_whole_batch_nothing_is_made_before_all_is_answered() {
         assert!(open.iter().all(|asked| asked.together && asked.any_tool));
         let message = desk.refused([(&open[0], Answer::approve())]).await;
         assert!(message.contains("2 questions are to be answered together"), "{message}");
+        let asks = |n: usize| format!("`{}` ({})", open[n].id, open[n].message.as_deref().unwrap());
+        assert!(message.contains(&asks(1)) && !message.contains(&asks(0)), "{message}");
         let seen = desk.answer([(&open[0], Answer::approve()), (&open[1], Answer::reject())]).await;
         let stored = seen.assert_finished().whole();
         let stored: Vec<_> = stored.iter().flat_map(|event| event.responses()).cloned().collect();

@@ -290,6 +290,8 @@ async fn answers_that_do_not_fit_are_refused_and_the_question_stays_open() {
         let forged = Interrupt { id: "forged".into(), ..asked.clone() };
         let message = refuse(forged, Answer::input(1)).await;
         assert!(message.contains("nobody asked question `forged`"), "{message}");
+        let asks = format!("open are `{}` ({})", asked.id, asked.message.as_deref().unwrap());
+        assert!(message.contains(&asks), "{message}");
         let message = refuse(asked.clone(), Answer::input("many")).await;
         assert!(message.contains("does not fit what was asked for"), "{message}");
         let message = refuse(asked.clone(), Answer::approve()).await;
