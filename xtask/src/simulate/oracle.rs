@@ -244,7 +244,9 @@ impl Oracle<'_> {
     fn effects(&self, models: &[(SessionKey, LogModel)]) {
         let effects = self.stage.ledger.lock().effects.clone();
         for (call, effect) in &effects {
-            let allowed = 1 + effect.retries + if self.stage.world.asks_unfinished { 9 } else { 0 };
+            // A rewind takes back what was said, not what was done: a call that is approved again is made again.
+            let asked = if self.stage.world.asks_unfinished { 9 } else { 0 };
+            let allowed = 1 + effect.retries + asked + self.stage.world.rewinds();
             if !effect.idempotent && effect.count > allowed {
                 self.violate(
                     "effect-once",

@@ -332,6 +332,12 @@ impl SimWorld {
         self.handlers.contains(&shape) || self.root.any(&|agent| agent.handlers.contains(&shape))
     }
 
+    /// How often people rewind.
+    pub(super) fn rewinds(&self) -> u32 {
+        let rewinds = |step: &&ScriptStep| matches!(step.act, PersonAct::Rewinds(_));
+        u32::try_from(self.script.iter().filter(rewinds).count()).unwrap_or(u32::MAX)
+    }
+
     /// Whether anything counts polls, which a cache may change.
     pub(super) fn counts_polls(&self) -> bool {
         let polls = |agent: &AgentShape| match &agent.kind {

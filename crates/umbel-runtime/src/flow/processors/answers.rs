@@ -87,7 +87,7 @@ async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) 
         |asked: &Interrupt| given.questions.contains(&asked.id) && !is_used(&events, given.at, asked);
     let answers: Vec<_> = all.iter().filter(|(asked, _)| is_new(asked)).collect();
     for mut batch in batches(draft, &events, &answers, &all)? {
-        begin(draft, given.at, &mut batch).await?;
+        begin(draft, &events, (&answers, given.at), &mut batch).await?;
         make(draft, &batch).await?;
     }
     Ok(())
@@ -124,17 +124,38 @@ pub(super) async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
 
 /// Notes that the calls are made now, so that they are not made again should the run be cut short. If they were begun
 /// already since the answer came, it was.
-async fn begin(draft: &Draft<'_>, at: usize, batch: &mut Batch) -> Result<()> {
+///
+/// That is told by where the answer stands first: the same answer may come again.
+async fn begin(
+    draft: &Draft<'_>,
+    events: &List<Arc<Event>>,
+    (answers, at): (&[&(Interrupt, Answer)], usize),
+    batch: &mut Batch,
+) -> Result<()> {
     let ids: Vec<CallId> = batch.calls.iter().filter_map(|call| call.id.clone()).collect();
+    let gives = |event: &Event, question: &CallId| {
+        event.is_user() && event.responses().any(|response| response.id.as_ref() == Some(question))
+    };
+    let answered_at = |call: &CallId| {
+        let about = answers.iter().filter(|(asked, _)| asked.address.call.as_ref() == Some(call));
+        let given = about.filter_map(|(asked, _)| events.iter().position(|event| gives(event, &asked.id)));
+        given.max().unwrap_or(at)
+    };
+    let answered: Vec<usize> = ids.iter().map(answered_at).collect();
+    let is_since = |call: &CallId, place: usize| {
+        ids.iter().zip(&answered).any(|(id, answered)| id == call && place > *answered)
+    };
     let replay = draft.run.values().replay();
-    let since = || replay.iter().flat_map(|replay| &replay.records).filter(|(place, _)| *place > at);
-    let begun = |(_, step): &(usize, Arc<RunStep>)| match &**step {
-        RunStep::CallsStarted { calls } => calls.iter().any(|call| ids.contains(call)),
+    let records = || replay.iter().flat_map(|replay| &replay.records);
+    let begun = |(place, step): &(usize, Arc<RunStep>)| match &**step {
+        RunStep::CallsStarted { calls } => calls.iter().any(|call| is_since(call, *place)),
         _ => false,
     };
-    if since().any(begun) {
+    if records().any(begun) {
         batch.again = Again::CutShort;
-        batch.finished = since().filter_map(|(_, step)| finished(step)).collect();
+        let done = records().filter_map(|(place, step)| finished(step).map(|done| (*place, done)));
+        batch.finished =
+            done.filter(|(place, done)| is_since(&done.call, *place)).map(|(_, done)| done).collect();
         return Ok(());
     }
     draft.run.record(vec![RunStep::CallsStarted { calls: Box::new(ids) }]).await
