@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use umbel_core::{Error, ErrorKind, EventFilter, SessionStore};
+use umbel_core::{Error, ErrorKind, EventFilter, NewSession, SessionStore};
 use umbel_stores::{Postgres, PostgresOptions};
 
-use crate::postgres::{connect, entries, lease, new_database, new_session, server, texts};
+use crate::postgres::{connect, entries, key, lease, new_database, new_session, server, texts};
 
 const SHORT: Duration = Duration::from_millis(200);
 /// More than anything here may take.
@@ -154,6 +154,8 @@ async fn postgres_cancels_a_statement_that_takes_too_long_and_nothing_is_written
         CREATE TRIGGER slow BEFORE INSERT ON umbel_log FOR EACH ROW EXECUTE FUNCTION slow();";
     let stores = [by_option.open().await.unwrap(), by_address.open().await.unwrap()];
     let s1 = new_session(&stores[0]).await;
+    // One that nobody holds.
+    let s2 = stores[0].create(NewSession::new(key("s2"))).await.unwrap().key;
     let mut said = Vec::new();
     for (n, store) in stores.iter().enumerate() {
         let taken = lease(store, &s1).await;
@@ -162,7 +164,7 @@ async fn postgres_cancels_a_statement_that_takes_too_long_and_nothing_is_written
         let started = Instant::now();
         for error in [
             store.append(&taken.lease, taken.versions, entries(&["lost"])).await.unwrap_err(),
-            store.commit(&s1, None, entries(&["lost"])).await.unwrap_err(),
+            store.commit(&s2, None, entries(&["lost"])).await.unwrap_err(),
         ] {
             assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Store, true));
             assert!(error.message().contains("raise `statement_timeout`"), "{error}");
@@ -172,6 +174,7 @@ async fn postgres_cancels_a_statement_that_takes_too_long_and_nothing_is_written
         said.push(format!("kept {n}"));
         store.release(&taken.lease, taken.versions, entries(&[&said[n]])).await.unwrap();
         assert_eq!(texts(store, &s1).await, said, "the same connections go on");
+        assert!(texts(store, &s2).await.is_empty());
     }
 }
 
