@@ -202,3 +202,108 @@ fn a_second_runner_takes_over_when_the_lease_expires_under_a_tool() {
     world.script = vec![step(Message(ReadsAll)), recovers];
     assert_holds(world);
 }
+
+/// A model that calls its tool once in each of so many steps.
+fn caller(steps: usize, own_ids: bool, tool: ToolShape) -> AgentShape {
+    let moves = vec![CallTools { tools: vec![tool.id], own_ids }; steps];
+    agent(0, Llm { moves, tools: vec![tool] }, vec![])
+}
+
+#[test]
+fn state_that_a_handler_sets_on_recovery_does_not_hide_a_call_that_was_cut_short() {
+    let slow = ToolShape { idempotent: true, before_ms: 60, after_ms: 60, ..tool(0, Affects) };
+    let root = AgentShape { handlers: vec![SetsState], ..caller(2, false, slow) };
+    let mut world = world(root, 0);
+    world.store.immediate = true;
+    (world.limits.lease_ms, world.limits.tool_ms, world.limits.grace_ms) = (300, 5_000, 50);
+    world.store.faults = vec![StoreFault { op: KeepLease, nth: 1, times: 1, kind: DieBefore }];
+    assert_holds(world);
+}
+
+#[test]
+fn a_batch_whose_results_could_not_be_written_is_answered_after_recovery() {
+    let root = agent(
+        0,
+        Llm { moves: vec![CallTools { tools: vec![0, 0, 0], own_ids: false }], tools: vec![] },
+        vec![],
+    );
+    for nth in 0..5 {
+        let mut world = world(root.clone(), 0);
+        world.store.immediate = true;
+        world.store.faults = vec![
+            StoreFault { op: AppendEntries, nth, times: 1, kind: FailBefore },
+            StoreFault { op: ReleaseLease, nth: 0, times: 1, kind: FailBefore },
+        ];
+        assert_holds(world);
+    }
+}
+
+#[test]
+fn a_write_whose_answer_is_lost_is_done_once_and_shown() {
+    for op in [AppendEntries, ReleaseLease] {
+        for nth in 0..5 {
+            for immediate in [false, true] {
+                let mut world = world(caller(2, false, tool(0, Affects)), 0);
+                world.store.immediate = immediate;
+                world.compacts_every = Some(1);
+                world.store.faults = vec![StoreFault { op, nth, times: 1, kind: FailAfter }];
+                world.script = vec![step(Message(ReadsAll)), step(Message(ReadsAll))];
+                assert_holds(world);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_outcome_that_could_not_be_written_is_not_told() {
+    let stops = ToolShape { before_ms: 3_000, timeout_ms: Some(5), ..tool(3, WritesState) };
+    let mut world = world(caller(2, false, stops), 0);
+    world.store.immediate = true;
+    world.tool_errors_fail = true;
+    world.store.faults = vec![StoreFault { op: ReleaseLease, nth: 0, times: 3, kind: FailBefore }];
+    assert_holds(world);
+}
+
+#[test]
+fn an_agent_called_as_a_tool_takes_durations_without_an_end() {
+    let inner = AgentShape { relation: AsTool, ..agent(1, Llm { moves: vec![], tools: vec![] }, vec![]) };
+    let mut world = world(agent(0, Llm { moves: vec![CallAgent(1)], tools: vec![] }, vec![inner]), 0);
+    (world.limits.grace_ms, world.limits.lease_ms) = (FOREVER, FOREVER);
+    assert_holds(world);
+}
+
+#[test]
+fn an_approved_call_that_was_dropped_with_its_agent_is_not_made_again() {
+    let asks = ToolShape { before_ms: 15, after_ms: 60, ..tool(2, AsksInput) };
+    let streams = ToolShape { idempotent: true, after_ms: 60, ..tool(3, Streams) };
+    let moves =
+        vec![CallTools { tools: vec![3], own_ids: false }, CallTools { tools: vec![2], own_ids: false }];
+    let inner = agent(2, Llm { moves, tools: vec![asks, streams] }, vec![]);
+    let mut world = world(agent(0, closure(vec![RunChildWithin(2, 35), RunChild(2)]), vec![inner]), 0);
+    world.store.immediate = true;
+    world.script = vec![
+        step(Message(ReadsAll)),
+        step(Answers(AnswersLate, ReadsAll)),
+        step(Answers(RejectsAll, ReadsAll)),
+    ];
+    assert_holds(world);
+}
+
+#[test]
+fn an_answer_that_comes_twice_makes_its_call_once_though_the_first_run_was_dropped() {
+    let asks = ToolShape { after_ms: 15, ..tool(0, AsksInput) };
+    let root = AgentShape { handlers: vec![SetsState], ..caller(1, true, asks) };
+    let mut world = world(root, 10);
+    world.script = vec![step(Message(ReadsAll)), step(Answers(ApprovesTwice, DropsAfterItems(1)))];
+    assert_holds(world);
+}
+
+#[test]
+fn a_call_whose_id_was_used_before_is_the_same_with_and_without_a_cache() {
+    let confirmed = ToolShape { idempotent: true, ..tool(2, Confirmed) };
+    let mut world = world(caller(1, true, confirmed), 0);
+    world.store.immediate = true;
+    world.script =
+        vec![step(Message(ReadsAll)), step(Message(ReadsAll)), step(Answers(ApprovesFirst, ReadsAll))];
+    assert_holds(world);
+}
