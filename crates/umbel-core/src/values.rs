@@ -63,7 +63,7 @@ struct Inner {
 }
 
 /// What happened before a run went on: after an answer, a cancellation or a crash.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Replay {
     /// Where in the log the first of the runs begins that this one goes on with.
     pub from: usize,
@@ -195,15 +195,6 @@ impl RunValues {
     /// Takes in what happened before this run went on.
     pub fn set_replay(&self, replay: Replay) {
         self.make().get_or_insert_default().replay = Some(Arc::new(replay));
-    }
-
-    /// Adds what this run records itself, if it goes on with something: an agent may be dropped and run again in it. `at` is
-    /// how many events stand before it in the log.
-    pub fn extend_replay(&self, at: usize, steps: &[Arc<RunStep>]) {
-        let Some(mut inner) = self.used() else { return };
-        if let Some(replay) = inner.as_mut().and_then(|inner| inner.replay.as_mut()) {
-            Arc::make_mut(replay).records.extend(steps.iter().map(|step| (at, step.clone())));
-        }
     }
 
     /// What happened before this run went on, if it does go on with something.

@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 
 use futures::TryFutureExt;
 use futures::future::FutureExt;
-use smallvec::SmallVec;
 use umbel_core::session::without_temp;
 use umbel_core::store::{Acquired, Entries, News, refuse_nul};
 use umbel_core::{
@@ -717,13 +716,9 @@ impl Journal for Recorder {
     }
 
     fn record(&self, steps: Vec<RunStep>) -> Work<'_, Result<()>> {
-        let records: SmallVec<[Arc<RunStep>; 2]> = steps.into_iter().map(Arc::new).collect();
+        let records: Entries = steps.into_iter().map(LogEntry::from).collect();
         let mut inner = self.lock();
-        if self.values.has_replay() {
-            let at = inner.hot().live().len();
-            self.values.extend_replay(at, &records);
-        }
-        inner.pending.extend(records.into_iter().map(LogEntry::Record));
+        inner.pending.extend(records);
         self.is_behind.store(!inner.pending.is_empty(), Ordering::Release);
         drop(inner);
         Work::later(self.written_and_taken(self.write()))

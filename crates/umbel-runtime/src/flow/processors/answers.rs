@@ -1,11 +1,11 @@
 //! Takes in what people said to calls that wait for them, and makes those calls.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use umbel_core::{
-    Address, Answer, CallFinished, CallId, Error, ErrorKind, Event, FunctionCall, Interrupt, List, Object,
-    Result, RunStep, Work,
+    Address, Answer, CallFinished, CallId, Error, ErrorKind, Event, EventId, FunctionCall, Interrupt, List,
+    Object, Result, RunStep, Work,
 };
 
 use super::RequestProcessor;
@@ -151,7 +151,8 @@ async fn begin(
         RunStep::CallsStarted { calls } => calls.iter().any(|call| is_since(call, *place)),
         _ => false,
     };
-    if records().any(begun) {
+    let calls = draft.run.values().get_or_insert_with(BegunCalls::default);
+    if !calls.insert(batch.event.as_ref(), &ids) || records().any(begun) {
         batch.again = Again::CutShort;
         let done = records().filter_map(|(place, step)| finished(step).map(|done| (*place, done)));
         batch.finished =
@@ -159,6 +160,21 @@ async fn begin(
         return Ok(());
     }
     draft.run.record(vec![RunStep::CallsStarted { calls: Box::new(ids) }]).await
+}
+
+/// The answered calls that this run has begun. Their agent may be dropped in the middle, by a timeout around it, and be run
+/// again in the same run.
+#[derive(Debug, Default)]
+struct BegunCalls(Mutex<Vec<(Option<EventId>, CallId)>>);
+
+impl BegunCalls {
+    /// Notes that calls of an event begin. False if one of them did before.
+    fn insert(&self, event: Option<&EventId>, calls: &[CallId]) -> bool {
+        let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = calls.iter().any(|call| begun.iter().any(|(of, id)| of.as_ref() == event && id == call));
+        begun.extend(calls.iter().map(|call| (event.cloned(), call.clone())));
+        !known
+    }
 }
 
 fn finished(step: &RunStep) -> Option<CallFinished> {
