@@ -183,12 +183,10 @@ async fn what_a_handler_makes_of_an_error_is_judged_by_that_error() {
 
 #[test]
 fn a_backoff_of_a_tool_retry_that_makes_no_sense_fails_the_build() {
-    let second = Duration::from_secs(1);
     let wrong = [
         (Backoff::new().factor(-1.0), "factor"),
         (Backoff::new().factor(f64::NAN), "factor"),
         (Backoff::new().factor(f64::INFINITY), "factor"),
-        (Backoff::new().initial(2 * second).max(second), "raise `max`"),
     ];
     for (backoff, words) in wrong {
         let retry = ToolRetry::new().backoff(backoff);
