@@ -23,6 +23,9 @@ const AGAIN: &str = "Resource temporarily unavailable";
 /// How it is told that it was about a process.
 const STARTS: [&str; 4] = ["fork", "thread", "clone", "spawn"];
 
+/// How many lines are looked through for it, from the end.
+const LAST_LINES: usize = 40;
+
 const SIGKILL: i32 = 9;
 const SIGXCPU: i32 = 24;
 const SIGXFSZ: i32 = 25;
@@ -36,7 +39,7 @@ pub(super) fn of_status(status: i32, stderr: &[u8]) -> CodeOutcome {
         _ if status == 0 => CodeOutcome::Ok,
         _ => {
             let stderr = String::from_utf8_lossy(stderr);
-            let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+            let last = last_words(&stderr);
             let limit = LAST_WORDS.iter().find(|(words, _)| last.contains(words)).map(|(_, limit)| *limit);
             let limit =
                 limit.or_else(|| is_out_of_processes(&stderr, last).then_some(CodeOutcome::ProcessLimit));
@@ -48,10 +51,18 @@ pub(super) fn of_status(status: i32, stderr: &[u8]) -> CodeOutcome {
     }
 }
 
-/// Whether it could not start another process. The line itself may not say so, but then those before it do: they are where
+/// The line that says why it ended. Processes that end together write between each other's lines, and some are killed while
+/// they do: what only belongs to a traceback is not the last word of anybody.
+fn last_words(stderr: &str) -> &str {
+    let lines = || stderr.lines().rev().filter(|line| !line.trim().is_empty());
+    let is_trace = |line: &&str| line.starts_with([' ', '\t']) || line.starts_with("Traceback ");
+    lines().take(LAST_LINES).find(|line| !is_trace(line)).or_else(|| lines().next()).unwrap_or_default()
+}
+
+/// Whether it could not start another process. The line itself may not say so, but then those around it do: they are where
 /// that happened.
 fn is_out_of_processes(stderr: &str, last: &str) -> bool {
-    let mut lines = stderr.lines().rev().filter(|line| !line.trim().is_empty()).take(4);
+    let mut lines = stderr.lines().rev().filter(|line| !line.trim().is_empty()).take(LAST_LINES);
     last.contains(AGAIN) && lines.any(|line| STARTS.iter().any(|word| line.contains(word)))
 }
 
@@ -142,6 +153,11 @@ mod tests {
         let again = "BlockingIOError: [Errno 11] Resource temporarily unavailable";
         assert_eq!(of(1, again), CodeOutcome::Failed { exit_code: Some(1) });
         assert_eq!(of(1, &format!("    os.fork()\n    ~~^^\n{again}\n")), CodeOutcome::ProcessLimit);
+        // 32 processes that end together.
+        let mixed = "    os.fork()\nTraceback (most recent call last):\n";
+        let mixed = format!("{}{again}\n{}  File \"main\", line 9\n", mixed.repeat(9), mixed.repeat(9));
+        assert_eq!(of(1, &mixed), CodeOutcome::ProcessLimit);
+        assert_eq!(of(1, "    MemoryError\n"), CodeOutcome::MemoryLimit);
         assert_eq!(of(1, "RuntimeError: can't start new thread"), CodeOutcome::ProcessLimit);
     }
 
