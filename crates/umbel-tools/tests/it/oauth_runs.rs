@@ -341,6 +341,9 @@ async fn a_program_signs_in_for_itself_and_people_by_an_issuer() {
     assert!(told.contains("openid") && told.contains("weather"), "{told}");
 }
 
+/// How long programs wait for each other to write: a disk may be busy with other things.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// A folder with a store, and programs that start there, do one thing, and end.
 struct Disk {
     folder: tempfile::TempDir,
@@ -353,7 +356,8 @@ struct Disk {
 impl Disk {
     async fn runner(&self) -> Runner {
         let path = self.folder.path().join("umbel.db");
-        let store = Sqlite::options(path).keys(self.keys.clone()).open().await.unwrap();
+        let store =
+            Sqlite::options(path).keys(self.keys.clone()).wait_for_lock(PATIENCE).open().await.unwrap();
         let agent = LlmAgent::new("agent").model(self.model.clone()).tool(weather(&self.server));
         let runner = Runner::builder("app", agent).sessions(store.clone()).credentials(store);
         runner.clock(self.clock.clone()).build().unwrap()
