@@ -81,6 +81,17 @@ fn check_again(
     }
 }
 
+/// What is said to a message that says nothing: if people are asked, what they have to answer.
+pub(super) fn nothing_said(open: &[Interrupt]) -> Error {
+    let message = match open {
+        [] => "the message has no parts: say something".to_owned(),
+        open => {
+            format!("the message has no parts: answer what is open, or say something; {}", what_is_open(open))
+        }
+    };
+    Error::new(ErrorKind::InvalidInput, message)
+}
+
 /// Which questions are open, in words.
 fn what_is_open(open: &[Interrupt]) -> String {
     match open {

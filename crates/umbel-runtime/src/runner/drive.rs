@@ -66,6 +66,13 @@ pub(crate) enum Begins {
     Orphaned,
 }
 
+impl Begins {
+    /// Whether it is a message, and there is nothing in it.
+    fn says_nothing(&self) -> bool {
+        matches!(self, Self::Message(said, _) | Self::MessageAt(said, _) if said.parts.is_empty())
+    }
+}
+
 /// How a run ended, and the error it ended with.
 pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
@@ -176,6 +183,7 @@ fn start(task: Task) -> Work<'static, Result<Run>> {
     let waits = !shared.team.hooks.on_input.is_empty()
         || shared.team.has_tasks()
         || input.has_responses()
+        || input.parts.is_empty()
         || config.save_input_blobs
         || !config.wait_for_session.is_zero()
         || !shared.services.sessions.is_immediate();
@@ -221,6 +229,10 @@ async fn start_later(task: Task) -> Result<Run> {
     let shared = &recorder.shared;
     let hooks = &shared.team.hooks;
     let (parts, begins) = prepare(task)?;
+    if begins.says_nothing() {
+        look(&recorder, &parts.key).await?;
+        return Err(recorder.session(|hot| answers::nothing_said(hot.open())));
+    }
     let Message { content: mut input, metadata, expected } = message(begins)?;
     let mut is_there = true;
     if !hooks.on_input.is_empty() || depends_on_log(shared, &input) {
@@ -399,7 +411,7 @@ fn entries(recorder: &Recorder, event: &Arc<Event>) -> Entries {
 fn checked(mut input: Content) -> Result<Content> {
     let refuse = |message: &str| Err(Error::new(ErrorKind::InvalidInput, message));
     if input.parts.is_empty() {
-        return refuse("the message has no parts: say something");
+        return Err(answers::nothing_said(&[]));
     }
     if input.has_calls() {
         return refuse("a user's message cannot call functions: only the model can");

@@ -724,3 +724,24 @@ async fn it_is_never_too_late_to_say_no() {
     assert!(message.contains("has expired"), "{message}");
     desk.answer([(&asked, Answer::reject())]).await.assert_finished();
 }
+
+#[tokio::test]
+async fn who_resumes_without_an_answer_is_told_what_is_asked() {
+    let notes = Notes::default();
+    for way in WAYS {
+        let model = ScriptedModel::new("m").call("ask", json!({})).text("done");
+        let agent = LlmAgent::new("a").model(model).tool(asking("ask", 1, &notes));
+        let desk = Desk::new(way, runner(agent)).await;
+        let nothing = desk.answer([]).await.error.unwrap();
+        assert_eq!(nothing.message(), "the message has no parts: say something", "{way:?}: nobody is asked");
+        desk.say("go").await;
+        let asked = desk.only().await;
+        let before = desk.log().await;
+        let error = desk.answer([]).await.error.unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        let asks = format!("open are `{}` ({})", asked.id, asked.message.as_deref().unwrap());
+        assert!(error.message().contains(&asks), "{way:?}: {}", error.message());
+        assert_eq!(desk.log().await, before, "{way:?}: nothing is written");
+        assert_eq!(desk.only().await, asked, "{way:?}");
+    }
+}
