@@ -140,8 +140,15 @@ pub(super) async fn explain(
     if error.kind() == ErrorKind::Fenced {
         return Appended::Failed(error, None);
     }
-    let log = store.news(&lease.key, Versions::default()).await;
-    Appended::Failed(error, log.ok().flatten().map(Box::new))
+    let log = store.news(&lease.key, Versions::default()).await.ok().flatten();
+    if let (false, Some(log), Some(first)) = (is_refusal(&error), &log, first) {
+        // It may not have been found only since the log could not be read the first time.
+        let at = usize::try_from(versions.session).unwrap_or(usize::MAX);
+        if log.entries.get(at).is_some_and(|stored| is_same(stored, first)) {
+            return Appended::Stored(Versions { session: log.versions.session, ..versions });
+        }
+    }
+    Appended::Failed(error, log.map(Box::new))
 }
 
 /// Where the log stands after a write whose answer is this error, if it was done all the same; else the error.
@@ -210,11 +217,16 @@ async fn find(
 ) -> Result<Option<Versions>> {
     let news = store.news(&lease.key, known).await?;
     let Some(news) = news.filter(|news| !news.whole) else { return Ok(None) };
-    let is_it = match (news.entries.first(), first) {
-        (Some(LogEntry::Event(stored)), LogEntry::Event(event)) => stored.id == event.id,
-        (Some(LogEntry::Record(stored)), LogEntry::Record(step)) => stored == step,
-        _ => false,
-    };
+    let is_it = news.entries.first().is_some_and(|stored| is_same(stored, first));
     // What others set in the state of user and app meanwhile is still news.
     Ok(is_it.then_some(Versions { session: news.versions.session, ..known }))
+}
+
+/// Whether an entry of the log is the one that was to be written.
+fn is_same(stored: &LogEntry, written: &LogEntry) -> bool {
+    match (stored, written) {
+        (LogEntry::Event(stored), LogEntry::Event(event)) => stored.id == event.id,
+        (LogEntry::Record(stored), LogEntry::Record(step)) => stored == step,
+        _ => false,
+    }
 }

@@ -22,7 +22,7 @@ use umbel_core::{
 
 use super::Shared;
 use super::hot::{changes, changes_before};
-use super::journal::{Recorder, not_immediate};
+use super::journal::{EndOfRun, Recorder, not_immediate};
 use super::pick::{pick_agent, workflow_above};
 use super::taking::{Patience, acquire};
 use super::{answers, credential_answers, recovery};
@@ -644,13 +644,16 @@ async fn finish(run: &Run, recorder: &Recorder, result: Result<()>) -> Ended {
         outcome = Outcome::from_error(&failure);
         error = Some(failure);
     }
-    let (written, hot) = recorder.end(&outcome).await;
+    let EndOfRun { failure, lost, hot } = recorder.end(&outcome).await;
+    let ended_well = |outcome: &Outcome| matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
+    if let Some(lost) = lost.filter(|_| ended_well(&outcome)) {
+        (outcome, error) = (Outcome::from_error(&lost), Some(lost));
+    }
     // Who goes on with a run that did not end well looks at all that is in the log.
-    let ended_well = matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
-    if let Some(hot) = hot.filter(|_| ended_well) {
+    if let Some(hot) = hot.filter(|_| ended_well(&outcome)) {
         shared.hot.put(run.session_key(), hot);
     }
-    if let Err(failure) = written {
+    if let Some(failure) = failure {
         // The run is not over as long as its outcome is not written: whoever recovers it goes on with it.
         outcome = Outcome::from_error(&failure);
         error = Some(match error {

@@ -299,6 +299,14 @@ impl HotSession {
         }
     }
 
+    /// The same for what stood between the events of a run, if anybody can go on with it. Questions are known already.
+    pub(crate) fn remember_all(&mut self, records: impl IntoIterator<Item = (usize, Arc<RunStep>)>) {
+        let Some(trail) = &mut self.trail else { return };
+        let is_known = |step: &RunStep| matches!(step, RunStep::Asked { .. });
+        trail.records.extend(records.into_iter().filter(|(_, step)| !is_known(step)));
+        trail.records.sort_by_key(|(at, _)| *at);
+    }
+
     /// A run begins: if it answers the one before, it goes on with what that one left.
     pub(crate) fn started(&mut self) {
         if self.trail.is_none() {

@@ -7,12 +7,13 @@ use std::task::{Context, Poll};
 
 use futures::TryFutureExt;
 use futures::future::FutureExt;
+use smallvec::SmallVec;
 use umbel_core::session::without_temp;
 use umbel_core::store::{Acquired, Entries, News, refuse_nul};
 use umbel_core::{
-    Answer, Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History, Interrupt,
-    Journal, Lease, List, LogEntry, Outcome, Piece, Replay, Result, Run, RunConfig, RunStep, RunValues,
-    SessionKey, SpawnOnDrop, State, StateScope, Versions, Work,
+    Answer, CallId, Content, ContentsView, Emitted, Error, ErrorKind, Event, EventId, Extensions, History,
+    Interrupt, Journal, Lease, List, LogEntry, Outcome, Piece, Replay, Result, Run, RunConfig, RunStep,
+    RunValues, SessionKey, SpawnOnDrop, State, StateScope, Versions, Work,
 };
 
 use super::Shared;
@@ -56,6 +57,9 @@ struct Inner {
     held: Events,
     /// What the run must remember, to go with what is written next.
     notes: Vec<Arc<RunStep>>,
+    /// Which calls the run began, and what else stands between its events for whoever goes on with it, each with the number of
+    /// events before it.
+    records: SmallVec<[(usize, Arc<RunStep>); 2]>,
     /// What readers see of events that are not yet handed on, where it is not the event itself.
     views: Vec<(EventId, Option<Arc<Event>>)>,
     interrupts: Vec<Interrupt>,
@@ -104,6 +108,27 @@ impl Inner {
         self.hot.get_or_insert_default()
     }
 
+    /// Marks records to be written, behind the events that are known.
+    fn push_records(&mut self, steps: Vec<RunStep>) {
+        let at = self.hot().live().len();
+        for step in steps {
+            let entry = LogEntry::from(step);
+            if let LogEntry::Record(step) = &entry {
+                self.records.push((at, step.clone()));
+            }
+            self.pending.push(entry);
+        }
+    }
+
+    /// Forgets what calls gave that an event answers.
+    fn forget_finished(&mut self, event: &Event) {
+        let is_answered = |id: &CallId| event.answered().any(|answered| answered == id);
+        self.records.retain(|(_, step)| match &**step {
+            RunStep::CallFinished { finished } => !is_answered(&finished.call),
+            _ => true,
+        });
+    }
+
     /// What readers see of an event that was stored.
     fn seen(&mut self, event: Arc<Event>) -> Option<Arc<Event>> {
         match self.views.iter().position(|(id, _)| *id == event.id) {
@@ -120,6 +145,7 @@ impl Recorder {
             pending: Entries::new(),
             held: Events::new(),
             notes: Vec::new(),
+            records: SmallVec::new(),
             views: Vec::new(),
             interrupts: Vec::new(),
             writer: None,
@@ -271,9 +297,7 @@ impl Recorder {
     }
 
     /// Ends the run: writes what is left and the outcome, gives the lease back and the session away.
-    ///
-    /// The session is `None` if what is known of it may no longer be what is stored.
-    pub(crate) async fn end(&self, outcome: &Outcome) -> (Result<()>, Option<Box<HotSession>>) {
+    pub(crate) async fn end(&self, outcome: &Outcome) -> EndOfRun {
         let last = loop {
             match self.last_write(outcome) {
                 Ok(last) => break last,
@@ -281,7 +305,8 @@ impl Recorder {
             }
             self.complete();
         };
-        let Some(LastWrite { writer, entries, next, is_sure }) = last else { return (Ok(()), None) };
+        let Some(LastWrite { writer, entries, next, broken }) = last else { return EndOfRun::default() };
+        let (outcome, is_sure) = (broken.as_ref().map_or(outcome, |(outcome, _)| outcome), broken.is_none());
         let events = events_of(&entries);
         let store = &*self.shared.services.sessions;
         let Writer { lease, versions } = &writer;
@@ -295,12 +320,14 @@ impl Recorder {
             Box::pin(batch::release(store, lease, *versions, entries, is_sure)).await
         };
         self.deactivate();
-        let (ticket, hot) = match self.ended(released, events, next, outcome) {
-            Ok(ended) => ended,
-            Err(error) => return (Err(error), None),
-        };
-        self.taken(ticket).await;
-        (Ok(()), hot.filter(|_| is_sure))
+        let lost = broken.as_ref().map(|(_, failure)| Error::from(failure.clone()));
+        match self.ended(released, events, next, outcome) {
+            Ok((ticket, hot)) => {
+                self.taken(ticket).await;
+                EndOfRun { failure: None, lost, hot: hot.filter(|_| is_sure) }
+            }
+            Err(error) => EndOfRun { failure: Some(error), lost, hot: None },
+        }
     }
 
     /// Takes in what came of the last write.
@@ -320,10 +347,11 @@ impl Recorder {
             next.set_result(result.clone());
         }
         let versions = released?;
-        let mut hot = inner.hot.take();
+        let (mut hot, records) = (inner.hot.take(), std::mem::take(&mut inner.records));
         drop(inner);
         if let Some(hot) = &mut hot {
             hot.versions = versions;
+            hot.remember_all(records);
             hot.ended(outcome);
         }
         Ok((result.unwrap_or_default(), hot))
@@ -338,9 +366,14 @@ impl Recorder {
         }
         let Some(writer) = inner.writer.take() else { return Ok(None) };
         let (mut entries, _) = self.take_pending(&mut inner);
-        entries.push(LogEntry::from(RunStep::Ended { outcome: outcome.clone() }));
-        let (next, is_sure) = (inner.next.take(), inner.broken.is_none());
-        Ok(Some(LastWrite { writer, entries, next, is_sure }))
+        let broken = inner.broken.clone().map(|failure| {
+            let ended_well = matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
+            let failed = || Outcome::from_error(&Error::from(failure.clone()));
+            (if ended_well { failed() } else { outcome.clone() }, failure)
+        });
+        let outcome = broken.as_ref().map_or(outcome, |(outcome, _)| outcome).clone();
+        entries.push(LogEntry::from(RunStep::Ended { outcome }));
+        Ok(Some(LastWrite { writer, entries, next: inner.next.take(), broken }))
     }
 
     /// Questions that the run leaves open, taken out.
@@ -479,6 +512,9 @@ impl Recorder {
         inner.held.insert_many(0, held);
         self.is_behind.store(!inner.pending.is_empty(), Ordering::Release);
         let pending = inner.pending.clone();
+        let mut records = std::mem::take(&mut inner.records);
+        // Those that are stored are read with the log.
+        records.clear();
         let hot = inner.hot();
         let temp = hot.state.scope(StateScope::Temp).clone();
         hot.take_in(log);
@@ -490,9 +526,11 @@ impl Recorder {
                     if let RunStep::Asked { interrupts } = &*step {
                         hot.asked(interrupts);
                     }
+                    records.push((hot.live().len(), step));
                 }
             }
         }
+        inner.records = records;
         let mut interrupts = std::mem::take(&mut inner.interrupts);
         let open = inner.hot().open();
         interrupts.retain(|asked| open.iter().any(|open| open.id == asked.id));
@@ -601,8 +639,11 @@ impl Recorder {
             inner.held.push(event.clone());
         }
         self.is_behind.store(true, Ordering::Release);
+        if !inner.records.is_empty() {
+            inner.forget_finished(&event);
+        }
         if !steps.is_empty() {
-            inner.pending.extend(steps.into_iter().map(LogEntry::from));
+            inner.push_records(steps);
         }
         event
     }
@@ -648,8 +689,19 @@ struct LastWrite {
     entries: Entries,
     /// Who waits for some of the entries.
     next: Option<Arc<Batch>>,
-    /// Whether it is known where the log stands.
-    is_sure: bool,
+    /// Nobody knows where the log stands, so the run cannot have ended well: how it ended then, and what went wrong.
+    broken: Option<(Outcome, Failure)>,
+}
+
+/// What came of the last write of a run.
+#[derive(Default)]
+pub(crate) struct EndOfRun {
+    /// Why the outcome is not written.
+    pub(crate) failure: Option<Error>,
+    /// Why something that the run said may not be in its log.
+    pub(crate) lost: Option<Error>,
+    /// The session, if what is known of it is what is stored.
+    pub(crate) hot: Option<Box<HotSession>>,
 }
 
 /// An error for an event that no store takes. It is told before others share an append with it.
@@ -716,9 +768,8 @@ impl Journal for Recorder {
     }
 
     fn record(&self, steps: Vec<RunStep>) -> Work<'_, Result<()>> {
-        let records: Entries = steps.into_iter().map(LogEntry::from).collect();
         let mut inner = self.lock();
-        inner.pending.extend(records);
+        inner.push_records(steps);
         self.is_behind.store(!inner.pending.is_empty(), Ordering::Release);
         drop(inner);
         Work::later(self.written_and_taken(self.write()))

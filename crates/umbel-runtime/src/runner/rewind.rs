@@ -5,11 +5,12 @@ use std::sync::Arc;
 use serde_json::Value;
 use umbel_core::store::{Acquire, News};
 use umbel_core::{
-    Actions, Error, ErrorKind, Event, Lease, LogEntry, Object, Result, RunId, SessionKey, Source,
-    SpawnOnDrop, StateScope, Versions,
+    Actions, Error, ErrorKind, Event, Lease, LogEntry, Object, Outcome, Result, RunId, RunStep, SessionKey,
+    Source, SpawnOnDrop, StateScope, Versions,
 };
 
 use super::Runner;
+use super::hot::HotSession;
 
 impl Runner {
     /// Makes a run and everything after it void: models do not see it any more, and the session's state and artifacts
@@ -33,14 +34,16 @@ impl Runner {
         };
         let lease = self.lease_for_rewind(key, log.versions).await?;
         let rewound = self.rewind_leased(key, before, &log, events.split_at(start)).await;
-        let entries = rewound.iter().cloned().map(LogEntry::Event).collect();
+        // A run that was cut short ends here, for whoever takes back the rewind itself.
+        let ended = is_cut_short(log.clone()).then(|| RunStep::Ended { outcome: Outcome::Cancelled }.into());
+        let entries = ended.into_iter().chain(rewound.iter().cloned().map(LogEntry::Event)).collect();
         // What is kept of it is of before the rewind.
         self.shared.hot.take(key);
         self.sessions().release(&lease, log.versions, entries).await?;
         rewound
     }
 
-    /// Takes the session, if it is as it was read and no run has it. One that was cut short in it is void with the rest.
+    /// Takes the session, if it is as it was read and no run has it, be it one that was cut short.
     async fn lease_for_rewind(&self, key: &SessionKey, versions: Versions) -> Result<Lease> {
         if self.shared.active.contains(versions.incarnation) {
             let message = format!("session {key} is held by another run: wait for it to end, or cancel it");
@@ -106,6 +109,13 @@ impl Runner {
         }
         Ok((!restored.is_empty()).then_some(restored))
     }
+}
+
+/// Whether a log ends with a run that has no outcome.
+fn is_cut_short(log: News) -> bool {
+    let mut session = HotSession::default();
+    session.take_in(log);
+    session.last_run().is_some_and(|trail| trail.running.is_some())
 }
 
 /// The keys to set so that the session's state is as it was. What was not set then becomes null.

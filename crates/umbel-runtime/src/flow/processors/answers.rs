@@ -86,9 +86,10 @@ async fn take_in(draft: &mut Draft<'_>, events: List<Arc<Event>>, given: Given) 
     let is_new =
         |asked: &Interrupt| given.questions.contains(&asked.id) && !is_used(&events, given.at, asked);
     let answers: Vec<_> = all.iter().filter(|(asked, _)| is_new(asked)).collect();
-    for mut batch in batches(draft, &events, &answers, &all)? {
-        begin(draft, &events, (&answers, given.at), &mut batch).await?;
-        make(draft, &batch).await?;
+    for batch in batches(draft, &events, &answers, &all)? {
+        for batch in begin(draft, &events, (&all, given.at), batch).await? {
+            make(draft, &batch).await?;
+        }
     }
     Ok(())
 }
@@ -122,44 +123,54 @@ pub(super) async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-/// Notes that the calls are made now, so that they are not made again should the run be cut short. If they were begun
-/// already since the answer came, it was.
+/// Notes that the calls are made now, so that they are not made again should the run be cut short. Those that were begun
+/// already since their answer came were cut short, and are apart.
 ///
-/// That is told by where the answer stands first: the same answer may come again.
+/// That is told by where an answer stands first: the same answer may come again. It may also be of an earlier message than
+/// the last one, for a call that waits with the others.
 async fn begin(
     draft: &Draft<'_>,
     events: &List<Arc<Event>>,
-    (answers, at): (&[&(Interrupt, Answer)], usize),
-    batch: &mut Batch,
-) -> Result<()> {
-    let ids: Vec<CallId> = batch.calls.iter().filter_map(|call| call.id.clone()).collect();
+    (all, at): (&[(Interrupt, Answer)], usize),
+    batch: Batch,
+) -> Result<Vec<Batch>> {
     let gives = |event: &Event, question: &CallId| {
         event.is_user() && event.responses().any(|response| response.id.as_ref() == Some(question))
     };
+    let is_about = |asked: &Address, call: &CallId| {
+        asked.call.as_ref() == Some(call) && (asked.event.is_none() || asked.event == batch.event)
+    };
     let answered_at = |call: &CallId| {
-        let about = answers.iter().filter(|(asked, _)| asked.address.call.as_ref() == Some(call));
+        let about = all.iter().filter(|(asked, _)| is_about(&asked.address, call));
         let given = about.filter_map(|(asked, _)| events.iter().position(|event| gives(event, &asked.id)));
         given.max().unwrap_or(at)
     };
-    let answered: Vec<usize> = ids.iter().map(answered_at).collect();
-    let is_since = |call: &CallId, place: usize| {
-        ids.iter().zip(&answered).any(|(id, answered)| id == call && place > *answered)
-    };
     let replay = draft.run.values().replay();
     let records = || replay.iter().flat_map(|replay| &replay.records);
-    let begun = |(place, step): &(usize, Arc<RunStep>)| match &**step {
-        RunStep::CallsStarted { calls } => calls.iter().any(|call| is_since(call, *place)),
-        _ => false,
+    let was_begun = |call: &CallId| {
+        let answered = answered_at(call);
+        let begins = |step: &RunStep| matches!(step, RunStep::CallsStarted { calls } if calls.contains(call));
+        records().any(|(place, step)| *place > answered && begins(step))
     };
-    let calls = draft.run.values().get_or_insert_with(BegunCalls::default);
-    if !calls.insert(batch.event.as_ref(), &ids) || records().any(begun) {
-        batch.again = Again::CutShort;
+    let begun = draft.run.values().get_or_insert_with(BegunCalls::default);
+    let is_again = |call: &FunctionCall| {
+        let id = call.id.as_ref();
+        id.is_some_and(|id| !begun.insert(batch.event.as_ref(), id) || was_begun(id))
+    };
+    let (again, new): (Vec<_>, Vec<_>) = batch.calls.iter().cloned().partition(is_again);
+    let mut parts = Vec::new();
+    if !again.is_empty() {
         let done = records().filter_map(|(place, step)| finished(step).map(|done| (*place, done)));
-        batch.finished =
-            done.filter(|(place, done)| is_since(&done.call, *place)).map(|(_, done)| done).collect();
-        return Ok(());
+        let done = done.filter(|(place, done)| *place > answered_at(&done.call)).map(|(_, done)| done);
+        let finished = done.collect();
+        parts.push(Batch { calls: again, again: Again::CutShort, finished, ..batch.clone() });
     }
-    draft.run.record(vec![RunStep::CallsStarted { calls: Box::new(ids) }]).await
+    if !new.is_empty() {
+        let ids = new.iter().filter_map(|call| call.id.clone()).collect();
+        draft.run.record(vec![RunStep::CallsStarted { calls: Box::new(ids) }]).await?;
+        parts.push(Batch { calls: new, ..batch });
+    }
+    Ok(parts)
 }
 
 /// The answered calls that this run has begun. Their agent may be dropped in the middle, by a timeout around it, and be run
@@ -168,12 +179,14 @@ async fn begin(
 struct BegunCalls(Mutex<Vec<(Option<EventId>, CallId)>>);
 
 impl BegunCalls {
-    /// Notes that calls of an event begin. False if one of them did before.
-    fn insert(&self, event: Option<&EventId>, calls: &[CallId]) -> bool {
+    /// Notes that a call of an event begins. False if it did before.
+    fn insert(&self, event: Option<&EventId>, call: &CallId) -> bool {
         let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = calls.iter().any(|call| begun.iter().any(|(of, id)| of.as_ref() == event && id == call));
-        begun.extend(calls.iter().map(|call| (event.cloned(), call.clone())));
-        !known
+        let is_new = !begun.iter().any(|(of, id)| of.as_ref() == event && id == call);
+        if is_new {
+            begun.push((event.cloned(), call.clone()));
+        }
+        is_new
     }
 }
 
