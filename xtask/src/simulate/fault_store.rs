@@ -115,26 +115,18 @@ fn failed(op: StoreOp) -> Error {
 
 impl FaultStore {
     /// Performs an operation with the fault that the plan has for it.
-    fn perform<'a, T: Send + 'a>(
-        &'a self,
+    fn perform<T: Send + 'static>(
+        &self,
         op: StoreOp,
-        work: impl FnOnce() -> Work<'a, Result<T>> + Send + 'a,
-    ) -> Work<'a, Result<T>> {
+        work: impl FnOnce(&dyn SessionStore) -> Result<T> + Send + 'static,
+    ) -> Work<'_, Result<T>> {
         if self.life.is_dead() {
             return self.never();
         }
-        match self.fault(op) {
-            Some(fault) => self.perform_with(op, fault, work),
-            None => Work::later(std::future::pending()),
-        }
-    }
-
-    /// The fault that the plan has for the next operation of this kind. `None` after too many operations, which end the process.
-    fn fault(&self, op: StoreOp) -> Option<Option<FaultKind>> {
         let Ok(fault) = self.plan.next(op) else {
             self.ledger.violate("bounded", format!("more than {MOST_OPERATIONS} store operations"));
             self.life.kill();
-            return None;
+            return Work::later(std::future::pending());
         };
         if let Some(fault) = fault {
             self.ledger.count(name_of(fault));
@@ -142,15 +134,6 @@ impl FaultStore {
                 self.ledger.lock().hangs = true;
             }
         }
-        Some(fault)
-    }
-
-    fn perform_with<'a, T: Send + 'a>(
-        &'a self,
-        op: StoreOp,
-        fault: Option<FaultKind>,
-        work: impl FnOnce() -> Work<'a, Result<T>> + Send + 'a,
-    ) -> Work<'a, Result<T>> {
         if self.shape.immediate {
             return self.perform_now(op, fault, work);
         }
@@ -170,12 +153,12 @@ impl FaultStore {
         Work::later(std::future::pending())
     }
 
-    fn perform_now<'a, T: Send + 'a>(
-        &'a self,
+    fn perform_now<T: Send + 'static>(
+        &self,
         op: StoreOp,
         fault: Option<FaultKind>,
-        work: impl FnOnce() -> Work<'a, Result<T>>,
-    ) -> Work<'a, Result<T>> {
+        work: impl FnOnce(&dyn SessionStore) -> Result<T>,
+    ) -> Work<'_, Result<T>> {
         match fault {
             Some(FaultKind::FailBefore) => Work::done(Err(failed(op))),
             Some(FaultKind::DieBefore) => {
@@ -196,14 +179,15 @@ impl FaultStore {
         }
     }
 
-    async fn perform_later<'a, T: Send + 'a>(
-        &'a self,
+    async fn perform_later<T: Send + 'static>(
+        &self,
         op: StoreOp,
         fault: Option<FaultKind>,
-        work: impl FnOnce() -> Work<'a, Result<T>> + Send,
+        work: impl FnOnce(&dyn SessionStore) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         match fault {
-            Some(FaultKind::SlowBefore(ms) | FaultKind::Detach(ms)) => tokio::time::sleep(millis(ms)).await,
+            Some(FaultKind::SlowBefore(ms)) => tokio::time::sleep(millis(ms)).await,
+            Some(FaultKind::Detach(ms)) => return self.queue(op, ms, work).await,
             Some(FaultKind::HangBefore) => return std::future::pending().await,
             Some(FaultKind::FailBefore) => return Err(failed(op)),
             Some(FaultKind::DieBefore) => {
@@ -229,9 +213,24 @@ impl FaultStore {
         done
     }
 
-    fn done<'a, T>(&'a self, op: StoreOp, work: impl FnOnce() -> Work<'a, Result<T>>) -> Result<T> {
+    /// An operation that waits in a queue: it takes effect even if nobody waits for it any more.
+    async fn queue<T: Send + 'static>(
+        &self,
+        op: StoreOp,
+        ms: u64,
+        work: impl FnOnce(&dyn SessionStore) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let store = self.clone();
+        let queued = tokio::spawn(async move {
+            tokio::time::sleep(millis(ms)).await;
+            store.done(op, work)
+        });
+        queued.await.unwrap_or_else(|_| Err(failed(op)))
+    }
+
+    fn done<T>(&self, op: StoreOp, work: impl FnOnce(&dyn SessionStore) -> Result<T>) -> Result<T> {
         let at = self.clock.elapsed();
-        let done = wait_now(work());
+        let done = work(&*self.inner);
         let kind = done.as_ref().err().map(Error::kind);
         self.ledger.trace(at, "store", || format!("{op:?} {kind:?}"));
         if matches!(
@@ -266,53 +265,61 @@ impl SessionStore for FaultStore {
 
     fn create(&self, new: NewSession) -> Work<'_, Result<Session>> {
         self.ledger.created(&new.key);
-        self.perform(StoreOp::CreateSession, || self.inner.create(new))
+        self.perform(StoreOp::CreateSession, |store| wait_now(store.create(new)))
     }
 
     fn get<'a>(&'a self, key: &'a SessionKey, filter: EventFilter) -> Work<'a, Result<Option<Session>>> {
-        self.perform(StoreOp::ReadSession, move || self.inner.get(key, filter))
+        let key = key.clone();
+        self.perform(StoreOp::ReadSession, move |store| wait_now(store.get(&key, filter)))
     }
 
     fn list<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Vec<Session>>> {
-        self.perform(StoreOp::ListSessions, move || self.inner.list(app, user))
+        let (app, user) = (app.to_owned(), user.to_owned());
+        self.perform(StoreOp::ListSessions, move |store| wait_now(store.list(&app, &user)))
     }
 
     fn delete<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<()>> {
-        self.perform(StoreOp::DeleteSession, move || {
-            self.ledger.deleted(key);
-            self.inner.delete(key)
+        let (key, ledger) = (key.clone(), self.ledger.clone());
+        self.perform(StoreOp::DeleteSession, move |store| {
+            ledger.deleted(&key);
+            wait_now(store.delete(&key))
         })
     }
 
     fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {
-        self.perform(StoreOp::DeleteSession, move || {
-            self.ledger.deleted(key);
-            self.inner.delete_unchanged(key, expected)
+        let (key, ledger) = (key.clone(), self.ledger.clone());
+        self.perform(StoreOp::DeleteSession, move |store| {
+            ledger.deleted(&key);
+            wait_now(store.delete_unchanged(&key, expected))
         })
     }
 
     fn erase_user<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<u64>> {
-        self.perform(StoreOp::DeleteSession, move || self.inner.erase_user(app, user))
+        let (app, user) = (app.to_owned(), user.to_owned());
+        self.perform(StoreOp::DeleteSession, move |store| wait_now(store.erase_user(&app, &user)))
     }
 
     fn user_state<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<Arc<Object>>> {
-        self.perform(StoreOp::ListSessions, move || self.inner.user_state(app, user))
+        let (app, user) = (app.to_owned(), user.to_owned());
+        self.perform(StoreOp::ListSessions, move |store| wait_now(store.user_state(&app, &user)))
     }
 
     fn news<'a>(&'a self, key: &'a SessionKey, known: Versions) -> Work<'a, Result<Option<News>>> {
-        self.perform(StoreOp::ReadNews, move || self.inner.news(key, known))
+        let key = key.clone();
+        self.perform(StoreOp::ReadNews, move |store| wait_now(store.news(&key, known)))
     }
 
     fn acquire(&self, acquire: Acquire) -> Work<'_, Result<Acquired>> {
         if acquire.creates {
             self.ledger.created(&acquire.key);
         }
-        self.perform(StoreOp::AcquireLease, || self.inner.acquire(acquire))
+        self.perform(StoreOp::AcquireLease, |store| wait_now(store.acquire(acquire)))
     }
 
     fn heartbeat<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Work<'a, Result<()>> {
         self.ledger.count("store.heartbeat");
-        self.perform(StoreOp::KeepLease, move || self.inner.heartbeat(lease, ttl))
+        let lease = lease.clone();
+        self.perform(StoreOp::KeepLease, move |store| wait_now(store.heartbeat(&lease, ttl)))
     }
 
     fn append<'a>(
@@ -321,25 +328,8 @@ impl SessionStore for FaultStore {
         expected: Versions,
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        if self.life.is_dead() {
-            return self.never();
-        }
-        let Some(fault) = self.fault(StoreOp::AppendEntries) else {
-            return Work::later(std::future::pending());
-        };
-        let Some(FaultKind::Detach(ms)) = fault.filter(|_| !self.shape.immediate) else {
-            let write = move || self.inner.append(lease, expected, entries);
-            return self.perform_with(StoreOp::AppendEntries, fault, write);
-        };
-        let (store, lease) = (self.clone(), lease.clone());
-        Work::later(async move {
-            // A queued write: it takes effect even if nobody waits for it any more.
-            let queued = tokio::spawn(async move {
-                tokio::time::sleep(millis(ms)).await;
-                store.done(StoreOp::AppendEntries, || store.inner.append(&lease, expected, entries))
-            });
-            queued.await.unwrap_or_else(|_| Err(failed(StoreOp::AppendEntries)))
-        })
+        let lease = lease.clone();
+        self.perform(StoreOp::AppendEntries, move |store| wait_now(store.append(&lease, expected, entries)))
     }
 
     fn release<'a>(
@@ -348,7 +338,8 @@ impl SessionStore for FaultStore {
         expected: Versions,
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        self.perform(StoreOp::ReleaseLease, move || self.inner.release(lease, expected, entries))
+        let lease = lease.clone();
+        self.perform(StoreOp::ReleaseLease, move |store| wait_now(store.release(&lease, expected, entries)))
     }
 
     fn commit<'a>(
@@ -357,11 +348,13 @@ impl SessionStore for FaultStore {
         expected: Option<Versions>,
         entries: Entries,
     ) -> Work<'a, Result<Versions>> {
-        self.perform(StoreOp::CommitEntries, move || self.inner.commit(key, expected, entries))
+        let key = key.clone();
+        self.perform(StoreOp::CommitEntries, move |store| wait_now(store.commit(&key, expected, entries)))
     }
 
     fn abandoned<'a>(&'a self, app: &'a str) -> Work<'a, Result<Vec<Abandoned>>> {
-        self.perform(StoreOp::ListSessions, move || self.inner.abandoned(app))
+        let app = app.to_owned();
+        self.perform(StoreOp::ListSessions, move |store| wait_now(store.abandoned(&app)))
     }
 
     fn open_questions<'a>(
@@ -369,10 +362,18 @@ impl SessionStore for FaultStore {
         app: &'a str,
         user: Option<&'a str>,
     ) -> Work<'a, Result<Vec<OpenQuestion>>> {
-        self.perform(StoreOp::ListSessions, move || self.inner.open_questions(app, user))
+        let (app, user) = (app.to_owned(), user.map(str::to_owned));
+        self.perform(StoreOp::ListSessions, move |store| {
+            wait_now(store.open_questions(&app, user.as_deref()))
+        })
     }
 
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
-        self.perform(StoreOp::ListSessions, move || self.inner.idle(app, filter))
+        let (app, user) = (app.to_owned(), filter.user.map(str::to_owned));
+        let (after, IdleFilter { before, limit, newest_first, .. }) = (filter.after.cloned(), filter);
+        self.perform(StoreOp::ListSessions, move |store| {
+            let (user, after) = (user.as_deref(), after.as_ref());
+            wait_now(store.idle(&app, IdleFilter { before, user, after, limit, newest_first }))
+        })
     }
 }

@@ -303,6 +303,7 @@ fn script(rng: &mut Rng, limits: &LimitShape) -> Vec<ScriptStep> {
             }
             11 | 12 => PersonAct::Continues(reader(rng)),
             13 | 14 => PersonAct::Rewinds(rng.u8(0..2)),
+            15 if one_in(rng, 3) => PersonAct::Creates,
             15 => PersonAct::Forks,
             16 => match rng.u32(0..3) {
                 0 => PersonAct::Deletes,
@@ -317,7 +318,9 @@ fn script(rng: &mut Rng, limits: &LimitShape) -> Vec<ScriptStep> {
         let delay_ms =
             if beside { *pick(rng, &[0, 1, 7, 30, 250, 1_200]) } else { *pick(rng, &[0, 0, 20, 1_500]) };
         let session = if one_in(rng, 5) { rng.u8(1..3) } else { 0 };
-        steps.push(ScriptStep { session, beside, delay_ms, second_runner: one_in(rng, 5), act });
+        let second_runner = one_in(rng, 5);
+        let polls = one_in(rng, 8).then(|| rng.u32(1..40));
+        steps.push(ScriptStep { session, beside, delay_ms, second_runner, polls, act });
     }
     steps
 }

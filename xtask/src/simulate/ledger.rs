@@ -113,6 +113,13 @@ impl Ledger {
         self.lock().digest.finish()
     }
 
+    /// Notes that a person sends a message, until the guard is dropped.
+    pub(super) fn sent(&self, number: u32) -> SentGuard<'_> {
+        let mut state = self.lock();
+        state.acts.push(Some(number));
+        SentGuard { ledger: self, place: state.acts.len() - 1 }
+    }
+
     /// Notes an effect of a call.
     pub(super) fn affect(&self, key: &str, tool: &str, idempotent: bool) {
         let mut state = self.lock();
@@ -178,6 +185,21 @@ impl Ledger {
         };
         state.readers.iter_mut().filter(|note| is_below(&note.key)).for_each(|note| note.is_past = true);
         state.emits.retain(|note| !is_below(&note.key));
+    }
+}
+
+/// A message whose sender reads the answer.
+#[derive(Debug)]
+pub(super) struct SentGuard<'a> {
+    ledger: &'a Ledger,
+    place: usize,
+}
+
+impl Drop for SentGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(act) = self.ledger.lock().acts.get_mut(self.place) {
+            *act = None;
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! One seed is one world. It repeats exactly: time is tokio's paused clock, ids are counted, faults are decided per store operation.
 
 mod agents;
+mod drops;
 mod fault_store;
 mod generate;
 mod handlers;
@@ -63,6 +64,7 @@ const EXPECTED: &[&str] = &[
     "outcome.interrupted",
     "person.answer",
     "person.continue",
+    "person.create",
     "person.delete",
     "person.fork",
     "person.kill",
@@ -76,6 +78,7 @@ const EXPECTED: &[&str] = &[
     "reader.safe-point",
     "recovered",
     "shown.preview",
+    "step.drop",
     "store.heartbeat",
     "summary",
     "tool.effect",
@@ -111,7 +114,8 @@ struct SimTotals {
 
 pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
     let mut options = SimOptions { first: 0, seeds: SEEDS, store: StoreChoice::Memory, verbose: false };
-    let usage = "usage: cargo xtask simulate [--seeds N] [--seed S] [--store memory|sqlite] [--verbose]";
+    let usage = "usage: cargo xtask simulate [--seeds N] [--seed S] [--from S] [--store memory|sqlite] [--verbose] [--drops]";
+    let mut drops = false;
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|value| value.parse::<u64>().ok());
         let is_known = match arg.as_str() {
@@ -130,6 +134,10 @@ pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
                 options.verbose = true;
                 true
             }
+            "--drops" => {
+                drops = true;
+                true
+            }
             _ => false,
         };
         if !is_known {
@@ -137,7 +145,8 @@ pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    match run(options) {
+    let done = if drops { drops::run(options.store) } else { run(options) };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("{why}");
@@ -150,7 +159,8 @@ pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
 pub(crate) fn check() -> Verdict {
     let memory = SimOptions { first: 0, seeds: SEEDS, store: StoreChoice::Memory, verbose: false };
     let sqlite = SimOptions { seeds: SQLITE_SEEDS, store: StoreChoice::Sqlite, ..memory };
-    match run(memory).and_then(|()| run(sqlite)) {
+    let drops = || drops::run(StoreChoice::Memory).and_then(|()| drops::run(StoreChoice::Sqlite));
+    match run(memory).and_then(|()| run(sqlite)).and_then(|()| drops()) {
         Ok(()) => Verdict::Passed,
         Err(why) => Verdict::Failed(why),
     }
@@ -211,7 +221,7 @@ fn run_world(world: &SimWorld, store: StoreChoice, compares: bool, verbose: bool
         (state.counts.clone(), state.requests.clone())
     };
     let mut violations = hot.violations;
-    if compares && violations.is_empty() && !world.counts_polls() && world.hot_sessions > 0 {
+    if compares && violations.is_empty() && !world.depends_on_cache() && world.hot_sessions > 0 {
         counts.insert("compared", 1);
         match Watchdog::shared().guard(world, || simulate(world, store, true, verbose)) {
             Ok(cold) => {

@@ -42,15 +42,8 @@ impl Person<'_> {
                 };
                 let text = format!("{SAYS} {number}.");
                 let stream = self.runner.run(&key, text.as_str());
-                let place = {
-                    let mut state = ledger.lock();
-                    state.acts.push(Some(number));
-                    state.acts.len() - 1
-                };
+                let _sent = ledger.sent(number);
                 self.read(&key, stream, *stop).await;
-                if let Some(act) = ledger.lock().acts.get_mut(place) {
-                    *act = None;
-                }
             }
             PersonAct::Answers(shape, stop) => self.answer(&key, *shape, *stop).await,
             PersonAct::Continues(stop) => {
@@ -59,6 +52,12 @@ impl Person<'_> {
             }
             PersonAct::Rewinds(back) => self.rewind(&key, *back).await,
             PersonAct::Forks => self.fork(&key).await,
+            PersonAct::Creates => {
+                ledger.count("person.create");
+                if let Some(Ok(created)) = self.within(self.runner.create_session(key.user())).await {
+                    stage.add_session(created.key);
+                }
+            }
             PersonAct::Deletes => {
                 ledger.count("person.delete");
                 let deleted = self.within(self.runner.delete_session(&key)).await;
@@ -103,8 +102,20 @@ impl Person<'_> {
     async fn look(&self, key: &SessionKey) {
         self.process.stage.ledger.count("person.look");
         let view = self.within(self.runner.session(key)).await;
+        let view = view.and_then(Result::ok).flatten();
+        if let Some(view) = &view {
+            let seen = self.within(self.runner.as_seen(key, &view.events)).await;
+            let last = view.events.iter().rev().find(|event| !event.is_user());
+            let request = match last {
+                Some(event) => self.within(self.runner.request_before(key, &event.id)).await,
+                None => None,
+            };
+            self.trace("seen", || {
+                let seen = seen.and_then(Result::ok).map(|events| events.len());
+                format!("{seen:?} {:?}", request.and_then(Result::ok).map(|request| request.contents.len()))
+            });
+        }
         self.trace("look", || {
-            let view = view.and_then(Result::ok).flatten();
             format!("{:?}", view.map(|view| (view.events.len(), view.open.len(), view.running)))
         });
         let store = self.runner.sessions();

@@ -38,7 +38,7 @@ fn tool(id: u8, act: super::world::ToolAct) -> ToolShape {
 }
 
 fn step(act: super::world::PersonAct) -> ScriptStep {
-    ScriptStep { session: 0, beside: false, delay_ms: 0, second_runner: false, act }
+    ScriptStep { session: 0, beside: false, delay_ms: 0, second_runner: false, polls: None, act }
 }
 
 /// A store whose operations take so long, and one message.
@@ -306,4 +306,94 @@ fn a_call_whose_id_was_used_before_is_the_same_with_and_without_a_cache() {
     world.script =
         vec![step(Message(ReadsAll)), step(Message(ReadsAll)), step(Answers(ApprovesFirst, ReadsAll))];
     assert_holds(world);
+}
+
+#[test]
+fn an_approved_call_that_was_cut_short_is_not_made_again_with_one_that_waited_beside_it() {
+    let asks = ToolShape { after_ms: 3_000, ..tool(1, AsksFirst) };
+    let llm = Llm { moves: vec![CallTools { tools: vec![1, 1], own_ids: false }], tools: vec![asks] };
+    let mut world = world(agent(0, llm, vec![]), 0);
+    world.store.immediate = true;
+    world.limits.run_ms = 800;
+    world.script = vec![
+        step(Message(ReadsAll)),
+        step(Answers(AnswersLate, ReadsAll)),
+        step(Answers(ApprovesAll, ReadsAll)),
+    ];
+    assert_holds(world);
+}
+
+#[test]
+fn a_run_that_was_cut_short_has_an_outcome_though_its_rewind_is_taken_back() {
+    let mut world = world(agent(1, Llm { moves: vec![], tools: vec![] }, vec![]), 0);
+    world.store.immediate = true;
+    world.store.faults = vec![StoreFault { op: ReleaseLease, nth: 0, times: 1, kind: FailBefore }];
+    let late = ScriptStep { delay_ms: 1_500, ..step(Rewinds(0)) };
+    let message = ScriptStep { beside: true, ..step(Message(ReadsAll)) };
+    world.script = vec![late, message, step(Rewinds(0))];
+    assert_holds(world);
+}
+
+#[test]
+fn a_call_that_was_dropped_before_another_agent_asked_is_reported_with_and_without_a_cache() {
+    let slow = ToolShape { before_ms: 3_000, after_ms: 15, ..tool(1, FailsPlainly) };
+    let moves = vec![CallTools { tools: vec![1], own_ids: true }];
+    let caller = agent(2, Llm { moves, tools: vec![slow] }, vec![]);
+    let asker = agent(3, Closure { acts: vec![AskPerson], propagates: false }, vec![]);
+    let acts = vec![RunChildWithin(2, 120), RunChild(3)];
+    let mut world = world(agent(1, Closure { acts, propagates: false }, vec![caller, asker]), 0);
+    world.store.immediate = true;
+    world.script = vec![step(Message(ReadsAll)), step(Answers(ApprovesAll, ReadsAll))];
+    assert_holds(world);
+}
+
+#[test]
+fn a_call_of_a_branch_that_was_dropped_is_not_made_again_when_another_branch_is_answered() {
+    let slow = ToolShape { after_ms: 3_000, ..tool(0, Affects) };
+    let moves = |tool| vec![CallTools { tools: vec![tool], own_ids: false }];
+    let caller = agent(1, Llm { moves: moves(0), tools: vec![slow] }, vec![]);
+    let asker = agent(3, closure(vec![AskPerson]), vec![]);
+    let escalates = ToolShape { idempotent: true, ..tool(3, Escalates) };
+    let ender = agent(5, Llm { moves: moves(3), tools: vec![escalates] }, vec![]);
+    let mut world = world(agent(0, Fanout, vec![caller, asker, ender]), 0);
+    world.store.immediate = true;
+    world.script = vec![step(Message(ReadsAll)), step(Answers(RejectsFirst, ReadsAll))];
+    assert_holds(world);
+}
+
+#[test]
+fn a_run_of_which_nobody_knows_whether_all_is_stored_does_not_finish() {
+    let inner = agent(3, Llm { moves: vec![], tools: vec![] }, vec![]);
+    let acts = vec![EmitText, RunChild(3)];
+    let mut world = world(agent(0, Closure { acts, propagates: false }, vec![inner]), 0);
+    world.store.immediate = true;
+    world.store.faults = vec![
+        StoreFault { op: ReadNews, nth: 1, times: 1, kind: FailAfter },
+        StoreFault { op: AppendEntries, nth: 0, times: 1, kind: FailBefore },
+    ];
+    assert_holds(world);
+}
+
+#[test]
+fn a_write_that_is_found_only_at_the_second_look_is_done_once_and_shown() {
+    let mut faults = vec![
+        StoreFault { op: AppendEntries, nth: 1, times: 1, kind: FailAfter },
+        StoreFault { op: ReadNews, nth: 1, times: 1, kind: FailBefore },
+    ];
+    let mut summed_up = world(agent(0, Llm { moves: vec![], tools: vec![] }, vec![]), 0);
+    (summed_up.store.immediate, summed_up.compacts_every) = (true, Some(1));
+    summed_up.store.faults = faults.clone();
+    summed_up.script = vec![step(Message(ReadsAll)), step(Rewinds(0)), step(Message(ReadsAll))];
+    assert_holds(summed_up);
+
+    let inner = agent(1, Llm { moves: vec![], tools: vec![] }, vec![]);
+    let acts = vec![RunChildForPolls(1, 8), RunChild(1)];
+    let mut dropped = world(agent(0, Closure { acts, propagates: false }, vec![inner]), 0);
+    faults.push(StoreFault { op: AppendEntries, nth: 0, times: 1, kind: FailBefore });
+    if let Some(read) = faults.get_mut(1) {
+        (read.nth, read.kind) = (2, FailAfter);
+    }
+    dropped.store.immediate = true;
+    dropped.store.faults = faults;
+    assert_holds(dropped);
 }

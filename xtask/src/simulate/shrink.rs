@@ -101,6 +101,9 @@ fn steps_like(world: &SimWorld, place: usize) -> Vec<super::world::ScriptStep> {
     add(&|step| step.second_runner = false);
     add(&|step| step.delay_ms = 0);
     add(&|step| step.beside = false);
+    add(&|step| step.polls = None);
+    add(&|step| step.polls = step.polls.map(|polls| polls / 2));
+    add(&|step| step.polls = step.polls.map(|polls| polls.saturating_sub(1)));
     add(&|step| match &mut step.act {
         PersonAct::Message(stop) | PersonAct::Answers(_, stop) | PersonAct::Continues(stop) => {
             *stop = ReaderStop::ReadsAll;

@@ -13,7 +13,7 @@ use umbel::{
     ToolErrors, UnfinishedCalls,
 };
 
-use super::agents::AgentWorld;
+use super::agents::{AgentWorld, for_polls};
 use super::fault_store::{FaultPlan, FaultStore, Lifeline, wait_now};
 use super::ledger::{Ledger, Violation};
 use super::oracle::Oracle;
@@ -24,6 +24,9 @@ use super::world::{FOREVER, ScriptStep, SimWorld, StoreShape, millis};
 
 /// The app of all sessions.
 pub(super) const APP: &str = "app";
+
+/// How the ledger calls a step whose future was dropped.
+pub(super) const DROPPED: &str = "step.drop";
 
 /// The longest that anything waits which has no limit of its own.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -384,9 +387,11 @@ impl SimProcess {
         }
         let runner = if step.second_runner { &self.second } else { &self.runner };
         let person = Person { process: self, runner, session: step.session };
-        let done = AssertUnwindSafe(person.act(&step.act)).catch_unwind().await;
-        if done.is_err() {
-            self.stage.ledger.count("step.panic");
+        let act = for_polls(step.polls.unwrap_or(u32::MAX), person.act(&step.act));
+        match AssertUnwindSafe(act).catch_unwind().await {
+            Ok(Some(())) => {}
+            Ok(None) => self.stage.ledger.count(DROPPED),
+            Err(_) => self.stage.ledger.count("step.panic"),
         }
     }
 
@@ -415,13 +420,16 @@ impl SimProcess {
     /// Lets the leases of dead runs expire and recovers them, without faults from now on.
     async fn recover_all(&self) {
         self.stage.plan.stop();
+        // Sessions of calls are in no list while a dead process holds them.
+        let mut may_hold = self.stage.may_abandon();
         for _ in 0..8 {
             let abandoned = wait_now(self.stage.store.abandoned(APP)).unwrap_or_default();
             let held = wait_now(self.stage.store.idle(APP, umbel::store::IdleFilter::before(f64::MAX)))
                 .unwrap_or_default();
-            if abandoned.is_empty() && !held.iter().any(|idle| idle.held) {
+            if abandoned.is_empty() && !held.iter().any(|idle| idle.held) && !may_hold {
                 return;
             }
+            may_hold = false;
             tokio::time::sleep(self.stage.lease() + Duration::from_millis(10)).await;
             self.stage.clock.elapsed();
             let Ok(runner) = self.stage.cold_runner() else { return };

@@ -246,6 +246,8 @@ pub(super) struct ScriptStep {
     pub(super) delay_ms: u64,
     /// Uses a second runner of the same process.
     pub(super) second_runner: bool,
+    /// Its future is dropped after so many polls.
+    pub(super) polls: Option<u32>,
     pub(super) act: PersonAct,
 }
 
@@ -259,6 +261,8 @@ pub(super) enum PersonAct {
     Rewinds(u8),
     /// Copies the session.
     Forks,
+    /// `Runner::create_session`.
+    Creates,
     Deletes,
     /// `Runner::recover`, after the leases expired or at once.
     Recovers {
@@ -267,7 +271,7 @@ pub(super) enum PersonAct {
     /// The wall clock jumps.
     ClockJumps(i32),
     KillsProcess,
-    /// Reads the session, its open questions and the store's lists.
+    /// Reads the session, its open questions, a request of the past and the store's lists.
     Looks,
 }
 
@@ -338,14 +342,19 @@ impl SimWorld {
         u32::try_from(self.script.iter().filter(rewinds).count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether anything counts polls, which a cache may change.
-    pub(super) fn counts_polls(&self) -> bool {
+    /// Whether anything counts polls or reads, which a cache may change.
+    pub(super) fn depends_on_cache(&self) -> bool {
+        let reads = [StoreOp::ReadNews, StoreOp::ReadSession, StoreOp::ListSessions];
+        self.counts_polls() || self.store.faults.iter().any(|fault| reads.contains(&fault.op))
+    }
+
+    fn counts_polls(&self) -> bool {
         let polls = |agent: &AgentShape| match &agent.kind {
             KindShape::Closure { acts, .. } => {
                 acts.iter().any(|act| matches!(act, ClosureAct::RunChildForPolls(..)))
             }
             _ => false,
         };
-        self.root.any(&polls)
+        self.root.any(&polls) || self.script.iter().any(|step| step.polls.is_some())
     }
 }

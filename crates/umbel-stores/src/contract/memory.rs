@@ -7,7 +7,7 @@ use umbel_core::{Content, Event, List, Part, RunId, Session, SessionKey, Source,
 use super::{Memory, fresh_app, key, odd_names};
 
 /// A session in which these things were said, one second after the other.
-fn session(key: &SessionKey, said: &[&str]) -> Session {
+pub(super) fn session(key: &SessionKey, said: &[&str]) -> Session {
     let event = |(n, text): (usize, &&str)| {
         let mut event = Event::new(RunId::from("e-1"), Source::user());
         event.content = Some(Arc::new(Content::user(*text)));
@@ -19,7 +19,7 @@ fn session(key: &SessionKey, said: &[&str]) -> Session {
     Session { key: key.clone(), state, events, updated_at: 1_000.0, versions }
 }
 
-async fn found(store: &Memory, app: &str, user: &str, query: &str) -> Vec<String> {
+pub(super) async fn found(store: &Memory, app: &str, user: &str, query: &str) -> Vec<String> {
     let entries = store.search(app, user, query).await.unwrap();
     entries.iter().map(|entry| entry.content.text()).collect()
 }

@@ -19,6 +19,8 @@ pub mod busy;
 #[doc(hidden)]
 pub mod credentials;
 #[doc(hidden)]
+pub mod dropped;
+#[doc(hidden)]
 pub mod leases;
 #[doc(hidden)]
 pub mod memory;
@@ -143,6 +145,13 @@ macro_rules! __session_cases {
                 many_tasks_on_one_session_lose_nothing, many_tasks_with_leases_lose_nothing,
                 many_sessions_at_once_lose_nothing, shared_state_loses_no_write
             },
+            dropped::{
+                a_dropped_append_is_whole_or_nothing, a_dropped_release_is_whole_or_nothing,
+                a_dropped_commit_is_whole_or_nothing, a_dropped_acquire_is_whole_or_nothing,
+                a_dropped_heartbeat_leaves_the_lease_as_it_was,
+                a_session_whose_making_is_dropped_is_there_or_not, a_dropped_deletion_is_whole_or_nothing,
+                a_user_whose_erasing_is_dropped_is_erased_whole_or_not, a_dropped_reading_does_no_harm
+            },
             upkeep::{
                 a_question_is_open_until_the_user_answers, questions_follow_every_way_to_append,
                 questions_of_an_app_are_listed_by_last_change, calls_are_awaited_until_they_are_answered,
@@ -164,7 +173,8 @@ macro_rules! __artifact_cases {
                 a_deleted_artifact_starts_anew, every_kind_of_part_is_kept, odd_artifact_names_are_kept,
                 a_nul_in_an_artifact_name_is_refused, concurrent_saves_get_a_version_each,
                 artifacts_of_an_erased_user_are_gone, old_artifacts_go_and_others_keep_their_version
-            }
+            },
+            dropped::{a_dropped_save_of_an_artifact_is_whole_or_nothing}
         }
     };
 }
@@ -178,7 +188,8 @@ macro_rules! __memory_cases {
                 the_best_memory_comes_first, adding_a_session_again_replaces_it, memories_are_their_users_alone,
                 a_search_gives_the_best_ten, odd_queries_find_or_find_nothing, only_what_was_said_is_remembered,
                 an_erased_user_is_forgotten, old_memories_go
-            }
+            },
+            dropped::{a_session_whose_adding_is_dropped_is_remembered_whole_or_not}
         }
     };
 }
@@ -195,7 +206,8 @@ macro_rules! __credential_cases {
                 a_credential_is_replaced_only_if_it_is_the_one_that_was_read,
                 of_many_who_replace_a_credential_at_once_one_does,
                 a_replaced_credential_is_as_new_as_a_saved_one
-            }
+            },
+            dropped::{a_dropped_change_of_a_credential_is_whole_or_nothing}
         }
     };
 }
