@@ -107,6 +107,10 @@ impl Journal for Nowhere {
 
     fn note(&self, _: RunStep) {}
 
+    fn is_asked_about(&self, _: &crate::id::CallId) -> bool {
+        false
+    }
+
     fn count_model_call(&self) -> u32 {
         0
     }

@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Source};
 use crate::extensions::Extensions;
 use crate::history::History;
-use crate::id::{EventId, Ids, RunId};
+use crate::id::{CallId, EventId, Ids, RunId};
 use crate::interrupt::{Address, Answer, Interrupt, Question};
 use crate::list::List;
 use crate::log::{AgentDone, Kept, RunStep};
@@ -85,6 +85,9 @@ pub trait Journal: Send + Sync {
 
     /// The questions that are open: those of this run, and of the one it goes on with.
     fn open_questions(&self) -> Vec<Interrupt>;
+
+    /// Whether people were asked about a call of this id, and have not answered yet, be it in this run or in an earlier one.
+    fn is_asked_about(&self, call: &CallId) -> bool;
 
     /// Counts a model call of the run, or rather of the one that all began with. Gives how many there were before.
     fn count_model_call(&self) -> u32;

@@ -397,3 +397,41 @@ fn a_write_that_is_found_only_at_the_second_look_is_done_once_and_shown() {
     dropped.store.faults = faults;
     assert_holds(dropped);
 }
+
+#[test]
+fn a_call_whose_id_is_used_again_while_others_wait_is_made_once() {
+    let llm =
+        Llm { moves: vec![CallTools { tools: vec![0, 0], own_ids: true }], tools: vec![tool(0, AsksFirst)] };
+    let mut world = world(agent(2, llm, vec![]), 0);
+    world.store.immediate = true;
+    world.script = vec![
+        step(Message(ReadsAll)),
+        step(Answers(ApprovesTwice, ReadsAll)),
+        step(Message(ReadsAll)),
+        step(Answers(ApprovesAll, ReadsAll)),
+        step(Answers(ApprovesFirst, ReadsAll)),
+    ];
+    assert_holds(world);
+}
+
+#[test]
+fn a_last_write_that_is_looked_up_does_not_count_what_others_wrote_since() {
+    let mut world = world(agent(1, Llm { moves: vec![], tools: vec![] }, vec![]), 10);
+    world.store.faults = vec![StoreFault { op: ReleaseLease, nth: 1, times: 1, kind: FailAfter }];
+    let dropped = ScriptStep { delay_ms: 20, ..step(Message(DropsAfterMs(0))) };
+    let beside = ScriptStep { beside: true, delay_ms: 7, ..step(Message(ReadsAll)) };
+    world.script = vec![step(Message(ReadsAll)), dropped, beside];
+    assert_holds(world);
+}
+
+#[test]
+fn a_cancelled_run_waits_once_for_a_store_that_is_slow_at_its_start_and_hangs_at_its_end() {
+    let inner = AgentShape { relation: TaskMode, ..agent(1, Llm { moves: vec![], tools: vec![] }, vec![]) };
+    let mut world = world(agent(0, Llm { moves: vec![], tools: vec![] }, vec![inner]), 0);
+    world.store.faults = vec![
+        StoreFault { op: ReadNews, nth: 0, times: 1, kind: SlowAfter(1_500) },
+        StoreFault { op: ReleaseLease, nth: 0, times: 1, kind: HangAfter },
+    ];
+    world.script = vec![step(Message(CancelsAfterMs(0)))];
+    assert_holds(world);
+}

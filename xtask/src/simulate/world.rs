@@ -342,10 +342,13 @@ impl SimWorld {
         u32::try_from(self.script.iter().filter(rewinds).count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether anything counts polls or reads, which a cache may change.
+    /// Whether anything counts polls, reads or time, which a cache may change.
     pub(super) fn depends_on_cache(&self) -> bool {
         let reads = [StoreOp::ReadNews, StoreOp::ReadSession, StoreOp::ListSessions];
-        self.counts_polls() || self.store.faults.iter().any(|fault| reads.contains(&fault.op))
+        let is_read = |fault: &StoreFault| reads.contains(&fault.op);
+        // A session that another runner rewound is read once more, which takes time.
+        let is_timed = self.store.latency_ms > 0 && self.rewinds() > 0;
+        self.counts_polls() || is_timed || self.store.faults.iter().any(is_read)
     }
 
     fn counts_polls(&self) -> bool {

@@ -794,7 +794,7 @@ impl ToolEnd for Centre<'_> {
     }
 }
 
-/// Gives calls without an id one.
+/// Gives calls without an id one, and those whose id is that of a call which waits for people: an answer belongs to one call.
 pub(super) fn mint_ids(run: &Run, response: &mut Response) {
     if let Some(content) = &mut response.content {
         mint(run, content);
@@ -802,14 +802,15 @@ pub(super) fn mint_ids(run: &Run, response: &mut Response) {
 }
 
 fn mint(run: &Run, content: &mut Arc<Content>) {
-    let nameless =
-        |part: &Part| part.as_call().is_some_and(|call| call.id.as_ref().is_none_or(CallId::is_empty));
-    if !content.parts.iter().any(nameless) {
+    let needs_id = |call: &FunctionCall| {
+        call.id.as_ref().is_none_or(|id| id.is_empty() || run.journal().is_asked_about(id))
+    };
+    if !content.calls().any(needs_id) {
         return;
     }
     for part in &mut Arc::make_mut(content).parts {
         if let Payload::Call(call) = &mut part.payload
-            && call.id.as_ref().is_none_or(CallId::is_empty)
+            && needs_id(call)
         {
             call.id = Some(run.services().ids.call());
         }

@@ -110,6 +110,35 @@ impl From<Failure> for Error {
     }
 }
 
+/// What a write was to append, to be looked for in the log.
+pub(super) struct WrittenEntries {
+    first: Option<LogEntry>,
+    count: usize,
+}
+
+impl WrittenEntries {
+    pub(super) fn new(entries: &Entries) -> Self {
+        // Previews are not stored.
+        let is_stored = |entry: &&LogEntry| entry.event().is_none_or(|event| !event.is_partial());
+        let stored = entries.iter().filter(is_stored);
+        Self { first: stored.clone().next().cloned(), count: stored.count() }
+    }
+
+    /// What a writer knows once they are stored behind what it knew. Others may have written since, which is news to it.
+    fn behind(&self, known: Versions) -> Versions {
+        Versions { session: known.session + self.count as u64, ..known }
+    }
+
+    /// Whether they begin with an entry of the log.
+    fn begin_with(&self, stored: Option<&LogEntry>) -> bool {
+        match (stored, &self.first) {
+            (Some(LogEntry::Event(stored)), Some(LogEntry::Event(event))) => stored.id == event.id,
+            (Some(LogEntry::Record(stored)), Some(LogEntry::Record(step))) => stored == step,
+            _ => false,
+        }
+    }
+}
+
 /// Appends. If the store fails, its log tells whether the entries are in it: an answer may be lost, an event never is.
 pub(super) async fn append(
     store: Arc<dyn SessionStore>,
@@ -117,12 +146,12 @@ pub(super) async fn append(
     versions: Versions,
     entries: Entries,
 ) -> Appended {
-    let first = entries.first().cloned();
+    let written = WrittenEntries::new(&entries);
     let error = match store.append(&lease, versions, entries).await {
         Ok(versions) => return Appended::Stored(versions),
         Err(error) => error,
     };
-    explain(&*store, &lease, versions, first.as_ref(), error).await
+    explain(&*store, &lease, versions, &written, error).await
 }
 
 /// What became of an append that the store answered with an error.
@@ -130,10 +159,10 @@ pub(super) async fn explain(
     store: &dyn SessionStore,
     lease: &Lease,
     versions: Versions,
-    first: Option<&LogEntry>,
+    written: &WrittenEntries,
     error: Error,
 ) -> Appended {
-    let error = match verify(store, lease, versions, first, error).await {
+    let error = match verify(store, lease, versions, written, error).await {
         Ok(versions) => return Appended::Stored(versions),
         Err(error) => error,
     };
@@ -141,11 +170,11 @@ pub(super) async fn explain(
         return Appended::Failed(error, None);
     }
     let log = store.news(&lease.key, Versions::default()).await.ok().flatten();
-    if let (false, Some(log), Some(first)) = (is_refusal(&error), &log, first) {
+    if let (false, Some(log)) = (is_refusal(&error), &log) {
         // It may not have been found only since the log could not be read the first time.
         let at = usize::try_from(versions.session).unwrap_or(usize::MAX);
-        if log.entries.get(at).is_some_and(|stored| is_same(stored, first)) {
-            return Appended::Stored(Versions { session: log.versions.session, ..versions });
+        if written.begin_with(log.entries.get(at)) {
+            return Appended::Stored(written.behind(versions));
         }
     }
     Appended::Failed(error, log.map(Box::new))
@@ -156,12 +185,11 @@ pub(super) async fn verify(
     store: &dyn SessionStore,
     lease: &Lease,
     versions: Versions,
-    first: Option<&LogEntry>,
+    written: &WrittenEntries,
     error: Error,
 ) -> Result<Versions> {
     if !is_refusal(&error)
-        && let Some(first) = first
-        && let Ok(Some(versions)) = find(store, lease, versions, first).await
+        && let Ok(Some(versions)) = find(store, lease, versions, written).await
     {
         return Ok(versions);
     }
@@ -177,11 +205,10 @@ pub(super) async fn release(
     mut is_sure: bool,
 ) -> Result<Versions> {
     let mut attempt = 1;
+    let written = WrittenEntries::new(&entries);
     loop {
         if !is_sure {
-            if let Some(first) = entries.first()
-                && let Some(versions) = find(store, lease, versions, first).await?
-            {
+            if let Some(versions) = find(store, lease, versions, &written).await? {
                 return Ok(versions);
             }
             let news = store.news(&lease.key, versions).await?;
@@ -208,25 +235,14 @@ fn is_refusal(error: &Error) -> bool {
     )
 }
 
-/// Where the log stands, if this entry is the one that follows what was known.
+/// What a writer knows after a write, if it is the one that follows what was known.
 async fn find(
     store: &dyn SessionStore,
     lease: &Lease,
     known: Versions,
-    first: &LogEntry,
+    written: &WrittenEntries,
 ) -> Result<Option<Versions>> {
     let news = store.news(&lease.key, known).await?;
     let Some(news) = news.filter(|news| !news.whole) else { return Ok(None) };
-    let is_it = news.entries.first().is_some_and(|stored| is_same(stored, first));
-    // What others set in the state of user and app meanwhile is still news.
-    Ok(is_it.then_some(Versions { session: news.versions.session, ..known }))
-}
-
-/// Whether an entry of the log is the one that was to be written.
-fn is_same(stored: &LogEntry, written: &LogEntry) -> bool {
-    match (stored, written) {
-        (LogEntry::Event(stored), LogEntry::Event(event)) => stored.id == event.id,
-        (LogEntry::Record(stored), LogEntry::Record(step)) => stored == step,
-        _ => false,
-    }
+    Ok(written.begin_with(news.entries.first()).then(|| written.behind(known)))
 }

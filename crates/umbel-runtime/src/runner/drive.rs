@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use umbel_core::store::{Acquire, Entries};
 use umbel_core::{
-    BoxFuture, CancelReason, CancelToken, Content, Error, ErrorKind, Event, List, LogEntry, NodeId, Object,
-    Outcome, Part, Payload, Result, Role, Run, RunId, RunParts, SessionKey, Source, Versions, Work,
+    BoxFuture, CancelReason, CancelToken, Content, Deadline, Error, ErrorKind, Event, List, LogEntry, NodeId,
+    Object, Outcome, Part, Payload, Result, Role, Run, RunId, RunParts, SessionKey, Source, Versions, Work,
 };
 
 use super::Shared;
@@ -86,9 +86,11 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
     Box::pin(async move {
         let recorder = task.recorder.clone();
         let cancel = task.cancel.clone();
+        // When nobody waits any longer for the store of a run that was told to stop.
+        let let_go = OnceLock::new();
         let started = match start(task).try_now() {
             Ok(started) => started,
-            Err(start) => Box::pin(start_watched(start, &recorder, &cancel)).await,
+            Err(start) => Box::pin(start_watched(start, &recorder, &cancel, &let_go)).await,
         };
         let run = match started {
             Ok(run) => run,
@@ -107,7 +109,7 @@ pub(crate) fn drive(task: Task) -> BoxFuture<'static, Ended> {
         let finish = pin!(finish(&run, &recorder, result));
         let limits = &recorder.config.limits;
         stall_watched(finish, &recorder, || {
-            stop_waiting(&cancel, time_left(&cancel, limits.run_time), limits.grace)
+            stop_waiting(&cancel, time_left(&cancel, limits.run_time), limits.grace, &let_go)
         })
         .await
     })
@@ -118,10 +120,11 @@ async fn start_watched(
     start: Work<'static, Result<Run>>,
     recorder: &Recorder,
     cancel: &CancelToken,
+    let_go: &OnceLock<Deadline>,
 ) -> Result<Run> {
     let config = &recorder.config;
     let time = config.wait_for_session.saturating_add(config.limits.run_time);
-    stall_watched(pin!(start), recorder, || stop_waiting(cancel, time, config.limits.grace)).await
+    stall_watched(pin!(start), recorder, || stop_waiting(cancel, time, config.limits.grace, let_go)).await
 }
 
 /// What is left of the time that a run may take.
@@ -155,12 +158,13 @@ where
     })
 }
 
-/// Done when nobody is to wait any longer: the time is up or the run was cancelled, and so is the time to unwind.
-async fn stop_waiting(cancel: &CancelToken, time: Duration, grace: Duration) {
+/// Done when nobody is to wait any longer: the time is up or the run was cancelled, and so is the time to unwind. That is
+/// counted once, be it while the run begins or when it ends.
+async fn stop_waiting(cancel: &CancelToken, time: Duration, grace: Duration, let_go: &OnceLock<Deadline>) {
     if tokio::time::timeout(time, cancel.cancelled()).await.is_err() {
         cancel.cancel(CancelReason::Deadline);
     }
-    tokio::time::sleep(grace.max(LAST_WRITE)).await;
+    let_go.get_or_init(|| Deadline::after(grace.max(LAST_WRITE))).wait().await;
 }
 
 /// The work's result. A panic in it, such as one of a callback, is an error like any other.

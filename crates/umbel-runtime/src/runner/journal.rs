@@ -19,6 +19,7 @@ use umbel_core::{
 use super::Shared;
 use super::batch::{
     self, Appended, Batch, BatchContents, BatchResult, Events, Failure, InFlight, SharedAppend,
+    WrittenEntries,
 };
 use super::hot::HotSession;
 use super::outlet::{Outlet, Said};
@@ -311,9 +312,9 @@ impl Recorder {
         let store = &*self.shared.services.sessions;
         let Writer { lease, versions } = &writer;
         let released = if store.is_immediate() {
-            let first = entries.first().cloned();
+            let written = WrittenEntries::new(&entries);
             match store.release(lease, *versions, entries).await {
-                Err(error) => Box::pin(batch::verify(store, lease, *versions, first.as_ref(), error)).await,
+                Err(error) => Box::pin(batch::verify(store, lease, *versions, &written, error)).await,
                 released => released,
             }
         } else {
@@ -429,10 +430,10 @@ impl Recorder {
             BatchContents { events: events_of(&entries), notes, held: std::mem::take(&mut inner.held) };
         let store = &self.shared.services.sessions;
         if store.is_immediate() {
-            let first = entries.first().cloned();
+            let written = WrittenEntries::new(&entries);
             let appended = match store.append(&lease, versions, entries).try_now() {
                 Ok(Ok(versions)) => Appended::Stored(versions),
-                Ok(Err(error)) => batch::explain(&**store, &lease, versions, first.as_ref(), error)
+                Ok(Err(error)) => batch::explain(&**store, &lease, versions, &written, error)
                     .now_or_never()
                     .unwrap_or_else(|| Appended::Failed(not_immediate(), None)),
                 Err(_) => Appended::Failed(not_immediate(), None),
@@ -797,6 +798,12 @@ impl Journal for Recorder {
 
     fn open_questions(&self) -> Vec<Interrupt> {
         self.lock().interrupts.clone()
+    }
+
+    fn is_asked_about(&self, call: &CallId) -> bool {
+        let mut inner = self.lock();
+        let open = inner.hot().open();
+        open.iter().any(|asked| asked.address.call.as_ref() == Some(call))
     }
 
     fn count_model_call(&self) -> u32 {

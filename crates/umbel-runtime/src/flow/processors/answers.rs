@@ -124,7 +124,7 @@ pub(super) async fn make(draft: &mut Draft<'_>, batch: &Batch) -> Result<()> {
 }
 
 /// Notes that the calls are made now, so that they are not made again should the run be cut short. Those that were begun
-/// already since their answer came were cut short, and are apart.
+/// since their answer came, and have said nothing since, were cut short, and are apart.
 ///
 /// That is told by where an answer stands first: the same answer may come again. It may also be of an earlier message than
 /// the last one, for a call that waits with the others.
@@ -134,6 +134,7 @@ async fn begin(
     (all, at): (&[(Interrupt, Answer)], usize),
     batch: Batch,
 ) -> Result<Vec<Batch>> {
+    let source = draft.run.source();
     let gives = |event: &Event, question: &CallId| {
         event.is_user() && event.responses().any(|response| response.id.as_ref() == Some(question))
     };
@@ -145,12 +146,16 @@ async fn begin(
         let given = about.filter_map(|(asked, _)| events.iter().position(|event| gives(event, &asked.id)));
         given.max().unwrap_or(at)
     };
+    let speaks_since = |call: &CallId, place: usize| {
+        let mut since = events.iter_from(place).filter(|event| event.source == *source);
+        since.any(|event| event.responses().any(|response| response.id.as_ref() == Some(call)))
+    };
+    let is_current = |call: &CallId, place: usize| place > answered_at(call) && !speaks_since(call, place);
     let replay = draft.run.values().replay();
     let records = || replay.iter().flat_map(|replay| &replay.records);
     let was_begun = |call: &CallId| {
-        let answered = answered_at(call);
         let begins = |step: &RunStep| matches!(step, RunStep::CallsStarted { calls } if calls.contains(call));
-        records().any(|(place, step)| *place > answered && begins(step))
+        records().any(|(place, step)| begins(step) && is_current(call, *place))
     };
     let begun = draft.run.values().get_or_insert_with(BegunCalls::default);
     let is_again = |call: &FunctionCall| {
@@ -161,7 +166,7 @@ async fn begin(
     let mut parts = Vec::new();
     if !again.is_empty() {
         let done = records().filter_map(|(place, step)| finished(step).map(|done| (*place, done)));
-        let done = done.filter(|(place, done)| *place > answered_at(&done.call)).map(|(_, done)| done);
+        let done = done.filter(|(place, done)| is_current(&done.call, *place)).map(|(_, done)| done);
         let finished = done.collect();
         parts.push(Batch { calls: again, again: Again::CutShort, finished, ..batch.clone() });
     }
@@ -280,11 +285,13 @@ fn batch(
 
 /// Whether a call has no result yet but that it waits for people.
 fn waits(events: &List<Arc<Event>>, event: &Event, id: &CallId) -> bool {
-    // Others may have calls of the same id.
+    // Others may have calls of the same id, and so may the agent itself, later, once this one is done.
     let ours = |later: &&Arc<Event>| later.source == event.source;
     let behind = events.iter().rev().take_while(|later| later.id != event.id).filter(ours);
-    let mut results = behind.flat_map(|later| later.responses()).filter(|one| one.id.as_ref() == Some(id));
-    results.next().is_some_and(|response| response.is_waiting())
+    let behind: Vec<&Arc<Event>> = behind.collect();
+    let calls_it = |later: &&&Arc<Event>| !later.calls().any(|call| call.id.as_ref() == Some(id));
+    let results = behind.iter().rev().take_while(calls_it).flat_map(|later| later.responses());
+    results.filter(|one| one.id.as_ref() == Some(id)).last().is_some_and(|response| response.is_waiting())
 }
 
 fn refused(message: String) -> Error {
