@@ -1,5 +1,6 @@
 //! The one log of a session: events, which are seen, and run records, which a run needs to go on.
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
@@ -32,13 +33,14 @@ impl LogEntry {
         }
     }
 
-    /// Whether a run begins with this entry, or goes on with it.
-    fn begins(&self, run: &RunId) -> bool {
+    /// The run that begins with this entry, or goes on with it.
+    fn run(&self) -> Option<&RunId> {
         match self {
-            Self::Event(event) => event.run == *run,
-            Self::Record(step) => {
-                matches!(&**step, RunStep::Continued { continued } if continued.run == *run)
-            }
+            Self::Event(event) => Some(&event.run),
+            Self::Record(step) => match &**step {
+                RunStep::Continued { continued } => Some(&continued.run),
+                _ => None,
+            },
         }
     }
 }
@@ -47,17 +49,21 @@ impl LogEntry {
 /// derived from a log, but for its state, is derived from its live entries. `None` if there is no rewind: all are live.
 ///
 /// A rewind makes the first entry of its run and all that follow void, up to itself.
-pub fn live_entries(entries: &[LogEntry]) -> Option<Vec<bool>> {
-    let target = |entry: &LogEntry| entry.event()?.rewinds_to().cloned();
+pub fn live_entries<'a>(entries: &'a [LogEntry]) -> Option<Vec<bool>> {
+    let target = |entry: &'a LogEntry| entry.event()?.rewinds_to();
     if !entries.iter().any(|entry| target(entry).is_some()) {
         return None;
+    }
+    let mut firsts: HashMap<&RunId, usize> = HashMap::new();
+    for (place, entry) in entries.iter().enumerate() {
+        entry.run().map(|run| firsts.entry(run).or_insert(place));
     }
     let mut live = vec![true; entries.len()];
     let mut end = entries.len();
     while let Some((last, before)) = entries.get(..end).and_then(<[LogEntry]>::split_last) {
         end = before.len();
         let Some(run) = target(last) else { continue };
-        let first = before.iter().position(|entry| entry.begins(&run)).unwrap_or(end);
+        let first = firsts.get(run).copied().filter(|first| *first < end).unwrap_or(end);
         live.iter_mut().skip(first).take(end + 1 - first).for_each(|live| *live = false);
         end = first;
     }
@@ -265,6 +271,11 @@ pub struct Failure {
 }
 
 impl Outcome {
+    /// Whether the run came to its end: it finished, or waits for people.
+    pub fn is_good(&self) -> bool {
+        matches!(self, Self::Finished | Self::Interrupted { .. })
+    }
+
     /// The outcome of a run that ended with this error.
     pub fn from_error(error: &Error) -> Self {
         if error.kind() == ErrorKind::Cancelled {
@@ -290,5 +301,45 @@ mod tests {
         assert_eq!(value, json!({"step": "ended", "outcome": failed}));
         assert_eq!(serde_json::from_value::<RunStep>(value).unwrap(), step);
         assert!(size_of::<RunStep>() <= 16, "{}", size_of::<RunStep>());
+    }
+
+    /// The plain way, for a log of events alone: a rewind cuts off what was live from the first event of its run on.
+    fn live_plainly(entries: &[LogEntry]) -> Vec<bool> {
+        let mut live = vec![false; entries.len()];
+        let mut end = entries.len();
+        while end > 0 {
+            end -= 1;
+            match entries[end].event().unwrap().rewinds_to() {
+                None => live[end] = true,
+                Some(run) => {
+                    let first = entries[..end].iter().position(|entry| entry.event().unwrap().run == *run);
+                    end = first.unwrap_or(end);
+                }
+            }
+        }
+        live
+    }
+
+    #[test]
+    fn what_is_live_is_the_same_by_the_plain_way() {
+        let mut seed = 7_u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for _ in 0..500 {
+            let entry = |run: u64, rewinds: Option<u64>| {
+                let mut event = Event::new(RunId::from(format!("r{run}")), Source::user());
+                if let Some(run) = rewinds {
+                    event.actions_mut().rewind_before_invocation_id = Some(RunId::from(format!("r{run}")));
+                }
+                LogEntry::Event(Arc::new(event))
+            };
+            let length = random(20);
+            let entries: Vec<LogEntry> =
+                (0..length).map(|_| entry(random(6), (random(3) == 0).then(|| random(8)))).collect();
+            let live = live_entries(&entries).unwrap_or_else(|| vec![true; entries.len()]);
+            assert_eq!(live, live_plainly(&entries), "{entries:?}");
+        }
     }
 }

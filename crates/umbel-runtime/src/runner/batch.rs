@@ -110,7 +110,7 @@ impl From<Failure> for Error {
     }
 }
 
-/// What a write was to append, to be looked for in the log.
+/// What a write was to append, to be looked for in the log. No previews are among it.
 pub(super) struct WrittenEntries {
     first: Option<LogEntry>,
     count: usize,
@@ -118,10 +118,7 @@ pub(super) struct WrittenEntries {
 
 impl WrittenEntries {
     pub(super) fn new(entries: &Entries) -> Self {
-        // Previews are not stored.
-        let is_stored = |entry: &&LogEntry| entry.event().is_none_or(|event| !event.is_partial());
-        let stored = entries.iter().filter(is_stored);
-        Self { first: stored.clone().next().cloned(), count: stored.count() }
+        Self { first: entries.first().cloned(), count: entries.len() }
     }
 
     /// What a writer knows once they are stored behind what it knew. Others may have written since, which is news to it.

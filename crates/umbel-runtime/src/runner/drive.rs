@@ -22,7 +22,7 @@ use umbel_core::{
 
 use super::Shared;
 use super::hot::{changes, changes_before};
-use super::journal::{EndOfRun, Recorder, not_immediate};
+use super::journal::{Recorder, not_immediate};
 use super::pick::{pick_agent, workflow_above};
 use super::taking::{Patience, acquire};
 use super::{answers, credential_answers, recovery};
@@ -648,16 +648,16 @@ async fn finish(run: &Run, recorder: &Recorder, result: Result<()>) -> Ended {
         outcome = Outcome::from_error(&failure);
         error = Some(failure);
     }
-    let EndOfRun { failure, lost, hot } = recorder.end(&outcome).await;
-    let ended_well = |outcome: &Outcome| matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
-    if let Some(lost) = lost.filter(|_| ended_well(&outcome)) {
-        (outcome, error) = (Outcome::from_error(&lost), Some(lost));
-    }
+    let (written, hot) = recorder.end(&mut outcome).await;
     // Who goes on with a run that did not end well looks at all that is in the log.
-    if let Some(hot) = hot.filter(|_| ended_well(&outcome)) {
-        shared.hot.put(run.session_key(), hot);
+    if outcome.is_good() {
+        if let Some(hot) = hot {
+            shared.hot.put(run.session_key(), hot);
+        }
+    } else if error.is_none() {
+        error = recorder.broken();
     }
-    if let Some(failure) = failure {
+    if let Err(failure) = written {
         // The run is not over as long as its outcome is not written: whoever recovers it goes on with it.
         outcome = Outcome::from_error(&failure);
         error = Some(match error {
@@ -677,8 +677,7 @@ async fn wound_up(run: &Run, recorder: &Recorder, outcome: &Outcome) -> Result<(
 /// What comes after the last event: handlers, and a summary if one is due.
 async fn wind_up(shared: &Shared, run: &Run, outcome: &Outcome) -> Result<()> {
     onion::after_run(&shared.team.hooks.after_run, run, outcome).await?;
-    let ended_well = matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
-    if let Some(compactor) = shared.team.extras.compaction.as_ref().filter(|_| ended_well) {
+    if let Some(compactor) = shared.team.extras.compaction.as_ref().filter(|_| outcome.is_good()) {
         let compacted = compactor.compact_by_runs(run).await;
         if let Some(book) = Book::of(run) {
             // A summary that came to nothing was paid for, too.

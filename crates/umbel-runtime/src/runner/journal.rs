@@ -60,7 +60,7 @@ struct Inner {
     notes: Vec<Arc<RunStep>>,
     /// Which calls the run began, and what else stands between its events for whoever goes on with it, each with the number of
     /// events before it.
-    records: SmallVec<[(usize, Arc<RunStep>); 2]>,
+    records: SmallVec<[(usize, Arc<RunStep>); 1]>,
     /// What readers see of events that are not yet handed on, where it is not the event itself.
     views: Vec<(EventId, Option<Arc<Event>>)>,
     interrupts: Vec<Interrupt>,
@@ -298,7 +298,10 @@ impl Recorder {
     }
 
     /// Ends the run: writes what is left and the outcome, gives the lease back and the session away.
-    pub(crate) async fn end(&self, outcome: &Outcome) -> EndOfRun {
+    ///
+    /// The session is `None` if what is known of it may no longer be what is stored. A run that ended well has failed if nobody
+    /// knows whether all that it said is stored; the outcome says so then.
+    pub(crate) async fn end(&self, outcome: &mut Outcome) -> (Result<()>, Option<Box<HotSession>>) {
         let last = loop {
             match self.last_write(outcome) {
                 Ok(last) => break last,
@@ -306,8 +309,7 @@ impl Recorder {
             }
             self.complete();
         };
-        let Some(LastWrite { writer, entries, next, broken }) = last else { return EndOfRun::default() };
-        let (outcome, is_sure) = (broken.as_ref().map_or(outcome, |(outcome, _)| outcome), broken.is_none());
+        let Some(LastWrite { writer, entries, next, is_sure }) = last else { return (Ok(()), None) };
         let events = events_of(&entries);
         let store = &*self.shared.services.sessions;
         let Writer { lease, versions } = &writer;
@@ -321,14 +323,17 @@ impl Recorder {
             Box::pin(batch::release(store, lease, *versions, entries, is_sure)).await
         };
         self.deactivate();
-        let lost = broken.as_ref().map(|(_, failure)| Error::from(failure.clone()));
-        match self.ended(released, events, next, outcome) {
-            Ok((ticket, hot)) => {
-                self.taken(ticket).await;
-                EndOfRun { failure: None, lost, hot: hot.filter(|_| is_sure) }
-            }
-            Err(error) => EndOfRun { failure: Some(error), lost, hot: None },
-        }
+        let (ticket, hot) = match self.ended(released, events, next, outcome) {
+            Ok(ended) => ended,
+            Err(error) => return (Err(error), None),
+        };
+        self.taken(ticket).await;
+        (Ok(()), hot.filter(|_| is_sure))
+    }
+
+    /// Why something that the run said may not be in its log.
+    pub(crate) fn broken(&self) -> Option<Error> {
+        self.lock().broken.clone().map(Error::from)
     }
 
     /// Takes in what came of the last write.
@@ -348,11 +353,14 @@ impl Recorder {
             next.set_result(result.clone());
         }
         let versions = released?;
-        let (mut hot, records) = (inner.hot.take(), std::mem::take(&mut inner.records));
+        if !inner.records.is_empty() {
+            let records = std::mem::take(&mut inner.records);
+            inner.hot().remember_all(records);
+        }
+        let mut hot = inner.hot.take();
         drop(inner);
         if let Some(hot) = &mut hot {
             hot.versions = versions;
-            hot.remember_all(records);
             hot.ended(outcome);
         }
         Ok((result.unwrap_or_default(), hot))
@@ -360,21 +368,21 @@ impl Recorder {
 
     /// What is left to write; the append that is to be waited for first, if one is under way. `None` if the run has not
     /// begun or has ended.
-    fn last_write(&self, outcome: &Outcome) -> Result<Option<LastWrite>, SharedAppend> {
+    fn last_write(&self, outcome: &mut Outcome) -> Result<Option<LastWrite>, SharedAppend> {
         let mut inner = self.lock();
         if let Some(in_flight) = &inner.in_flight {
             return Err(in_flight.append.clone());
         }
         let Some(writer) = inner.writer.take() else { return Ok(None) };
         let (mut entries, _) = self.take_pending(&mut inner);
-        let broken = inner.broken.clone().map(|failure| {
-            let ended_well = matches!(outcome, Outcome::Finished | Outcome::Interrupted { .. });
-            let failed = || Outcome::from_error(&Error::from(failure.clone()));
-            (if ended_well { failed() } else { outcome.clone() }, failure)
-        });
-        let outcome = broken.as_ref().map_or(outcome, |(outcome, _)| outcome).clone();
-        entries.push(LogEntry::from(RunStep::Ended { outcome }));
-        Ok(Some(LastWrite { writer, entries, next: inner.next.take(), broken }))
+        let is_sure = inner.broken.is_none();
+        if let Some(broken) = &inner.broken
+            && outcome.is_good()
+        {
+            *outcome = Outcome::from_error(&Error::from(broken.clone()));
+        }
+        entries.push(LogEntry::from(RunStep::Ended { outcome: outcome.clone() }));
+        Ok(Some(LastWrite { writer, entries, next: inner.next.take(), is_sure }))
     }
 
     /// Questions that the run leaves open, taken out.
@@ -640,7 +648,8 @@ impl Recorder {
             inner.held.push(event.clone());
         }
         self.is_behind.store(true, Ordering::Release);
-        if !inner.records.is_empty() {
+        let is_finished = |(_, step): &(usize, Arc<RunStep>)| matches!(**step, RunStep::CallFinished { .. });
+        if inner.records.last().is_some_and(is_finished) {
             inner.forget_finished(&event);
         }
         if !steps.is_empty() {
@@ -690,19 +699,8 @@ struct LastWrite {
     entries: Entries,
     /// Who waits for some of the entries.
     next: Option<Arc<Batch>>,
-    /// Nobody knows where the log stands, so the run cannot have ended well: how it ended then, and what went wrong.
-    broken: Option<(Outcome, Failure)>,
-}
-
-/// What came of the last write of a run.
-#[derive(Default)]
-pub(crate) struct EndOfRun {
-    /// Why the outcome is not written.
-    pub(crate) failure: Option<Error>,
-    /// Why something that the run said may not be in its log.
-    pub(crate) lost: Option<Error>,
-    /// The session, if what is known of it is what is stored.
-    pub(crate) hot: Option<Box<HotSession>>,
+    /// Whether it is known where the log stands.
+    is_sure: bool,
 }
 
 /// An error for an event that no store takes. It is told before others share an append with it.
