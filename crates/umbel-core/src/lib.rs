@@ -49,6 +49,7 @@ pub mod in_memory;
 pub mod instruction;
 pub mod interrupt;
 pub mod json;
+pub mod json_schema;
 pub mod list;
 pub mod log;
 pub mod memory;

@@ -41,7 +41,8 @@ async fn talk(url: &str) -> Result<()> {
     let tools = McpToolset::new("suite", Http::new(url)).protocol(Protocol::Handshake);
     // Whoever is asked takes what a form has in it already.
     let tools = tools.answer_with(|_| async { Answer::input(json!({})) });
-    let tools = if scenario.starts_with("auth/") { tools.oauth(sign_in(url, &scenario)?) } else { tools };
+    let tools =
+        if scenario.starts_with("auth/") { tools.oauth(sign_in(url, &scenario).await?) } else { tools };
     let agent = LlmAgent::new("client").model(caller()).toolset(tools.clone());
     let runner = Runner::new("conformance", agent)?;
     let session = runner.create_session("ann").await?;
@@ -89,12 +90,14 @@ fn caller() -> ScriptedModel {
 }
 
 /// How to sign in, with what the suite says about the client.
-fn sign_in(url: &str, scenario: &str) -> Result<McpOAuth> {
+async fn sign_in(url: &str, scenario: &str) -> Result<McpOAuth> {
     let context = std::env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_default();
     let context: Value = serde_json::from_str(&context).unwrap_or_default();
     let mut oauth = McpOAuth::new(url, BACK).client_document(DOCUMENT).allow_private("localhost");
     let said = |name: &str| context.get(name).and_then(Value::as_str);
     if let Some(id) = said("client_id") {
+        // Who runs the suite trusts whom its server names.
+        oauth = if let Ok(issuer) = oauth.issuer_of_server().await { oauth.issuer(issuer) } else { oauth };
         oauth = match said("private_key_pem") {
             Some(key) => oauth.known_as(OAuthClient::new(id).private_key(key, None)?),
             None => oauth.client(id, said("client_secret")),

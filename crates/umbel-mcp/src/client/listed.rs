@@ -7,6 +7,7 @@ use rmcp::model::Tool;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use smol_str::SmolStr;
+use umbel_core::json_schema::unfolded;
 
 /// The most bytes that what is said of one tool may have.
 const DEFINITION: usize = 64 << 10;
@@ -105,90 +106,6 @@ pub(crate) fn digest(value: &Value) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// How big a schema is when all that it refers to is written out; what refers to itself is counted once. `None` if it
-/// refers to something outside.
-pub(crate) fn unfolded(schema: &Value) -> Option<u64> {
-    Unfold { whole: schema, known: BTreeMap::new() }.size(schema)
-}
-
-struct Unfold<'a> {
-    whole: &'a Value,
-    /// The sizes of what is referred to; nothing yet while it is being measured.
-    known: BTreeMap<&'a str, u64>,
-}
-
-impl<'a> Unfold<'a> {
-    fn size(&mut self, value: &'a Value) -> Option<u64> {
-        match value {
-            Value::Array(values) => {
-                values.iter().try_fold(1u64, |sum, value| Some(sum.saturating_add(self.size(value)?)))
-            }
-            Value::Object(fields) => {
-                let mut sum = 1u64;
-                for (key, value) in fields {
-                    sum = sum.saturating_add(match value.as_str().filter(|_| key == "$ref") {
-                        Some(target) => self.target(target)?,
-                        None => self.size(value)?,
-                    });
-                }
-                Some(sum)
-            }
-            _ => Some(1),
-        }
-    }
-
-    fn target(&mut self, target: &'a str) -> Option<u64> {
-        if let Some(known) = self.known.get(target) {
-            return Some(*known);
-        }
-        let place = target.strip_prefix('#')?;
-        self.known.insert(target, 1);
-        // An anchor, or a place that is not there, is nothing that could be written out.
-        let size = match self.whole.pointer(place) {
-            Some(value) => self.size(value)?,
-            None => 1,
-        };
-        self.known.insert(target, size);
-        Some(size)
-    }
-}
-
-/// Whether a schema refers to itself.
-pub(crate) fn is_recursive(schema: &Value) -> bool {
-    fn walk<'a>(
-        whole: &'a Value,
-        value: &'a Value,
-        path: &mut Vec<&'a str>,
-        done: &mut HashSet<&'a str>,
-    ) -> bool {
-        match value {
-            Value::Array(values) => values.iter().any(|value| walk(whole, value, path, done)),
-            Value::Object(fields) => fields.iter().any(|(key, value)| {
-                let Some(target) = value.as_str().filter(|_| matches!(key.as_str(), "$ref" | "$dynamicRef"))
-                else {
-                    return walk(whole, value, path, done);
-                };
-                if path.contains(&target) {
-                    return true;
-                }
-                if !done.insert(target) {
-                    return false;
-                }
-                let Some(place) = target.strip_prefix('#').and_then(|place| whole.pointer(place)) else {
-                    // An anchor may lead anywhere.
-                    return true;
-                };
-                path.push(target);
-                let found = walk(whole, place, path, done);
-                path.pop();
-                found
-            }),
-            _ => false,
-        }
-    }
-    walk(schema, schema, &mut vec!["#"], &mut HashSet::new())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,15 +168,5 @@ mod tests {
         others.push(digest_of(&one));
         let different: HashSet<&String> = others.iter().collect();
         assert_eq!(different.len(), others.len());
-    }
-
-    #[test]
-    fn what_refers_to_itself_is_known() {
-        assert!(is_recursive(&json!({"$ref": "#"})));
-        let pair =
-            json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}});
-        assert!(is_recursive(&pair));
-        let plain = json!({"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {}}});
-        assert!(!is_recursive(&plain));
     }
 }

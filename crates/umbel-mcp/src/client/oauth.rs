@@ -54,6 +54,7 @@ pub struct McpOAuth {
     redirect: String,
     name: String,
     client: Option<OAuthClient>,
+    issuer: Option<String>,
     document: Option<String>,
     scopes: Vec<String>,
     by_itself: bool,
@@ -89,6 +90,7 @@ impl McpOAuth {
             redirect: redirect_uri.into(),
             name: "Umbel".to_owned(),
             client: None,
+            issuer: None,
             document: None,
             scopes: Vec::new(),
             by_itself: false,
@@ -102,7 +104,8 @@ impl McpOAuth {
         self
     }
 
-    /// The program is known there already, by this id, and a secret if it has one.
+    /// The program is known there already, by this id, and a secret if it has one. With a secret, name the
+    /// [`issuer`](Self::issuer) too.
     pub fn client(self, id: impl Into<String>, secret: Option<&str>) -> Self {
         let client = OAuthClient::new(id);
         self.known_as(match secret {
@@ -111,9 +114,17 @@ impl McpOAuth {
         })
     }
 
-    /// The program is known there already, as this client: with a secret, or with a private key.
+    /// The program is known there already, as this client: with a secret, or with a private key. Then name the
+    /// [`issuer`](Self::issuer) too.
     pub fn known_as(mut self, client: OAuthClient) -> Self {
         self.client = Some(client);
+        self
+    }
+
+    /// The authorization server that the client is registered with, such as `https://login.example`. A secret or a key goes
+    /// there and nowhere else: whom the MCP server names must be this one, and where tokens are given, it says itself.
+    pub fn issuer(mut self, issuer: impl Into<String>) -> Self {
+        self.issuer = Some(issuer.into());
         self
     }
 
@@ -151,19 +162,43 @@ impl McpOAuth {
         Some((had, more))
     }
 
-    /// Finds out where people sign in, and who the program is there.
-    async fn find(&self) -> Result<Found> {
+    /// The issuer that the server names today, for people who decide whether it is the one that their client is registered with.
+    pub async fn issuer_of_server(&self) -> Result<String> {
+        let (_, found) = self.discover(&Arc::new(self.asker()?), None).await?;
+        found.issuer.ok_or_else(|| refuse("it names no issuer"))
+    }
+
+    fn asker(&self) -> Result<Asker> {
         let guard = self.private.iter().fold(Guard::new(["*"]), |guard, host| guard.allow_private(host));
-        let http = Asker { client: guarded_client(&guard, TIME)?, guard, private: self.private.clone() };
-        let refused = REFUSED.try_with(Refused::clone).ok();
-        let challenge = match refused.as_ref().filter(|refused| !refused.said.is_empty()) {
+        Ok(Asker { client: guarded_client(&guard, TIME)?, guard, private: self.private.clone() })
+    }
+
+    /// What the server, and whom it names, publish about signing in.
+    async fn discover(
+        &self,
+        http: &Arc<Asker>,
+        refused: Option<&Refused>,
+    ) -> Result<(AuthorizationManager, AuthorizationMetadata)> {
+        let challenge = match refused.filter(|refused| !refused.said.is_empty()) {
             Some(refused) => Some(refused.said.clone()),
             None => http.challenge(&self.server).await,
         };
-        let manager = AuthorizationManager::new_with_oauth_http_client(&self.server, Arc::new(http)).await;
-        let mut manager = manager.map_err(|error| failed(&error))?;
+        let manager = AuthorizationManager::new_with_oauth_http_client(&self.server, http.clone()).await;
+        let manager = manager.map_err(|error| failed(&error))?;
         let found = manager.resolve_metadata_from_challenge(challenge.as_deref()).await;
-        let metadata = found.map_err(|error| failed(&error))?.metadata;
+        Ok((manager, found.map_err(|error| failed(&error))?.metadata))
+    }
+
+    /// Finds out where people sign in, and who the program is there.
+    async fn find(&self) -> Result<Found> {
+        let issuer = self.named_issuer()?;
+        let http = Arc::new(self.asker()?);
+        let refused = REFUSED.try_with(Refused::clone).ok();
+        let (mut manager, mut metadata) = self.discover(&http, refused.as_ref()).await?;
+        if let Some(issuer) = issuer {
+            self.check_issuer(metadata.issuer.as_deref())?;
+            metadata = http.metadata_of(issuer).await?;
+        }
         manager.set_metadata(metadata.clone());
         let scopes = match refused.and_then(|refused| self.step_up(&refused)) {
             Some((had, more)) => [had, more].concat(),
@@ -210,8 +245,32 @@ impl McpOAuth {
         }
     }
 
+    /// Who alone may get what proves the client: an error if that is not known, none if nothing has to be proved.
+    fn named_issuer(&self) -> Result<Option<&str>> {
+        let proves = self.client.as_ref().is_some_and(OAuthClient::has_proof);
+        match &self.issuer {
+            None if proves => Err(Error::new(
+                ErrorKind::InvalidInput,
+                "the client of an MCP server has a secret or a key, and nobody says whose it is: name the issuer that the \
+                 client is registered with",
+            )),
+            named => Ok(named.as_deref()),
+        }
+    }
+
+    /// Refuses an issuer that the operator did not name.
+    fn check_issuer(&self, found: Option<&str>) -> Result<()> {
+        match self.named_issuer()? {
+            Some(named) if found.is_none_or(|found| plain(found) != plain(named)) => {
+                Err(refuse(&format!("it names another issuer than `{named}`")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// How tokens come about there.
     fn method(&self, found: &Found) -> Result<OAuthMethod> {
+        self.check_issuer(found.issuer.as_deref())?;
         let mut client = match (&self.client, &found.secret) {
             (Some(client), _) => client.clone(),
             (None, Some(secret)) => OAuthClient::new(&found.client).secret(Secret::new(secret.as_str())),
@@ -315,6 +374,11 @@ impl fmt::Debug for McpOAuth {
     }
 }
 
+/// An issuer with or without a slash at its end is the same.
+fn plain(issuer: &str) -> &str {
+    issuer.strip_suffix('/').unwrap_or(issuer)
+}
+
 fn read(kept: &Credential) -> Option<Kept> {
     Kept::deserialize(kept.expose()).ok()
 }
@@ -381,8 +445,34 @@ impl Asker {
         (response.status() == 401).then(|| said.to_owned())
     }
 
-    async fn ask(&self, request: OAuthHttpRequest) -> Result<http::Response<Vec<u8>>, OAuthHttpClientError> {
-        let (parts, body) = request.request.into_parts();
+    /// What an issuer publishes at its own address.
+    async fn metadata_of(&self, issuer: &str) -> Result<AuthorizationMetadata> {
+        let unknown = || refuse(&format!("`{issuer}` does not publish where its tokens are given"));
+        let url = self.check(issuer)?;
+        let (origin, path) = (url.origin().ascii_serialization(), url.path().trim_end_matches('/'));
+        let places = [
+            format!("{origin}/.well-known/oauth-authorization-server{path}"),
+            format!("{origin}/.well-known/openid-configuration{path}"),
+            format!("{origin}{path}/.well-known/openid-configuration"),
+        ];
+        for place in places {
+            let request = http::Request::get(&place).header("accept", "application/json").body(Vec::new());
+            let Ok(answer) = self.ask(request.map_err(|_| unknown())?).await else { continue };
+            let read = serde_json::from_slice::<AuthorizationMetadata>(answer.body()).ok();
+            let is_its =
+                |found: &AuthorizationMetadata| found.issuer.as_deref().map(plain) == Some(plain(issuer));
+            if let Some(metadata) = read.filter(|found| answer.status().is_success() && is_its(found)) {
+                return Ok(metadata);
+            }
+        }
+        Err(unknown())
+    }
+
+    async fn ask(
+        &self,
+        request: http::Request<Vec<u8>>,
+    ) -> Result<http::Response<Vec<u8>>, OAuthHttpClientError> {
+        let (parts, body) = request.into_parts();
         let url = self.check(&parts.uri.to_string())?;
         let request = self.client.request(parts.method, url).headers(parts.headers).body(body).timeout(TIME);
         let mut response = request.send().await?;
@@ -402,7 +492,7 @@ impl Asker {
 
 impl OAuthHttpClient for Asker {
     fn execute(&self, request: OAuthHttpRequest) -> OAuthHttpClientFuture<'_> {
-        Box::pin(self.ask(request))
+        Box::pin(self.ask(request.request))
     }
 }
 

@@ -8,13 +8,14 @@ use jsonschema::{PatternOptions, Validator};
 use rmcp::model::{CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ServerResult};
 use serde_json::Value;
 use tokio::sync::mpsc;
+use umbel_core::json_schema::{is_recursive, nodes, unfolded};
 use umbel_core::{
     BoxFuture, Confirm, Error, ErrorKind, Object, Result, Tool, ToolContext, ToolError, ToolItem, ToolOutput,
     ToolSpec, ToolValue,
 };
 
 use super::asking::{Asked, Asking};
-use super::listed::{Listed, is_recursive, unfolded};
+use super::listed::Listed;
 use super::result;
 use super::toolset::{Inner, Options};
 
@@ -22,6 +23,8 @@ use super::toolset::{Inner, Options};
 const NEWS: usize = 16;
 /// How big a schema of results may be to be held against them.
 const OUTPUT: u64 = 5_000;
+/// How much work that may be: the size of the schema times that of the result.
+const CHECKS: u64 = 20_000_000;
 
 /// A tool of an MCP server.
 pub(crate) struct McpTool {
@@ -34,7 +37,7 @@ struct Work {
     toolset: Weak<Inner>,
     listed: Listed,
     is_safe_twice: bool,
-    output: OnceLock<Option<Validator>>,
+    output: OnceLock<Option<OutputCheck>>,
 }
 
 impl McpTool {
@@ -113,10 +116,15 @@ impl Work {
     fn value(&self, inner: &Inner, result: CallToolResult) -> ToolValue {
         let Options { name, limits, .. } = &inner.options;
         if result.is_error != Some(true)
-            && let Some(validator) = self.output.get_or_init(|| validator(&self.listed))
+            && let Some(check) = self.output.get_or_init(|| output_check(&self.listed))
         {
             let found = result.structured_content.as_ref().unwrap_or(&Value::Null);
-            if let Err(error) = validator.validate(found) {
+            if check.schema_size.saturating_mul(nodes(found)) > CHECKS {
+                let words =
+                    format!("the MCP server `{name}` gave a result that is too big for its own schema");
+                return result::error_of(name, &words);
+            }
+            if let Err(error) = check.validator.validate(found) {
                 // Names of fields are the server's words, too.
                 let place = error.instance_path().to_string();
                 let place = result::short(&place);
@@ -130,12 +138,18 @@ impl Work {
     }
 }
 
-/// What holds results against the schema that the server gave for them. Not for schemas that could take for ever: those
-/// that refer to themselves, or are too big.
-fn validator(listed: &Listed) -> Option<Validator> {
+/// What holds results against the schema that the server gave for them.
+struct OutputCheck {
+    validator: Validator,
+    /// With all that it refers to.
+    schema_size: u64,
+}
+
+/// None for schemas that could take for ever: those that refer to themselves, or are too big.
+fn output_check(listed: &Listed) -> Option<OutputCheck> {
     let schema = Value::Object((**listed.tool.output_schema.as_ref()?).clone());
-    if is_recursive(&schema) || unfolded(&schema).is_none_or(|size| size > OUTPUT) {
-        return None;
-    }
-    jsonschema::options().with_pattern_options(PatternOptions::regex()).build(&schema).ok()
+    let schema_size = unfolded(&schema).filter(|size| *size <= OUTPUT && !is_recursive(&schema))?;
+    let validator =
+        jsonschema::options().with_pattern_options(PatternOptions::regex()).build(&schema).ok()?;
+    Some(OutputCheck { validator, schema_size })
 }

@@ -281,6 +281,68 @@ async fn an_error_that_does_not_say_what_it_is_about_is_the_answer() {
 }
 
 #[tokio::test]
+async fn a_schema_of_results_that_is_made_to_take_for_ever_is_not_used() {
+    let nest = |levels: usize| (0..levels).fold(json!({}), |value, _| json!({"a": value}));
+    let draft = "https://json-schema.org/draft/2019-09/schema";
+    let again = json!({"properties": {"a": {"$recursiveRef": "#"}}});
+    let mut schemas = vec![
+        json!({"$schema": draft, "type": "object", "allOf": [again.clone(), again.clone(), again.clone()]}),
+        json!({"$schema": draft, "type": "object", "anyOf": [again.clone(), again]}),
+    ];
+    for place in ["#/$defs/d", "#/%24defs/d"] {
+        let twice =
+            |n: usize| json!({"allOf": [{"$ref": format!("{place}{n}")}, {"$ref": format!("{place}{n}")}]});
+        let mut defs: umbel_core::Object = (0..40).map(|n| (format!("d{n}"), twice(n + 1))).collect();
+        defs.insert("d40".to_owned(), json!({"type": "object"}));
+        schemas.push(json!({"type": "object", "$ref": format!("{place}0"), "$defs": defs}));
+    }
+    for schema in schemas {
+        let said = schema.to_string();
+        let site = site(move |request, _| {
+            let id = &request.body["id"];
+            let result = |result: Value| Reply::json(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+            match request.body["method"].as_str() {
+                Some("tools/list") => {
+                    let mut tool = tool("a");
+                    tool["outputSchema"] = schema.clone();
+                    result(json!({"tools": [tool]}))
+                }
+                Some("tools/call") => result(json!({"content": [], "structuredContent": nest(60)})),
+                _ => good(request),
+            }
+        })
+        .await;
+        let result = desk(toolset(&site), model()).await.result().await;
+        assert!(result.get("error").is_none(), "{said}: {result}");
+    }
+}
+
+#[tokio::test]
+async fn a_result_that_is_too_big_to_be_held_against_its_schema_is_an_error() {
+    let site = site(|request, _| {
+        let id = &request.body["id"];
+        let result = |result: Value| Reply::json(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+        match request.body["method"].as_str() {
+            Some("tools/list") => {
+                let fields: umbel_core::Object = (0..1_000).map(|n| (format!("f{n}"), json!({}))).collect();
+                let mut tool = tool("a");
+                tool["outputSchema"] =
+                    json!({"type": "object", "additionalProperties": {"properties": fields}});
+                result(json!({"tools": [tool]}))
+            }
+            Some("tools/call") => {
+                let many: Vec<Value> = (0..30_000).map(|n| json!(n)).collect();
+                result(json!({"content": [], "structuredContent": {"many": many}}))
+            }
+            _ => good(request),
+        }
+    })
+    .await;
+    let result = desk(toolset(&site), model()).await.result().await;
+    assert!(result["error"].as_str().unwrap().contains("too big for its own schema"), "{result}");
+}
+
+#[tokio::test]
 async fn as_many_calls_are_under_way_as_may_be() {
     let all = || async {
         let together = Arc::new(tokio::sync::Barrier::new(10));
@@ -406,7 +468,8 @@ async fn a_program_signs_itself_in_with_a_secret_or_a_key_of_its_own_and_neither
     let mut forms = Vec::new();
     for client in clients {
         let oauth = McpOAuth::new(&url, "https://app.example/back").allow_private(&host);
-        let oauth = AuthConfig::new("web", oauth.known_as(client).by_itself());
+        let oauth = oauth.known_as(client).issuer(&site.url).by_itself();
+        let oauth = AuthConfig::new("web", oauth);
         let kept = oauth.method.renew(None, 1_800_000_000.0).await.unwrap().unwrap();
         assert!(oauth.method.http(&kept).unwrap().expose().ends_with("token-of-ann"));
         assert!(!kept.expose().to_string().contains("hunter2"), "it is the program's, and not the user's");
@@ -427,6 +490,45 @@ async fn a_program_signs_itself_in_with_a_secret_or_a_key_of_its_own_and_neither
         (&json!("c2"), &json!("c2"), &json!(site.url))
     );
     assert!(!form.contains_key("client_secret"));
+}
+
+#[tokio::test]
+async fn a_secret_or_a_key_goes_to_the_issuer_it_belongs_to_and_to_nobody_else() {
+    let good = site(guarded_for_programs).await;
+    let issuer = good.url.clone();
+    // Its own authorization server, then one that says it is the good one, with an address of its own for tokens.
+    for claims in [None, Some(issuer.clone())] {
+        let evil = site(move |request, url| {
+            let mut reply = guarded_for_programs(request, url);
+            if let Some(claims) = claims.as_ref().filter(|_| request.path.contains("authorization-server")) {
+                reply = Reply::json(&json!({"issuer": claims, "token_endpoint": format!("{url}/token"),
+                    "authorization_endpoint": format!("{url}/authorize"), "response_types_supported": ["code"],
+                    "code_challenge_methods_supported": ["S256"]}));
+            }
+            reply
+        })
+        .await;
+        let hosts = [&good.url, &evil.url].map(|url| url.trim_start_matches("http://").to_owned());
+        let key = include_str!("../../../umbel-jwt/tests/p256_key.pem");
+        let clients = [
+            OAuthClient::new("c2").secret(Secret::new("hunter2")),
+            OAuthClient::new("c2").private_key(key, Some("k1")).unwrap(),
+        ];
+        for client in clients {
+            let oauth = |client: OAuthClient| {
+                let oauth = McpOAuth::new(format!("{}/mcp", evil.url), "https://app.example/back");
+                hosts.iter().fold(oauth.known_as(client).by_itself(), |oauth, host| oauth.allow_private(host))
+            };
+            let named = AuthConfig::new("web", oauth(client.clone()).issuer(&issuer));
+            let error = named.method.renew(None, 1_800_000_000.0).await.unwrap_err();
+            assert!(error.message().contains("does not say how to sign in"), "{error}");
+            let unnamed = AuthConfig::new("web", oauth(client));
+            let error = unnamed.method.renew(None, 1_800_000_000.0).await.unwrap_err();
+            assert!(error.message().contains("name the issuer"), "{error}");
+        }
+        let requests = evil.requests.lock().unwrap();
+        assert!(requests.iter().all(|one| one.path != "/token"), "it was asked for a token");
+    }
 }
 
 /// The scopes that a person is asked to sign in for, and the state of that.

@@ -65,6 +65,11 @@ impl OAuthClient {
         &self.id
     }
 
+    /// Whether it can prove who it is: by a secret or a key, which is for one server and no other.
+    pub fn has_proof(&self) -> bool {
+        !matches!(self.proof, Proof::None)
+    }
+
     /// Says in a request who asks the server of that name, and when.
     pub(super) fn sign(
         &self,
