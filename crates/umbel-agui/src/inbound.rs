@@ -1,18 +1,19 @@
 //! The way back: what of an input is new, and what it means to the session.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::REQUEST_CREDENTIAL;
+use umbel_core::json::{MAX_DEPTH, is_within};
 use umbel_core::{
     CallId, Content, Event, EventId, FunctionCall, FunctionResponse, Interrupt, Object, Part, Parts, Role,
     RunId, Source,
 };
 
-use crate::input::{InputError, InputLimits, MOST_LEVELS, ResumeEntry, is_within};
+use crate::input::{InputError, InputLimits, ResumeEntry};
 use crate::media;
 use crate::message::{AssistantMessage, ContentPart, Message, MessageContent, ToolCall, ToolMessage};
 use crate::questions::{answer_from, answer_of};
@@ -334,7 +335,7 @@ fn response_of(message: &ToolMessage, call: &CallId, name: &SmolStr) -> Function
 
 /// Text as the JSON that it is, unless that is nested so deep that the log could not keep it.
 fn shallow(text: &str) -> Option<Value> {
-    serde_json::from_str(text).ok().filter(|value| is_within(value, MOST_LEVELS))
+    serde_json::from_str(text).ok().filter(|value| is_within(value, MAX_DEPTH))
 }
 
 fn text_of(content: &MessageContent) -> String {
@@ -366,12 +367,12 @@ fn parts_of(content: &MessageContent) -> Parts {
 /// are kept if they have a result.
 pub fn history(messages: &[Message], root: &SmolStr, run: &RunId, now: f64) -> Vec<Event> {
     let agent = std::sync::Arc::new(Source::new(root.clone()));
-    let answered = |id: &str| {
-        messages.iter().find_map(|message| match message {
-            Message::Tool(message) if message.tool_call_id == id => Some(message),
-            _ => None,
-        })
-    };
+    let mut results: HashMap<&str, &ToolMessage> = HashMap::new();
+    for message in messages {
+        if let Message::Tool(message) = message {
+            results.entry(&message.tool_call_id).or_insert(message);
+        }
+    }
     let mut events = Vec::new();
     let mut say = |id: &str, source: std::sync::Arc<Source>, role: Role, parts: Parts| {
         let mut event = Event::new(run.clone(), source).with_content(Content { role: Some(role), parts });
@@ -387,7 +388,7 @@ pub fn history(messages: &[Message], root: &SmolStr, run: &RunId, now: f64) -> V
             Message::Assistant(message) => {
                 // What people gave as a credential elsewhere is not for the log.
                 let is_kept = |call: &&ToolCall| {
-                    call.function.name != REQUEST_CREDENTIAL && answered(&call.id).is_some()
+                    call.function.name != REQUEST_CREDENTIAL && results.contains_key(call.id.as_str())
                 };
                 let calls: Vec<_> = message.tool_calls.iter().filter(is_kept).collect();
                 let parts = assistant_parts(message, calls.iter().copied());
@@ -396,7 +397,7 @@ pub fn history(messages: &[Message], root: &SmolStr, run: &RunId, now: f64) -> V
                 }
                 say(&message.id, agent.clone(), Role::Model, parts);
                 for call in calls {
-                    let Some(result) = answered(&call.id) else { continue };
+                    let Some(result) = results.get(call.id.as_str()) else { continue };
                     let response = response_of(result, &CallId::from(call.id.clone()), &call.function.name);
                     say(&result.id, agent.clone(), Role::User, Parts::from_iter([Part::response(response)]));
                 }

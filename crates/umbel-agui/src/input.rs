@@ -10,8 +10,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 use umbel_core::Object;
+use umbel_core::json::{MAX_DEPTH, is_within};
 
-use crate::message::Message;
+use crate::message::{ContentPart, Message, MessageContent};
 
 /// What a client asks for.
 ///
@@ -107,19 +108,6 @@ impl ResumeStatus {
     }
 }
 
-/// How deep values may be nested that are kept.
-pub(crate) const MOST_LEVELS: usize = 64;
-
-/// Whether a value has no more levels than that.
-pub(crate) fn is_within(value: &Value, levels: usize) -> bool {
-    let below = |value: &Value| levels.checked_sub(1).is_some_and(|levels| is_within(value, levels));
-    match value {
-        Value::Array(items) => items.iter().all(below),
-        Value::Object(fields) => fields.values().all(below),
-        _ => true,
-    }
-}
-
 /// How much an input may hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputLimits {
@@ -136,7 +124,7 @@ pub struct InputLimits {
 
 impl Default for InputLimits {
     fn default() -> Self {
-        Self { tools: 128, messages: 100_000, id_bytes: 256, depth: MOST_LEVELS }
+        Self { tools: 128, messages: 100_000, id_bytes: 256, depth: MAX_DEPTH }
     }
 }
 
@@ -444,10 +432,13 @@ impl InputLimits {
         }
         for (index, tool) in input.tools.iter().enumerate() {
             self.check_id(|| format!("tools[{index}].name"), &tool.name)?;
+            self.check_depth(|| format!("tools[{index}].parameters"), tool.parameters.as_ref())?;
+            self.check_fields(|| format!("tools[{index}].metadata"), tool.metadata.as_ref())?;
         }
         for (index, entry) in input.resume.iter().enumerate() {
             self.check_id(|| format!("resume[{index}].interruptId"), &entry.interrupt_id)?;
             self.check_depth(|| format!("resume[{index}].payload"), entry.payload.as_ref())?;
+            self.check_fields(|| format!("resume[{index}].metadata"), entry.metadata.as_ref())?;
         }
         self.check_depth(|| "state".to_owned(), input.state.as_ref())
     }
@@ -458,6 +449,10 @@ impl InputLimits {
         }
         let message = format!("has more than {} levels: send flatter values", self.depth);
         Err(InputError::new(InputErrorKind::TooMuch, path(), message))
+    }
+
+    fn check_fields(&self, path: impl Fn() -> String, fields: Option<&Object>) -> Result<(), InputError> {
+        fields.into_iter().flat_map(Object::values).try_for_each(|value| self.check_depth(&path, Some(value)))
     }
 
     /// The ids and names of a message.
@@ -471,9 +466,29 @@ impl InputLimits {
                 }
                 Ok(())
             }
-            Message::Tool(message) => self.check_id(|| "toolCallId".to_owned(), &message.tool_call_id),
+            Message::Tool(message) => {
+                self.check_id(|| "toolCallId".to_owned(), &message.tool_call_id)?;
+                self.check_content(&message.content)
+            }
+            Message::User(message) => self.check_content(&message.content),
             _ => Ok(()),
         }
+    }
+
+    /// What is attached to the parts of a message.
+    fn check_content(&self, content: &MessageContent) -> Result<(), InputError> {
+        let MessageContent::Parts(parts) = content else { return Ok(()) };
+        for (index, part) in parts.iter().enumerate() {
+            let metadata = match part {
+                ContentPart::Text(part) => &part.metadata,
+                ContentPart::Image(part)
+                | ContentPart::Audio(part)
+                | ContentPart::Video(part)
+                | ContentPart::Document(part) => &part.metadata,
+            };
+            self.check_depth(|| format!("content[{index}].metadata"), metadata.as_ref())?;
+        }
+        Ok(())
     }
 
     /// An id or a name: something, not too long, and nothing that disturbs a terminal or a log.

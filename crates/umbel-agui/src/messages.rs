@@ -3,6 +3,7 @@
 //! It is folded from what the [`Translator`] says, in the way clients do it: what was streamed and what is told later is
 //! the same by construction.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -50,13 +51,22 @@ pub fn ids(event: &Event) -> impl Iterator<Item = SmolStr> {
 /// The events that no rewind made void.
 pub fn live<'a>(events: impl IntoIterator<Item = &'a Arc<Event>>) -> Vec<&'a Arc<Event>> {
     let mut live: Vec<&Arc<Event>> = Vec::new();
+    let mut firsts: HashMap<&RunId, usize> = HashMap::new();
     for event in events {
-        match event.actions.as_ref().and_then(|actions| actions.rewind_before_invocation_id.as_ref()) {
+        match event.rewinds_to() {
             Some(run) => {
-                let from = live.iter().position(|event| event.run == *run).unwrap_or(live.len());
-                live.truncate(from);
+                let void = live.split_off(firsts.get(run).copied().unwrap_or(live.len()));
+                // A run whose first event is gone begins anew, should it ever.
+                for event in void {
+                    if firsts.get(&event.run).is_some_and(|first| *first >= live.len()) {
+                        firsts.remove(&event.run);
+                    }
+                }
             }
-            None => live.push(event),
+            None => {
+                firsts.entry(&event.run).or_insert(live.len());
+                live.push(event);
+            }
         }
     }
     live
@@ -84,14 +94,25 @@ pub fn messages<'a>(
             translator.event(event, &mut |event| conversation.apply(&event));
         }
     }
-    conversation.messages
+    conversation.into_messages()
 }
 
 /// A conversation as clients fold it.
 #[derive(Debug, Default)]
 pub struct Conversation {
-    /// The messages so far.
-    pub messages: Vec<Message>,
+    turns: Vec<SpokenTurn>,
+    /// Where messages of assistants and thoughts are, by their ids; the last ones of these ids.
+    assistants: HashMap<SmolStr, usize>,
+    thoughts: HashMap<SmolStr, usize>,
+    /// Where calls are: the turn, and the place in its message.
+    calls: HashMap<SmolStr, (usize, usize)>,
+}
+
+/// A message, and the results of its calls.
+#[derive(Debug)]
+struct SpokenTurn {
+    message: Message,
+    results: Vec<Message>,
 }
 
 impl Conversation {
@@ -99,7 +120,9 @@ impl Conversation {
     pub fn apply(&mut self, event: &AguiEvent<'_>) {
         let owner = event.owner().map(SmolStr::new);
         match &event.kind {
-            EventKind::TextMessageStart { message_id, .. } => self.assistant(message_id, owner, |_| {}),
+            EventKind::TextMessageStart { message_id, .. } => {
+                self.assistant(message_id, owner, |_| {});
+            }
             EventKind::TextMessageContent { message_id, delta } => {
                 let add = |message: &mut AssistantMessage| {
                     message.content.get_or_insert_default().push_str(delta);
@@ -109,7 +132,12 @@ impl Conversation {
             EventKind::ToolCallStart { tool_call_id, tool_call_name, parent_message_id } => {
                 let parent = parent_message_id.as_ref().unwrap_or(tool_call_id);
                 let call = ToolCall::new(&**tool_call_id, &**tool_call_name, String::new());
-                self.assistant(parent, owner, |message| message.tool_calls.push(call));
+                let mut place = 0;
+                let turn = self.assistant(parent, owner, |message| {
+                    place = message.tool_calls.len();
+                    message.tool_calls.push(call);
+                });
+                self.calls.insert((&**tool_call_id).into(), (turn, place));
             }
             EventKind::ToolCallArgs { tool_call_id, delta } => {
                 if let Some(call) = self.call(tool_call_id) {
@@ -126,46 +154,65 @@ impl Conversation {
             EventKind::ReasoningEncryptedValue { subtype, entity_id, encrypted_value } => {
                 self.encrypted(*subtype, entity_id, encrypted_value);
             }
-            EventKind::MessagesSnapshot { messages } => self.messages = messages.to_vec(),
+            EventKind::MessagesSnapshot { messages } => *self = messages.iter().cloned().collect(),
             _ => {}
         }
     }
 
-    fn assistant(&mut self, id: &str, owner: Option<SmolStr>, change: impl FnOnce(&mut AssistantMessage)) {
-        let found = self.messages.iter_mut().rev().find_map(|message| match message {
-            Message::Assistant(message) if message.id == id => Some(message),
-            _ => None,
+    /// The messages so far.
+    pub fn messages(&self) -> impl Iterator<Item = &Message> {
+        self.turns.iter().flat_map(|turn| std::iter::once(&turn.message).chain(&turn.results))
+    }
+
+    /// The same, to be kept.
+    pub fn into_messages(self) -> Vec<Message> {
+        self.turns.into_iter().flat_map(|turn| std::iter::once(turn.message).chain(turn.results)).collect()
+    }
+
+    /// Adds a message, and tells where.
+    fn push(&mut self, message: Message) -> usize {
+        self.turns.push(SpokenTurn { message, results: Vec::new() });
+        self.turns.len() - 1
+    }
+
+    /// Changes the message of an assistant, which is made if there is none. Tells where it is.
+    fn assistant(
+        &mut self,
+        id: &str,
+        owner: Option<SmolStr>,
+        change: impl FnOnce(&mut AssistantMessage),
+    ) -> usize {
+        let place = self.assistants.get(id).copied().unwrap_or_else(|| {
+            let message = AssistantMessage { id: id.into(), subagent_run_id: owner, ..Default::default() };
+            let place = self.push(Message::Assistant(message));
+            self.assistants.insert(id.into(), place);
+            place
         });
-        if let Some(message) = found {
-            return change(message);
+        if let Some(SpokenTurn { message: Message::Assistant(message), .. }) = self.turns.get_mut(place) {
+            change(message);
         }
-        let mut message = AssistantMessage { id: id.into(), subagent_run_id: owner, ..Default::default() };
-        change(&mut message);
-        self.messages.push(Message::Assistant(message));
+        place
     }
 
     fn reasoning(&mut self, id: &str, owner: Option<SmolStr>, text: &str) {
-        let found = self.messages.iter_mut().rev().find_map(|message| match message {
-            Message::Reasoning(message) if message.id == id => Some(message),
-            _ => None,
+        let place = self.thoughts.get(id).copied().unwrap_or_else(|| {
+            let message =
+                ReasoningMessage { id: id.into(), subagent_run_id: owner, ..ReasoningMessage::default() };
+            let place = self.push(Message::Reasoning(message));
+            self.thoughts.insert(id.into(), place);
+            place
         });
-        if let Some(message) = found {
-            return message.content.push_str(text);
+        if let Some(SpokenTurn { message: Message::Reasoning(message), .. }) = self.turns.get_mut(place) {
+            message.content.push_str(text);
         }
-        let message = ReasoningMessage {
-            id: id.into(),
-            content: text.to_owned(),
-            subagent_run_id: owner,
-            ..ReasoningMessage::default()
-        };
-        self.messages.push(Message::Reasoning(message));
     }
 
     fn call(&mut self, id: &str) -> Option<&mut ToolCall> {
-        self.messages.iter_mut().rev().find_map(|message| match message {
-            Message::Assistant(message) => message.tool_calls.iter_mut().rev().find(|call| call.id == id),
+        let (turn, place) = self.calls.get(id)?;
+        match &mut self.turns.get_mut(*turn)?.message {
+            Message::Assistant(message) => message.tool_calls.get_mut(*place),
             _ => None,
-        })
+        }
     }
 
     /// A result stands behind the message that called, and behind results that came before it.
@@ -174,21 +221,20 @@ impl Conversation {
             ToolResultContent::Text(text) => MessageContent::Text(text.clone().into_owned()),
             ToolResultContent::Parts(parts) => MessageContent::Parts(parts.clone()),
         };
-        let message = ToolMessage {
+        let message = Message::Tool(ToolMessage {
             id: id.into(),
             content,
             tool_call_id: call.into(),
             subagent_run_id: owner,
             ..ToolMessage::default()
-        };
-        let caller = self.messages.iter().rposition(|message| {
-            matches!(message, Message::Assistant(m) if m.tool_calls.iter().any(|one| one.id == call))
         });
-        let behind = caller.map(|caller| {
-            let results = self.messages.iter().skip(caller + 1);
-            caller + 1 + results.take_while(|message| matches!(message, Message::Tool(_))).count()
-        });
-        self.messages.insert(behind.unwrap_or(self.messages.len()), Message::Tool(message));
+        let caller = self.calls.get(call).and_then(|(turn, _)| self.turns.get_mut(*turn));
+        match caller {
+            Some(caller) => caller.results.push(message),
+            None => {
+                self.push(message);
+            }
+        }
     }
 
     fn encrypted(&mut self, subtype: EncryptedSubtype, entity: &str, value: &str) {
@@ -200,8 +246,8 @@ impl Conversation {
                 }
             }
             EncryptedSubtype::Message => {
-                let found = self.messages.iter_mut().rev().find(|message| message.id() == entity);
-                match found {
+                let place = self.assistants.get(entity).max(self.thoughts.get(entity)).copied();
+                match place.and_then(|place| self.turns.get_mut(place)).map(|turn| &mut turn.message) {
                     Some(Message::Assistant(message)) => message.encrypted_value = value,
                     Some(Message::Reasoning(message)) => message.encrypted_value = value,
                     _ => {}
@@ -245,7 +291,30 @@ impl Conversation {
             return self.result(&id, call, &ToolResultContent::from(result_content(response)), None);
         }
         let content = content_of(parts);
-        self.messages.push(Message::User(UserMessage { id, content, ..UserMessage::default() }));
+        self.push(Message::User(UserMessage { id, content, ..UserMessage::default() }));
+    }
+}
+
+impl FromIterator<Message> for Conversation {
+    /// A conversation of messages, as it is.
+    fn from_iter<T: IntoIterator<Item = Message>>(messages: T) -> Self {
+        let mut conversation = Self::default();
+        for message in messages {
+            let place = conversation.turns.len();
+            match &message {
+                Message::Assistant(said) => {
+                    conversation.assistants.insert(said.id.clone(), place);
+                    let calls = said.tool_calls.iter().enumerate();
+                    conversation.calls.extend(calls.map(|(at, call)| (call.id.clone(), (place, at))));
+                }
+                Message::Reasoning(thought) => {
+                    conversation.thoughts.insert(thought.id.clone(), place);
+                }
+                _ => {}
+            }
+            conversation.push(message);
+        }
+        conversation
     }
 }
 

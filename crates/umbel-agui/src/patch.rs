@@ -77,7 +77,7 @@ impl std::error::Error for PatchError {}
 /// They go as deep as pays: never are they longer than one step that replaces the whole value. The order of keys is not
 /// a difference. Keys that clients in JavaScript refuse to touch are changed by replacing the object they are in.
 pub fn diff(base: &Value, target: &Value, path: &str) -> Vec<PatchOp> {
-    let mut differ = Differ { path: path.to_owned(), steps: Vec::new() };
+    let mut differ = Differ { path: path.to_owned(), steps: Vec::new(), bytes: 0, most: usize::MAX };
     if base != target {
         differ.value(base, target);
     }
@@ -94,28 +94,33 @@ struct Differ {
     /// Where in the document it is at.
     path: String,
     steps: Vec<PatchOp>,
+    /// How long the steps are as JSON.
+    bytes: usize,
+    /// No more bytes pay: a value around this one is told as a whole then.
+    most: usize,
 }
 
 impl Differ {
-    /// Adds the shorter of two: steps within a value that differs, or one that replaces it.
+    /// Adds the shorter of two: steps within a value that differs, or one that replaces it. As soon as they are the longer ones
+    /// the steps are given up, so that they never take more memory than the value: paths repeat long keys.
     fn value(&mut self, base: &Value, target: &Value) {
-        let before = self.steps.len();
+        let (steps, bytes, most) = (self.steps.len(), self.bytes, self.most);
+        let whole = r#"{"op":"replace","path":,"value":},"#.len() + length(&self.path) + length(target);
+        self.most = most.min(bytes.saturating_add(whole));
         let is_told = match (base, target) {
             (Value::Object(base), Value::Object(target)) => self.object(base, target),
             (Value::Array(base), Value::Array(target)) => self.array(base, target),
             _ => false,
         };
-        let whole = length(&PatchOp::Remove { path: self.path.clone() }) + r#"replace,"value":"#.len()
-            - "remove".len()
-            + length(target);
-        let within = self.steps.iter().skip(before).map(|step| length(step) + ",".len()).sum::<usize>();
-        if !is_told || within > whole + ",".len() {
-            self.steps.truncate(before);
+        self.most = most;
+        if !is_told {
+            self.steps.truncate(steps);
             self.steps.push(PatchOp::Replace { path: self.path.clone(), value: target.clone() });
+            self.bytes = bytes.saturating_add(whole);
         }
     }
 
-    /// Whether the difference could be told key by key.
+    /// Whether the difference could be told key by key, and that is worth it.
     fn object(&mut self, base: &Object, target: &Object) -> bool {
         let gone = base.iter().filter(|(key, _)| !target.contains_key(*key)).map(|(key, _)| (key, None));
         let there = target.iter().map(|(key, value)| (key, Some(value)));
@@ -127,14 +132,13 @@ impl Differ {
         if changed.iter().any(|(key, _)| is_refused(key)) {
             return false;
         }
-        for (key, value) in changed {
+        changed.into_iter().all(|(key, value)| {
             self.below(&escape(key), |differ| match (base.get(key), value) {
                 (Some(base), Some(value)) => differ.value(base, value),
                 (None, Some(value)) => differ.add(value),
                 (_, None) => differ.remove(),
-            });
-        }
-        true
+            })
+        })
     }
 
     /// What both begin and end with stays; what is between is changed in place, then taken away or added to.
@@ -145,35 +149,42 @@ impl Differ {
         let end = from_end.take_while(|(base, target)| base == target).count();
         let base = base.get(..base.len() - end).unwrap_or_default();
         let target = target.get(..target.len() - end).unwrap_or_default();
-        for (index, (base, target)) in base.iter().zip(target).enumerate() {
-            if base != target {
-                self.below(&(start + index).to_string(), |differ| differ.value(base, target));
-            }
+        let changed = base.iter().zip(target).enumerate().filter(|(_, (base, target))| base != target);
+        let mut is_worth_it = true;
+        for (index, (base, target)) in changed {
+            is_worth_it =
+                is_worth_it && self.below(&(start + index).to_string(), |differ| differ.value(base, target));
         }
         for index in (target.len()..base.len()).rev() {
-            self.below(&(start + index).to_string(), Self::remove);
+            is_worth_it = is_worth_it && self.below(&(start + index).to_string(), Self::remove);
         }
         for (index, value) in target.iter().enumerate().skip(base.len()) {
-            self.below(&(start + index).to_string(), |differ| differ.add(value));
+            is_worth_it = is_worth_it && self.below(&(start + index).to_string(), |differ| differ.add(value));
         }
-        true
+        is_worth_it
     }
 
     fn add(&mut self, value: &Value) {
-        self.steps.push(PatchOp::Add { path: self.path.clone(), value: value.clone() });
+        self.push(PatchOp::Add { path: self.path.clone(), value: value.clone() });
     }
 
     fn remove(&mut self) {
-        self.steps.push(PatchOp::Remove { path: self.path.clone() });
+        self.push(PatchOp::Remove { path: self.path.clone() });
     }
 
-    /// Does something one level deeper.
-    fn below(&mut self, token: &str, act: impl FnOnce(&mut Self)) {
+    fn push(&mut self, step: PatchOp) {
+        self.bytes = self.bytes.saturating_add(length(&step)).saturating_add(",".len());
+        self.steps.push(step);
+    }
+
+    /// Does something one level deeper. Whether the steps are still worth it.
+    fn below(&mut self, token: &str, act: impl FnOnce(&mut Self)) -> bool {
         let length = self.path.len();
         self.path.push('/');
         self.path.push_str(token);
         act(self);
         self.path.truncate(length);
+        self.bytes <= self.most
     }
 }
 

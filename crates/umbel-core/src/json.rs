@@ -48,6 +48,19 @@ impl Fields {
     }
 }
 
+/// How many levels a value may have that a log keeps. It stands within other things there, and readers of JSON stop at 128.
+pub const MAX_DEPTH: usize = 64;
+
+/// Whether a value has no more levels than that.
+pub fn is_within(value: &Value, levels: usize) -> bool {
+    let below = |value: &Value| levels.checked_sub(1).is_some_and(|levels| is_within(value, levels));
+    match value {
+        Value::Array(items) => items.iter().all(below),
+        Value::Object(fields) => fields.values().all(below),
+        _ => true,
+    }
+}
+
 /// What a JSON value is, in words.
 pub fn kind_of(value: &Value) -> &'static str {
     match value {

@@ -262,9 +262,15 @@ pub const SUMMARY: &str = "The earlier part of this conversation, summed up:";
 /// Stands where the result of a tool was taken out of a request.
 pub const CLEARED: &str = "[cleared]";
 
-/// What a call is answered whose arguments cannot be read.
-pub const UNREADABLE_ARGS: &str = "The tool was not called: its arguments are not a JSON object. Make the call again, with \
-    arguments that are.";
+/// What a call is answered whose arguments cannot be read, or kept.
+pub const UNREADABLE_ARGS: &str = "The tool was not called: its arguments are not a JSON object, or nested too deep. Make the \
+    call again, with arguments that are flat JSON.";
+
+/// What a call is answered whose result a log could not keep.
+pub fn deep_result(tool: &str) -> String {
+    let most = umbel_core::json::MAX_DEPTH;
+    format!("The result of `{tool}` was left out: it is nested deeper than {most} levels.")
+}
 
 /// What a call is answered that never got an answer.
 pub const NO_ANSWER: &str = "This call has no answer: it was cut short, or its answer is still to come.";

@@ -1,6 +1,6 @@
 //! The log of a thread, for people who look into it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
@@ -109,12 +109,8 @@ fn first_state(cast: &Cast, news: News, events: &List<Arc<Event>>) -> Object {
     let state = |keys: Option<Arc<Object>>| keys.unwrap_or_else(empty_object);
     let state = State::new(state(news.session_state), state(news.user_state), state(news.app_state));
     let mut first = visible(cast, &state);
-    for event in events.iter() {
-        for key in event.state_delta().into_iter().flat_map(Object::keys) {
-            if StateScope::split(key).0 != StateScope::Session {
-                first.shift_remove(key);
-            }
-        }
-    }
+    let set = events.iter().filter_map(|event| event.state_delta()).flat_map(Object::keys);
+    let set: HashSet<&String> = set.filter(|key| StateScope::split(key).0 != StateScope::Session).collect();
+    first.retain(|key, _| !set.contains(key));
     first
 }

@@ -9,7 +9,7 @@ use axum::response::Response;
 use futures::{StreamExt, TryStreamExt, stream};
 use http::{StatusCode, Uri};
 use serde_json::{Value, json};
-use umbel_core::{Event, EventFilter, Idle, IdleFilter, SessionKey, Versions};
+use umbel_core::{ErrorKind, Event, EventFilter, Idle, IdleFilter, SessionKey, Versions};
 
 use crate::app::Offered;
 use crate::post::principal;
@@ -45,7 +45,11 @@ impl Listed {
     /// The same with the beginning of what the user said first.
     async fn with_title(self) -> Result<Self, Problem> {
         let filter = EventFilter { first: Some(OPENING), ..EventFilter::default() };
-        let session = self.offered.endpoint.runner.sessions().get(&self.idle.key, filter).await?;
+        let session = match self.offered.endpoint.runner.sessions().get(&self.idle.key, filter).await {
+            // A thread that cannot be read can be found and deleted all the same.
+            Err(error) if error.kind() == ErrorKind::Corrupt => None,
+            session => session?,
+        };
         Ok(Self { title: session.and_then(|session| title(session.events.iter())), ..self })
     }
 

@@ -12,8 +12,8 @@ use smol_str::SmolStr;
 use umbel_agui::{InputLimits, InputMark, event_of, interrupt_on_the_wire, messages};
 use umbel_core::store::Entries;
 use umbel_core::{
-    Event, IdKind, List, LogEntry, NewSession, Outcome, RunStep, Services, SessionKey, Source, StateScope,
-    Versions,
+    Event, EventFilter, IdKind, List, LogEntry, NewSession, Outcome, RunStep, Services, SessionKey, Source,
+    StateScope, Versions,
 };
 use umbel_runtime::SessionView;
 
@@ -95,8 +95,12 @@ pub(crate) async fn read_thread(thread: Thread, uri: Uri) -> Result<Response, Pr
 }
 
 /// `DELETE {agent}/threads/{thread}`. Runs that it has are stopped first.
-pub(crate) async fn delete_thread(thread: Thread) -> Result<Response, Problem> {
-    let Thread { offered, key, .. } = thread;
+pub(crate) async fn delete_thread(thread: ThreadName) -> Result<Response, Problem> {
+    let ThreadName { offered, key } = thread;
+    // Its log need not be read for it, and perhaps cannot be.
+    let no_events = EventFilter { first: Some(0), ..EventFilter::default() };
+    let found = offered.endpoint.runner.sessions().get(&key, no_events).await?;
+    found.ok_or_else(|| Problem::not_found("thread"))?;
     let under_way = offered.app.runs.all_of_thread(&key);
     under_way.iter().for_each(|live| live.stop(Stop::Now));
     for live in under_way {

@@ -160,10 +160,45 @@ pub(crate) fn join_part(json: &str, data: Option<Vec<u8>>) -> Result<Part> {
     Ok(part)
 }
 
+/// How many levels a value may have that is stored: fewer than readers of JSON take, who stop at 128.
+const MAX_LEVELS: usize = 100;
+
 pub(crate) fn to_json(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|error| {
+    let json = serde_json::to_string(value).map_err(|error| {
         Error::new(ErrorKind::InvalidInput, format!("a value has no JSON form: {error}")).with_source(error)
-    })
+    })?;
+    if levels(&json) > MAX_LEVELS {
+        let message = format!(
+            "a value has more than {MAX_LEVELS} levels, and could not be read again: make it flatter"
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(json)
+}
+
+/// How deep JSON is nested. What cannot be deep is not looked at closely.
+fn levels(json: &str) -> usize {
+    let opens = json.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
+    if opens <= MAX_LEVELS {
+        return opens;
+    }
+    let (mut depth, mut most, mut in_text) = (0usize, 0, false);
+    let mut bytes = json.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => in_text = !in_text,
+            b'\\' if in_text => {
+                bytes.next();
+            }
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                most = most.max(depth);
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
 }
 
 pub(crate) fn from_json<T: DeserializeOwned>(what: &str, json: &str) -> Result<T> {

@@ -172,6 +172,32 @@ fn ten_thousand_levels_are_an_error_wherever_they_are_read() {
 }
 
 #[test]
+fn what_is_kept_may_have_sixty_four_levels_and_no_more() {
+    let deep = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+    for (levels, fits) in [(64, true), (65, false), (110, false)] {
+        let deep = deep(levels);
+        let tool =
+            |field: &str| format!(r#""tools":[{{"name":"t","description":"","{field}":{{"a":{deep}}}}}]"#);
+        let answer = format!(r#""resume":[{{"interruptId":"i","status":"resolved","payload":{deep}}}]"#);
+        // The object around it is a level, too, where the whole of it counts.
+        for (field, is_level) in [
+            (tool("metadata"), false),
+            (tool("parameters"), true),
+            (answer, false),
+            (format!(r#""state":{{"a":{deep}}}"#), true),
+        ] {
+            let body = format!(r#"{{"threadId":"t","runId":"r","messages":[],{field}}}"#);
+            let checked = RunAgentInput::parse(body.as_bytes());
+            assert_eq!(checked.is_ok(), fits && !is_level, "{levels}: {body}");
+        }
+        let part = format!(r#"[{{"type":"text","text":"x","metadata":{deep}}}]"#);
+        let message = format!(r#"{{"role":"user","id":"m","content":{part}}}"#);
+        let message = Message::parse(&RawValue::from_string(message).unwrap());
+        assert_eq!(message.is_ok(), fits, "{levels}: {message:?}");
+    }
+}
+
+#[test]
 fn every_kind_of_message_is_written_back_as_it_was_read() {
     for form in samples::messages() {
         let read = message(&form).unwrap();

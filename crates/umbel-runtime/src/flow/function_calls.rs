@@ -10,6 +10,7 @@ use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use tracing::Instrument;
+use umbel_core::json::{MAX_DEPTH, is_within};
 use umbel_core::{
     Actions, Address, Answer, Asker, CallFinished, CallId, CallMade, Confirm, Content, DecisionKind, Error,
     ErrorKind, Event, EventId, FunctionCall, FunctionResponse, Handler, Interrupt, NextTool, Object, Part,
@@ -387,7 +388,10 @@ impl Caller<'_> {
             }
             value
         };
-        let value = pin!(value.instrument(span.clone())).await?;
+        let mut value = pin!(value.instrument(span.clone())).await?;
+        if !is_within(&value.value, MAX_DEPTH) {
+            *value = error_value(&text::deep_result(&call.name));
+        }
         let spec = meta.map(|meta| meta.tool.spec());
         let later = spec.is_some_and(|spec| spec.long_running);
         let actions = cx.take_actions();
@@ -824,6 +828,16 @@ pub(super) fn name_calls(run: &Run, tools: &ToolSet, event: &mut Event) -> Optio
     }
     let content = event.content.as_mut().filter(|content| content.has_calls())?;
     mint(run, content);
+    if content.calls().any(is_deep) {
+        for part in &mut Arc::make_mut(content).parts {
+            if let Payload::Call(call) = &mut part.payload
+                && is_deep(call)
+            {
+                let text = serde_json::to_string(&call.args).unwrap_or_default();
+                **call = std::mem::take(&mut **call).with_unreadable_args(text);
+            }
+        }
+    }
     let later = |name: &str| tools.get(name).is_some_and(|meta| meta.tool.spec().long_running);
     let waiting = content.calls().filter(|call| later(&call.name)).filter_map(|call| call.id.clone());
     let mut waiting: Vec<CallId> = waiting.collect();
@@ -832,6 +846,11 @@ pub(super) fn name_calls(run: &Run, tools: &ToolSet, event: &mut Event) -> Optio
     let ids = content.calls().filter_map(|call| call.id.clone()).collect();
     event.long_running_tool_ids = Some(Box::new(waiting));
     Some(ids)
+}
+
+/// Whether a log could not keep the arguments of a call.
+fn is_deep(call: &FunctionCall) -> bool {
+    call.args.iter().flat_map(|args| args.values()).any(|value| !is_within(value, MAX_DEPTH))
 }
 
 /// Whether a result is none, so that the answer is yet to come.

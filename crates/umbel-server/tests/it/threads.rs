@@ -47,3 +47,33 @@ async fn a_team_with_a_task_begins_a_thread_with_its_first_message_and_again_aft
     let messages = host.get("/agent/threads/t").await.json().await["messages"].clone();
     assert_eq!(messages[0]["id"], "m2", "nothing of the old one is there: {messages}");
 }
+
+#[tokio::test]
+async fn a_thread_that_cannot_be_read_is_listed_and_deleted_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sessions.db");
+    let stores = umbel_stores::open(&format!("sqlite:{}", file.display())).await.unwrap();
+    let endpoint =
+        AgentEndpoint::new(runner("app", "echo").sessions(stores.sessions).hot_sessions(0).build().unwrap());
+    let host = Host::start(Server::new().agent("/chat", endpoint).build().unwrap()).await;
+    for thread in ["good", "bad"] {
+        host.post("/chat", &input(thread, thread, "Hello")).await.frames().await;
+    }
+    let damage = "UPDATE log SET body = '{' WHERE session = (SELECT id FROM sessions WHERE name = 'bad')";
+    let changed = rusqlite::Connection::open(&file).unwrap().execute(damage, []).unwrap();
+    assert!(changed > 0);
+    assert_eq!(host.get("/chat/threads/bad").await.status().as_u16(), 500);
+    let listed = host.get("/chat/threads").await.json().await;
+    let titles: Vec<(&str, Option<&str>)> = listed["threads"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|thread| (thread["threadId"].as_str().unwrap(), thread["title"].as_str()))
+        .collect();
+    assert_eq!(titles, [("bad", None), ("good", Some("Hello"))]);
+    for status in [204, 404] {
+        let delete = http::Request::builder().method("DELETE").uri("/chat/threads/bad");
+        assert_eq!(host.send(delete, "").await.status().as_u16(), status);
+    }
+    assert_eq!(host.get("/chat/threads").await.json().await["threads"].as_array().unwrap().len(), 1);
+}

@@ -73,6 +73,66 @@ async fn arguments_that_cannot_be_read_go_back_to_the_model_and_no_tool_is_calle
     seen.assert_finished();
 }
 
+/// So many arrays within each other.
+fn nested(levels: usize) -> Value {
+    (0..levels).fold(json!(1), |value, _| json!([value]))
+}
+
+#[tokio::test]
+async fn what_is_nested_too_deep_for_the_log_goes_back_to_the_model_and_not_into_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    for (levels, fits) in [(60, true), (70, false), (123, false), (500, false)] {
+        let path = folder.path().join(format!("{levels}.db"));
+        let store = umbel_stores::Sqlite::open(&path).await.unwrap();
+        let deep = FunctionTool::new("deep", "Answers.", move |_: Value| async move { Ok(nested(levels)) });
+        let args = json!({"text": "x", "more": nested(levels)});
+        let model = ScriptedModel::new("m").call("deep", json!({})).call("echo", args).text("done");
+        let agent = LlmAgent::new("a").model(model).tool(deep).tool(echo());
+        let runner = Runner::builder("app", agent).sessions(store).build().unwrap();
+        let key = runner.create_session("ann").await.unwrap().key;
+        let seen = read(runner.run(&key, "hi")).await;
+        seen.assert_finished();
+        let told = serde_json::to_string(&seen.whole()).unwrap();
+        assert_eq!(told.contains("nested deeper than 64 levels"), !fits, "{levels}: the result");
+        assert_eq!(told.contains("or nested too deep"), !fits, "{levels}: the arguments");
+        // Another process reads all of it.
+        let store = umbel_stores::Sqlite::open(&path).await.unwrap();
+        let again = Runner::builder("app", LlmAgent::new("a").model(ScriptedModel::new("m"))).sessions(store);
+        assert_eq!(stored(&again.build().unwrap(), &key).await.len(), seen.whole().len() + 1, "{levels}");
+    }
+}
+
+#[tokio::test]
+async fn state_that_a_store_could_not_read_again_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for levels in [90, 120, 126, 130] {
+        let path = folder.path().join(format!("{levels}.db"));
+        let store = umbel_stores::Sqlite::open(&path).await.unwrap();
+        let agent = agent_fn("a", move |run| {
+            Box::pin(async move {
+                let mut event = run.event().with_content(Content::model("x"));
+                event.actions_mut().set_state("deep", nested(levels));
+                run.emit(event).await.map(drop)
+            })
+        });
+        let runner = Runner::builder("app", agent).sessions(store.clone()).build().unwrap();
+        let key = runner.create_session("ann").await.unwrap().key;
+        let seen = read(runner.run(&key, "hi")).await;
+        if levels > 90 {
+            let error = seen.error.unwrap();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{levels}: {error}");
+            assert!(error.message().contains("more than 100 levels"), "{error}");
+        } else {
+            assert_eq!(seen.outcome, Outcome::Finished);
+        }
+        let store = umbel_stores::Sqlite::open(&path).await.unwrap();
+        let again = Runner::builder("app", LlmAgent::new("a").model(ScriptedModel::new("m"))).sessions(store);
+        let again = again.build().unwrap();
+        assert!(!stored(&again, &key).await.is_empty(), "{levels}");
+        again.session(&key).await.unwrap().unwrap();
+    }
+}
+
 #[test]
 fn arguments_that_are_no_object_cannot_be_read() {
     let part = json!({"functionCall": {"name": "t", "args": [1]}});
