@@ -435,3 +435,13 @@ fn a_cancelled_run_waits_once_for_a_store_that_is_slow_at_its_start_and_hangs_at
     world.script = vec![step(Message(CancelsAfterMs(0)))];
     assert_holds(world);
 }
+
+#[test]
+fn an_agent_that_was_handed_the_word_under_a_call_does_not_hide_that_call_from_itself() {
+    let inner =
+        AgentShape { relation: OneTurn, ..agent(1, Llm { moves: vec![HandTo(0)], tools: vec![] }, vec![]) };
+    let mut world = world(agent(0, Llm { moves: vec![CallAgent(1)], tools: vec![] }, vec![inner]), 0);
+    world.store.immediate = true;
+    world.store.faults = vec![StoreFault { op: AppendEntries, nth: 3, times: 1, kind: DieAfter }];
+    assert_holds(world);
+}

@@ -63,11 +63,14 @@ fn started(at: usize, replay: &Replay) -> Option<&[CallId]> {
 }
 
 /// Where in the log the agent was handed the conversation last. What it said before, such as that it hands it to another,
-/// was in a turn that is over.
+/// was in a turn that is over. Agents that work for a call hand it to each other under that call.
 fn handed_over(events: &List<Arc<Event>>, run: &Run) -> usize {
     let to_us = |event: &Event| {
         let target = event.actions.as_ref().and_then(|actions| actions.transfer_to_agent.as_ref());
-        target == Some(run.agent_name()) && event.source.branch == run.source().branch
+        let (from, to) = (&event.source, run.source());
+        target == Some(run.agent_name())
+            && from.branch == to.branch
+            && from.isolation_scope == to.isolation_scope
     };
     let back = events.iter().rev().position(|event| to_us(event));
     back.map_or(0, |back| events.len() - back)

@@ -56,7 +56,8 @@ async fn a_panic_of_a_store_ends_neither_recovery_nor_sweeps_nor_the_server() {
     // Its run is over, so that it is idle now.
     until(async || store.store.get(&key, umbel::EventFilter::default()).await.unwrap().is_none()).await;
     // Both went on looking after each panic.
-    until(async || store.abandoned.load(Ordering::SeqCst) >= 5 && store.idle.load(Ordering::SeqCst) >= 4).await;
+    until(async || store.abandoned.load(Ordering::SeqCst) >= 5 && store.idle.load(Ordering::SeqCst) >= 4)
+        .await;
     assert_eq!(host.get("/ready").await.status(), http::StatusCode::OK);
 }
 
