@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use smol_str::{SmolStr, format_smolstr};
 use umbel_core::interrupt::{REQUEST_CONFIRMATION, REQUEST_CREDENTIAL, REQUEST_INPUT};
-use umbel_core::{Event, EventId, FunctionResponse, Part, Payload, RunId};
+use umbel_core::{Event, EventId, FunctionResponse, LogEntry, Part, Payload, RunId, live_entries};
 
 use crate::cast::Cast;
 use crate::event::{AguiEvent, EncryptedSubtype, EventKind, ToolResultContent};
@@ -50,26 +50,13 @@ pub fn ids(event: &Event) -> impl Iterator<Item = SmolStr> {
 
 /// The events that no rewind made void.
 pub fn live<'a>(events: impl IntoIterator<Item = &'a Arc<Event>>) -> Vec<&'a Arc<Event>> {
-    let mut live: Vec<&Arc<Event>> = Vec::new();
-    let mut firsts: HashMap<&RunId, usize> = HashMap::new();
-    for event in events {
-        match event.rewinds_to() {
-            Some(run) => {
-                let void = live.split_off(firsts.get(run).copied().unwrap_or(live.len()));
-                // A run whose first event is gone begins anew, should it ever.
-                for event in void {
-                    if firsts.get(&event.run).is_some_and(|first| *first >= live.len()) {
-                        firsts.remove(&event.run);
-                    }
-                }
-            }
-            None => {
-                firsts.entry(&event.run).or_insert(live.len());
-                live.push(event);
-            }
-        }
+    let events: Vec<&Arc<Event>> = events.into_iter().collect();
+    if events.iter().all(|event| event.rewinds_to().is_none()) {
+        return events;
     }
-    live
+    let entries: Vec<LogEntry> = events.iter().map(|event| LogEntry::Event(Arc::clone(event))).collect();
+    let live = live_entries(&entries).unwrap_or_default();
+    events.into_iter().zip(live).filter_map(|(event, is_live)| is_live.then_some(event)).collect()
 }
 
 /// The conversation in the log. `knows_interrupts` is whether the client knows of interrupts; one that does not gets

@@ -84,6 +84,20 @@ fn reading_a_thread_that_was_rewound_often_costs_its_length() {
     assert_linear("rewinds", 2_000, rewound, read);
 }
 
+#[test]
+fn a_rewind_that_is_taken_back_brings_back_what_it_took() {
+    let rewind = |id: usize, run: &str, before: &str| {
+        let actions = Actions { rewind_before_invocation_id: Some(before.into()), ..Actions::default() };
+        let mut event = Event::new(RunId::from(run), Source::user()).with_actions(actions);
+        event.id = EventId::from(format!("e{id}"));
+        Arc::new(event)
+    };
+    let mut log = vec![event(0, "r1", "user", vec![Part::text("so")]), rewind(1, "w1", "r1")];
+    assert!(umbel_agui::messages(&cast(), &log, true).is_empty());
+    log.push(rewind(2, "w2", "w1"));
+    assert_eq!(umbel_agui::messages(&cast(), &log, true).len(), 1, "as models see it");
+}
+
 fn messages(size: usize) -> Vec<Message> {
     let message = |form: Value| serde_json::from_value(form).unwrap();
     let calls = (0..size).map(|n| {

@@ -43,7 +43,7 @@ impl Runner {
         rewound
     }
 
-    /// Takes the session, if it is as it was read and no run has it, be it one that was cut short.
+    /// Takes the session, if it is as it was read and no live run holds it. One that was cut short does not count.
     async fn lease_for_rewind(&self, key: &SessionKey, versions: Versions) -> Result<Lease> {
         if self.shared.active.contains(versions.incarnation) {
             let message = format!("session {key} is held by another run: wait for it to end, or cancel it");
