@@ -51,6 +51,23 @@ pub async fn adding_a_session_again_replaces_it(store: &Memory) {
     assert_eq!(found(store, first.app(), "ann", "tea").await, ["other tea"]);
 }
 
+pub async fn a_session_that_is_added_many_times_at_once_is_remembered_once(store: &Memory) {
+    let key = key(&fresh_app(), "ann", "s1");
+    store.add(&session(&key, &["old tea", "old dog"])).await.unwrap();
+    for _ in 0..5 {
+        let adds = (0..8).map(|_| {
+            let (store, session) = (Arc::clone(store), session(&key, &["new tea", "new dog"]));
+            tokio::spawn(async move { store.add(&session).await.unwrap() })
+        });
+        for add in adds.collect::<Vec<_>>() {
+            add.await.unwrap();
+        }
+        let mut texts = found(store, key.app(), "ann", "tea dog").await;
+        texts.sort();
+        assert_eq!(texts, ["new dog", "new tea"]);
+    }
+}
+
 pub async fn memories_are_their_users_alone(store: &Memory) {
     let (a, b) = (fresh_app(), fresh_app());
     for (app, user) in [(&a, "ann"), (&a, "bob"), (&b, "ann")] {

@@ -185,7 +185,8 @@ macro_rules! __memory_cases {
     ($mode:ident $arg:expr) => {
         $crate::__contract! { $mode $arg; Memory;
             memory::{
-                the_best_memory_comes_first, adding_a_session_again_replaces_it, memories_are_their_users_alone,
+                the_best_memory_comes_first, adding_a_session_again_replaces_it,
+                a_session_that_is_added_many_times_at_once_is_remembered_once, memories_are_their_users_alone,
                 a_search_gives_the_best_ten, odd_queries_find_or_find_nothing, only_what_was_said_is_remembered,
                 an_erased_user_is_forgotten, old_memories_go
             },

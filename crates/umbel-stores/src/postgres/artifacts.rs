@@ -8,7 +8,7 @@ use umbel_core::store::refuse_nul;
 use umbel_core::{ArtifactStore, Clock, Part, Result, SessionKey, SystemClock, Work};
 
 use super::fault::Trouble;
-use super::{Postgres, execute, query, signed, unsigned};
+use super::{Postgres, execute, lock, query, signed, unsigned};
 use crate::entries::{artifact_place, join_part, split_part};
 
 /// An artifact as it is written.
@@ -20,16 +20,9 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Whoever saves under this name at the same time waits.
-    async fn lock(&self, change: &Transaction<'_>) -> Result<(), Trouble> {
-        let lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
-        query(change, lock, &[&self.place.join("\n")]).await?;
-        Ok(())
-    }
-
     /// Saves it under the next version. Tells which, and the number of the transaction.
     async fn save(&self, change: &Transaction<'_>) -> Result<(i64, i64), Trouble> {
-        self.lock(change).await?;
+        lock(change, &self.place).await?;
         let insert =
             "INSERT INTO umbel_artifacts (app, user_id, session, name, part, data, saved_at, version)
             SELECT $1, $2, $3, $4, $5, $6, $7, coalesce(max(version) + 1, 0) FROM umbel_artifacts
@@ -48,7 +41,7 @@ impl Row<'_> {
         change: &Transaction<'_>,
         (version, writer): &(i64, i64),
     ) -> Result<bool, Trouble> {
-        self.lock(change).await?;
+        lock(change, &self.place).await?;
         let select =
             "SELECT 1 FROM umbel_artifacts WHERE app = $1 AND user_id = $2 AND session = $3 AND name = $4
             AND part = $5 AND data IS NOT DISTINCT FROM $6 AND version = $7 AND xmin::text::bigint = $8";

@@ -5,7 +5,7 @@ use umbel_core::memory::{MemoryEntry, best, said_in, words};
 use umbel_core::{MemoryStore, Result, Session, Work};
 
 use super::fault::Trouble;
-use super::{Postgres, execute, query};
+use super::{Postgres, execute, lock, query};
 use crate::entries::{from_json, to_json};
 
 /// What the index gives to choose the best from.
@@ -40,6 +40,7 @@ pub(super) async fn replace(
     [app, user, session]: &[String; 3],
     rows: &[Row],
 ) -> Result<(), Trouble> {
+    lock(change, &["memories", app, user, session]).await?;
     let delete = "DELETE FROM umbel_memories WHERE app = $1 AND user_id = $2 AND session = $3";
     query(change, delete, &[app, user, session]).await?;
     let insert = "INSERT INTO umbel_memories (app, user_id, session, author, time, content, words)

@@ -336,6 +336,13 @@ impl fmt::Debug for Postgres {
     }
 }
 
+/// Takes an advisory lock on a name until the transaction ends. Concurrent transactions that replace what one name stands
+/// for need it: under READ COMMITTED, a `DELETE` that waited for another transaction does not see the rows that one inserted.
+async fn lock(change: &Transaction<'_>, name: &[&str]) -> Result<(), Trouble> {
+    query(change, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", &[&name.join("\n")]).await?;
+    Ok(())
+}
+
 /// Runs a statement that is kept prepared.
 async fn query(
     client: &impl deadpool_postgres::GenericClient,
