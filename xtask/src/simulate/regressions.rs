@@ -445,3 +445,34 @@ fn an_agent_that_was_handed_the_word_under_a_call_does_not_hide_that_call_from_i
     world.store.faults = vec![StoreFault { op: AppendEntries, nth: 3, times: 1, kind: DieAfter }];
     assert_holds(world);
 }
+
+#[test]
+fn a_question_of_a_dropped_branch_that_was_not_stored_is_not_in_the_outcome() {
+    let asking = |acts| agent(1, Closure { acts, propagates: false }, vec![]);
+    for (acts, inner, latency, fault) in [
+        (vec![RunChild(1), RunChildForPolls(1, 2)], vec![AskPerson], 10, (3, 1)),
+        (vec![RunChildWithin(1, 4)], vec![EmitText, AskPerson], 1, (2, 2)),
+        (vec![RunChildForPolls(1, 2)], vec![AskPerson], 10, (0, 1)),
+    ] {
+        let mut world = world(agent(0, Closure { acts, propagates: false }, vec![asking(inner)]), latency);
+        let (nth, times) = fault;
+        world.store.faults = vec![StoreFault { op: AppendEntries, nth, times, kind: FailBefore }];
+        world.script = vec![step(Message(ReadsAll)), step(Message(ReadsAll))];
+        assert_holds(world);
+    }
+}
+
+#[test]
+fn an_agent_that_was_handed_the_word_under_a_call_does_not_get_the_conversation_after_a_crash() {
+    let last = agent(2, Llm { moves: vec![], tools: vec![] }, vec![]);
+    let handing = Llm { moves: vec![HandTo(2)], tools: vec![] };
+    for peers in [false, true] {
+        let below = if peers { vec![] } else { vec![last.clone()] };
+        let inner = AgentShape { relation: OneTurn, ..agent(1, handing.clone(), below) };
+        let beside = if peers { vec![inner, last.clone()] } else { vec![inner] };
+        let mut world = world(agent(0, Llm { moves: vec![CallAgent(1)], tools: vec![] }, beside), 0);
+        world.store.immediate = true;
+        world.store.faults = vec![StoreFault { op: AppendEntries, nth: 3, times: 1, kind: DieAfter }];
+        assert_holds(world);
+    }
+}

@@ -375,6 +375,14 @@ impl Recorder {
         }
         let Some(writer) = inner.writer.take() else { return Ok(None) };
         let (mut entries, _) = self.take_pending(&mut inner);
+        if let Outcome::Interrupted { interrupts } = outcome {
+            // A branch that was dropped may have asked what could not be stored: nobody will be asked that.
+            let open = inner.hot().open();
+            interrupts.retain(|asked| open.iter().any(|open| open.id == asked.id));
+            if interrupts.is_empty() {
+                *outcome = Outcome::Finished;
+            }
+        }
         let is_sure = inner.broken.is_none();
         if let Some(broken) = &inner.broken
             && outcome.is_good()

@@ -15,7 +15,9 @@ pub(crate) fn pick_agent(tree: &AgentTree, events: &List<Arc<Event>>) -> Result<
     if let Some(node) = caller(tree, live(events)) {
         return delegator(tree, node);
     }
-    for event in live(events).filter(|event| speaks(event)) {
+    // What agents say for a call, and that they hand the word to each other there, is between them and who made it.
+    let is_open = |event: &&Arc<Event>| event.source.isolation_scope.is_none();
+    for event in live(events).filter(is_open).filter(|event| speaks(event)) {
         if let Some(target) = handed_over(tree, event)? {
             return Ok(target);
         }
