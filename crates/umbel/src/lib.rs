@@ -84,7 +84,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> umbel::Result<()> {
-//! let model = ScriptedModel::new("demo").call("set_language", json!({"language": "Latin"})).text("Bene.");
+//! let model = ScriptedModel::new("demo").recorded().call("set_language", json!({"language": "Latin"})).text("Bene.");
 //! let agent = LlmAgent::new("guide").model(model.clone()).instruction("Speak {user:language?}.").tool(set_language);
 //! let runner = Runner::new("demo", agent)?;
 //! let session = runner.create_session("ann").await?;

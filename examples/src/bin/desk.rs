@@ -172,6 +172,7 @@ mod tests {
     async fn a_large_refund_waits_for_a_person_and_a_small_one_does_not() {
         for (euros, asked) in [(40, 1), (10, 0)] {
             let model = ScriptedModel::new("test")
+                .recorded()
                 .call("note_problem", json!({"problem": "the kettle is broken"}))
                 .call("transfer_to_agent", json!({"agent_name": "billing"}))
                 .call("refund", json!({"order": 7, "euros": euros}))

@@ -21,6 +21,7 @@ async fn remember_name(cx: &ToolContext, name: String) -> &'static str {
 #[tokio::main]
 async fn main() -> Result<()> {
     let model = ScriptedModel::new("demo")
+        .recorded()
         .call("remember_name", json!({"name": "Ann"}))
         .text("Hello, Ann. The night train it is.")
         .call("load_memory", json!({"query": "train to Rome"}))

@@ -53,7 +53,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_table_is_booked_and_the_state_says_so() {
-        let model = ScriptedModel::new("demo").call("book_table", json!({"people": 4})).text("Done.");
+        let model =
+            ScriptedModel::new("demo").recorded().call("book_table", json!({"people": 4})).text("Done.");
         let (events, booked) = ask(model.clone(), "We are four.").await;
         assert_eq!(events.len(), 3); // the call, its answer, the words
         assert_eq!(booked, Some(json!(4)));

@@ -41,6 +41,7 @@ async fn main() -> Result<()> {
 
     // With tools, a model that cannot have both at once answers through one more tool, and is told what does not fit.
     let model = ScriptedModel::new("demo")
+        .recorded()
         .call("find_order", json!({"number": 7}))
         .call("set_model_response", json!({"summary": "order 7 is late", "kind": "parcel", "urgent": true}))
         .call(

@@ -15,7 +15,10 @@ async fn main() -> Result<()> {
         LlmAgent::new("hotels").model(ScriptedModel::new("h").text("Room 7 is free.")).output_key("hotels");
     let research = Parallel::new("research").agent(trains).agent(hotels);
 
-    let pen = ScriptedModel::new("w").text("Train, room.").text("Take the night train at 20:10 to room 7.");
+    let pen = ScriptedModel::new("w")
+        .recorded()
+        .text("Train, room.")
+        .text("Take the night train at 20:10 to room 7.");
     let writer = LlmAgent::new("writer")
         .model(pen.clone())
         .instruction("Write a plan from: {trains} {hotels} What the critic said: {critique?}")

@@ -280,7 +280,7 @@ async fn no_model_is_lent_unless_the_program_says_so() {
 #[tokio::test(start_paused = true)]
 async fn a_model_is_lent_as_often_and_for_as_long_as_the_program_says() {
     let (pipe, _) = thinker(3);
-    let lent = ScriptedModel::new("lent").text("2").text("two").text("never");
+    let lent = ScriptedModel::new("lent").recorded().text("2").text("two").text("never");
     let sampling = Sampling::new().model(lent.clone()).calls(2).tokens(20);
     let desk_lent = desk(McpToolset::new("s", pipe).sampling(sampling), model("think")).await;
     assert_eq!(desk_lent.result().await, json!({"result": "2, two, refused"}));

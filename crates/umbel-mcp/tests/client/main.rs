@@ -36,6 +36,7 @@ async fn desk_on(tools: impl Toolset + 'static, model: ScriptedModel, store: Arc
 
 /// The same with an agent that has more.
 async fn desk_with(agent: LlmAgent, model: ScriptedModel, store: Arc<dyn SessionStore>) -> Desk {
+    let model = model.recorded();
     let runner = Runner::builder("tests", agent.model(model.clone())).sessions(store).build().unwrap();
     let key = SessionKey::new("tests", "ann", "s1").unwrap();
     let _ = runner.create_session_with("ann", "s1", umbel_core::Object::new()).await;

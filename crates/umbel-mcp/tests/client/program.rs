@@ -50,25 +50,31 @@ async fn a_program_sees_of_the_environment_what_it_was_given() {
 
 #[tokio::test]
 async fn a_program_and_all_that_it_started_end_with_the_connection() {
-    let folder = tempfile::tempdir().unwrap();
-    let answer = format!("sleep 1000 & echo $! > child; said=ok; {SAY}");
-    let toolset = toolset(program(&answer).folder(folder.path()));
-    let desk = desk(toolset.clone(), model()).await;
-    assert_eq!(desk.result().await, json!({"result": "ok"}));
-    let child = std::fs::read_to_string(folder.path().join("child")).unwrap();
-    let place = format!("/proc/{}/stat", child.trim());
-    // A process that ended may still be listed until its parent looks.
-    let is_alive = || std::fs::read_to_string(&place).is_ok_and(|stat| !stat.contains(") Z "));
-    assert!(is_alive());
-    toolset.close().await;
-    drop(desk);
-    for _ in 0..2_000 {
-        if !is_alive() {
-            return;
+    // One stays, one goes to a session of its own, and one has nobody to belong to any more.
+    for start in [
+        "sleep 1000 & echo $! > child",
+        "setsid sleep 1000 & echo $! > child",
+        "(setsid sh -c 'echo $$ > child; exec sleep 1000' &)",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let answer = format!("{start}; while ! test -s child; do :; done; said=ok; {SAY}");
+        let toolset = toolset(program(&answer).folder(folder.path()));
+        let desk = desk(toolset.clone(), model()).await;
+        assert_eq!(desk.result().await, json!({"result": "ok"}));
+        let child = std::fs::read_to_string(folder.path().join("child")).unwrap();
+        let place = format!("/proc/{}/stat", child.trim());
+        // A process that ended may still be listed until its parent looks.
+        let is_alive = || std::fs::read_to_string(&place).is_ok_and(|stat| !stat.contains(") Z "));
+        assert!(is_alive(), "{start}");
+        toolset.close().await;
+        drop(desk);
+        let mut looks = 0;
+        while is_alive() {
+            looks += 1;
+            assert!(looks < 2_000, "it is still there: {start}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it is still there");
 }
 
 #[tokio::test]

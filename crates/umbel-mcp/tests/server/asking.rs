@@ -185,7 +185,7 @@ async fn several_questions_are_asked_one_after_the_other() {
 
 #[tokio::test]
 async fn who_cannot_ask_people_is_told_what_is_asked_and_answers_by_argument() {
-    let model = ScriptedModel::new("script").call("paint", json!({})).text("Painted.");
+    let model = ScriptedModel::new("script").recorded().call("paint", json!({})).text("Painted.");
     let agent = LlmAgent::new("painter").model(model.clone()).tool(paint(None));
     let runner = Runner::new("app", agent).unwrap();
     let client = connect(McpServer::new("house").agent(runner), "ann", TestClient::default()).await;

@@ -80,7 +80,7 @@ async fn nobody_goes_on_with_the_conversation_of_another() {
 
 #[tokio::test]
 async fn structures_go_in_and_out() {
-    let model = ScriptedModel::new("script").text(r#"{"sum": 5}"#);
+    let model = ScriptedModel::new("script").recorded().text(r#"{"sum": 5}"#);
     let agent = LlmAgent::new("adder")
         .model(model.clone())
         .input_schema(json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}))

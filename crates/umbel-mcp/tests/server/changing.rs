@@ -21,7 +21,7 @@ async fn an_agent_sees_the_tools_that_another_one_has_now() {
     for protocol in [Protocol::Newest, Protocol::Handshake] {
         let house = House::new(with_tool("first")).await;
         let tools = McpToolset::new("house", house.door()).protocol(protocol).changes(Approval::Trust);
-        let model = (0..1_000).fold(ScriptedModel::new("m"), |model, _| model.text("."));
+        let model = (0..1_000).fold(ScriptedModel::new("m").recorded(), |model, _| model.text("."));
         let agent = LlmAgent::new("agent").model(model.clone()).toolset(tools);
         let runner = Runner::new("tests", agent).unwrap();
         let offered = async || {

@@ -682,7 +682,7 @@ async fn what_is_offered_may_change_while_clients_stay() {
 
 #[tokio::test]
 async fn a_request_says_how_its_call_is_run() {
-    let model = ScriptedModel::new("m").text("1").text("2");
+    let model = ScriptedModel::new("m").recorded().text("1").text("2");
     let agent = LlmAgent::new("guide").instruction("The plan of {who} is {plan}.").model(model.clone());
     let offer = AgentOffer::new(Runner::new("app", agent).unwrap()).run_config(|caller, head, mut config| {
         let plan = head.and_then(|head| head.headers.get("x-plan")?.to_str().ok());

@@ -395,7 +395,7 @@ async fn text_before_a_client_s_call_is_told_once_and_before_it() {
 #[tokio::test]
 async fn beside_tools_of_the_client_a_structured_answer_comes_by_a_tool() {
     let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
-    let model = ScriptedModel::new("m").call("set_model_response", json!({"city": "Rome"}));
+    let model = ScriptedModel::new("m").recorded().call("set_model_response", json!({"city": "Rome"}));
     let host = desk(LlmAgent::new("asker").model(model.clone()).output_schema(schema)).await;
     let frames = host.run(&with_tools(input("t", "r1", "go"), &["pick_colour"])).await;
     assert_eq!(end(&frames)["result"], json!({"city": "Rome"}));

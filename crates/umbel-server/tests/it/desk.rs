@@ -21,7 +21,7 @@ use crate::support::{Host, Reply, SseFrame, within};
 pub(crate) fn answers(
     answer: impl Fn(&ModelRequest) -> Vec<Result<Chunk>> + Send + Sync + 'static,
 ) -> ScriptedModel {
-    ScriptedModel::from_fn("script", answer)
+    ScriptedModel::from_fn("script", answer).recorded()
 }
 
 /// An agent that always says the same.

@@ -12,7 +12,7 @@ fn schema() -> Value {
 
 /// What the caller is told, call by call, and what the agent was asked.
 async fn asked(mode: Option<Mode>, args: &[Value]) -> (Vec<Value>, Vec<Vec<String>>) {
-    let inner = ScriptedModel::new("i").text("It rains.");
+    let inner = ScriptedModel::new("i").recorded().text("It rains.");
     let child = LlmAgent::new("weather").model(inner.clone()).input_schema(schema());
     let calls = args.iter().fold(ScriptedModel::new("o"), |model, args| model.call("weather", args.clone()));
     let outer = LlmAgent::new("outer").model(calls.text("done"));
@@ -61,7 +61,7 @@ async fn a_task_is_not_begun_with_arguments_that_do_not_fit() {
 
 #[tokio::test]
 async fn without_an_input_schema_an_agent_takes_any_words() {
-    let inner = ScriptedModel::new("i").text("fine");
+    let inner = ScriptedModel::new("i").recorded().text("fine");
     let child = AgentTool::new(LlmAgent::new("child").model(inner.clone()));
     let model = ScriptedModel::new("o").call("child", json!({"b": 1, "a": 2})).text("done");
     let (runner, key) = begin(LlmAgent::new("outer").model(model).tool(child)).await;

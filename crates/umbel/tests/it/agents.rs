@@ -19,7 +19,7 @@ fn says(name: &str, text: &str) -> LlmAgent {
 }
 
 fn hand_over(to: &str) -> ScriptedModel {
-    ScriptedModel::new("m").call("transfer_to_agent", json!({"agent_name": to}))
+    ScriptedModel::new("m").recorded().call("transfer_to_agent", json!({"agent_name": to}))
 }
 
 fn pairs(texts: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -33,7 +33,7 @@ async fn run_with_limits(agent: impl Agent + 'static, limits: RunLimits) -> Seen
 
 #[tokio::test]
 async fn a_sequence_runs_one_after_the_other_and_each_reads_the_others() {
-    let last = ScriptedModel::new("last").text("three");
+    let last = ScriptedModel::new("last").recorded().text("three");
     let agent = Sequential::new("s")
         .agent(says("one", "first").output_key("one"))
         .agent(LlmAgent::new("two").model(last.clone()).instruction("After {one}."));
@@ -79,12 +79,13 @@ async fn callbacks_surround_a_workflow_agent() {
 
 #[tokio::test]
 async fn parallel_agents_do_not_see_each_other() {
-    let models = ["left", "right"].map(|name| ScriptedModel::new(name).call("echo", json!({})).text(name));
+    let models =
+        ["left", "right"].map(|name| ScriptedModel::new(name).recorded().call("echo", json!({})).text(name));
     let mut group = Parallel::new("group");
     for (name, model) in ["left", "right"].into_iter().zip(&models) {
         group = group.agent(LlmAgent::new(name).model(model.clone()).tool(echo()));
     }
-    let after = ScriptedModel::new("after").text("both are done");
+    let after = ScriptedModel::new("after").recorded().text("both are done");
     let all = Sequential::new("all").agent(group).agent(LlmAgent::new("after").model(after.clone()));
     let (runner, key) = begin(all).await;
     let seen = read(runner.run(&key, "hi")).await;
@@ -245,12 +246,12 @@ async fn who_was_handed_the_conversation_keeps_it() {
 }
 
 fn delegating(args: Value) -> ScriptedModel {
-    ScriptedModel::new("m").call("helper", args)
+    ScriptedModel::new("m").recorded().call("helper", args)
 }
 
 #[tokio::test]
 async fn a_single_turn_agent_works_as_a_tool_out_of_sight() {
-    let helper = ScriptedModel::new("helper").call("echo", json!({"x": 1})).text("42");
+    let helper = ScriptedModel::new("helper").recorded().call("echo", json!({"x": 1})).text("42");
     let sub = LlmAgent::new("helper").description("Computes.").mode(Mode::SingleTurn);
     let sub = sub.model(helper.clone()).tool(echo());
     let model = delegating(json!({"goal": "6 * 7"})).text("It is 42.");
@@ -273,6 +274,7 @@ async fn a_single_turn_agent_works_as_a_tool_out_of_sight() {
 #[tokio::test]
 async fn a_task_agent_talks_with_the_user_until_it_is_done() {
     let helper = ScriptedModel::new("helper")
+        .recorded()
         .text("Which seat?")
         .text("And the date?")
         .call("finish_task", json!({"result": "12A on Monday"}));
@@ -316,7 +318,7 @@ async fn a_task_that_is_done_at_once_needs_no_second_turn() {
 
 #[tokio::test]
 async fn an_agent_as_a_tool_works_on_a_session_of_its_own() {
-    let inner = ScriptedModel::new("inner").call("note", json!({})).text("noted");
+    let inner = ScriptedModel::new("inner").recorded().call("note", json!({})).text("noted");
     let note = FunctionTool::with_context("note", "", |cx, _: Value| {
         Box::pin(async move {
             cx.set_state("noted", cx.state("topic"));
@@ -377,10 +379,10 @@ async fn calling_an_agent_does_not_turn_shared_state_back() {
 
 #[tokio::test]
 async fn an_agent_as_a_tool_takes_its_own_input_and_may_have_the_last_word() {
-    let inner = ScriptedModel::new("inner").text("Rome it is");
+    let inner = ScriptedModel::new("inner").recorded().text("Rome it is");
     let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}});
     let child = LlmAgent::new("child").model(inner.clone()).input_schema(schema.clone());
-    let model = ScriptedModel::new("m").call("child", json!({"city": "Rome"}));
+    let model = ScriptedModel::new("m").recorded().call("child", json!({"city": "Rome"}));
     let tool = AgentTool::new(child).skip_summarization();
     let seen = run_once(LlmAgent::new("a").model(model.clone()).tool(tool)).await;
     assert_eq!(seen.assert_finished().responses(), [json!({"result": "Rome it is"})]);

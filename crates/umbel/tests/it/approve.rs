@@ -40,7 +40,7 @@ fn send(notes: &Notes) -> FunctionTool {
 
 fn script(calls_made: impl IntoIterator<Item = (&'static str, &'static str, Value)>) -> ScriptedModel {
     let parts: Vec<_> = calls_made.into_iter().map(|(id, name, args)| call_with_id(id, name, args)).collect();
-    ScriptedModel::new("m").response(calls(parts)).text("done")
+    ScriptedModel::new("m").recorded().response(calls(parts)).text("done")
 }
 
 fn runner(agent: LlmAgent) -> impl Fn() -> RunnerBuilder {
@@ -581,7 +581,7 @@ async fn a_cache_outside_answers_what_was_approved_and_one_inside_asks_each_time
     for outside in [true, false] {
         let notes = Notes::default();
         let call = |id| calls([call_with_id(id, "send", json!({"to": "a"}))]);
-        let model = ScriptedModel::new("m").response(call("k1")).response(call("k2")).text("done");
+        let model = ScriptedModel::new("m").recorded().response(call("k1")).response(call("k2")).text("done");
         let agent = LlmAgent::new("a").model(model.clone()).tool(send(&notes).read_only());
         let agent = match outside {
             true => agent.handler(Caching::new()).handler(Approve::new().tool("send")),
@@ -655,6 +655,7 @@ fn asker(agent: &'static str) -> ScriptedModel {
         let call = || calls([call_with_id("c", agent, json!({"request": "go"}))]);
         vec![Ok(Chunk::Complete(if done { Response::text("done") } else { call() }))]
     })
+    .recorded()
 }
 
 fn fine() -> ScriptedModel {
@@ -713,7 +714,8 @@ async fn each_round_of_a_loop_asks_about_its_own_call() {
     for way in WAYS {
         let notes = Notes::default();
         let call = || calls([call_with_id("k1", "send", json!({"to": "a"}))]);
-        let model = ScriptedModel::new("m").response(call()).text("one").response(call()).text("two");
+        let model =
+            ScriptedModel::new("m").recorded().response(call()).text("one").response(call()).text("two");
         let (noted, script) = (notes.clone(), model.clone());
         let make = move || {
             let agent = LlmAgent::new("a").model(script.clone()).tool(send(&noted));

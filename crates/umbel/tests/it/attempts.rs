@@ -26,6 +26,7 @@ fn script(answers: impl IntoIterator<Item = Answer>) -> ScriptedModel {
 fn named(name: &str, answers: impl IntoIterator<Item = Answer>) -> ScriptedModel {
     let answers: Mutex<VecDeque<Answer>> = Mutex::new(answers.into_iter().collect());
     ScriptedModel::from_fn(name, move |_| answers.lock().unwrap().pop_front().expect("another answer"))
+        .recorded()
 }
 
 fn overloaded() -> Error {

@@ -161,7 +161,8 @@ async fn a_call_that_a_stream_repeats_is_made_once() {
 #[tokio::test]
 async fn a_call_id_that_repeats_over_turns_belongs_to_the_nearest_call() {
     let call = |n: u32| calls([call_with_id("c", "echo", json!({"n": n}))]);
-    let model = ScriptedModel::new("m").response(call(1)).text("one").response(call(2)).text("two");
+    let model =
+        ScriptedModel::new("m").recorded().response(call(1)).text("one").response(call(2)).text("two");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).tool(echo())).await;
     read(runner.run(&key, "first")).await.assert_finished();
     let seen = read(runner.run(&key, "second")).await;
@@ -243,7 +244,7 @@ async fn a_model_that_fails_before_the_first_chunk_fails_the_run() {
 
 #[tokio::test]
 async fn a_stream_that_breaks_off_leaves_previews_and_no_half_message() {
-    let model = ScriptedModel::new("m").break_off(["Hel", "lo"]).text("again");
+    let model = ScriptedModel::new("m").recorded().break_off(["Hel", "lo"]).text("again");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone())).await;
     let config = RunConfig { streaming: true, ..RunConfig::default() };
     let seen = read(runner.run_with(&key, "hi", config)).await;
@@ -297,7 +298,7 @@ async fn a_message_without_parts_or_with_a_call_is_refused_and_not_stored() {
 
 #[tokio::test]
 async fn a_message_is_the_users_whatever_its_role_says() {
-    let model = ScriptedModel::new("m").text("ok");
+    let model = ScriptedModel::new("m").recorded().text("ok");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone())).await;
     read(runner.run(&key, Content::model("hi"))).await.assert_finished();
     assert_eq!(model.requests()[0].contents.get(0).unwrap().role, Some(Role::User));
@@ -438,7 +439,7 @@ async fn a_second_run_can_wait_for_the_first() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         Ok(Value::Null)
     });
-    let model = ScriptedModel::new("m").call("slow", json!({})).text("one").text("two");
+    let model = ScriptedModel::new("m").recorded().call("slow", json!({})).text("one").text("two");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).tool(slow)).await;
     let config = RunConfig { wait_for_session: Duration::from_secs(5), ..RunConfig::default() };
     let first = read(runner.run(&key, "first"));
@@ -463,7 +464,7 @@ async fn a_run_that_waits_in_vain_is_refused() {
 
 #[tokio::test]
 async fn an_answer_to_nothing_is_left_out_of_the_request() {
-    let model = ScriptedModel::new("m").text("ok");
+    let model = ScriptedModel::new("m").recorded().text("ok");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone())).await;
     read(runner.run(&key, answer("never", "echo", json!({"x": 1})))).await.assert_finished();
     assert!(model.requests()[0].contents.iter().all(|content| !content.has_responses()));

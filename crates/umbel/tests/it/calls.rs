@@ -149,7 +149,10 @@ async fn news_of_a_tool_are_previews_and_its_last_item_is_the_result() {
         ];
         Box::pin(async move { Ok(ToolOutput::Stream(Box::pin(futures::stream::iter(items)))) })
     });
-    let model = ScriptedModel::new("m").response(calls([call_with_id("c", "dig", json!({}))])).text("done");
+    let model = ScriptedModel::new("m")
+        .recorded()
+        .response(calls([call_with_id("c", "dig", json!({}))]))
+        .text("done");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).tool(dig)).await;
     let seen = read(runner.run(&key, "hi")).await;
     let news = seen.partial();
@@ -180,7 +183,7 @@ async fn a_long_running_call_ends_the_turn_and_is_answered_in_another() {
             Ok(Value::Null)
         })
     });
-    let model = ScriptedModel::new("m").call("order", json!({})).text("It has come.");
+    let model = ScriptedModel::new("m").recorded().call("order", json!({})).text("It has come.");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).tool(order.long_running())).await;
     let seen = read(runner.run(&key, "order!")).await;
     seen.assert_finished();
@@ -208,7 +211,8 @@ async fn a_long_running_call_with_a_first_answer_lets_the_model_comment() {
 
 #[tokio::test]
 async fn the_answer_of_a_tool_can_be_the_agents_answer() {
-    let model = ScriptedModel::new("m").calls([("echo", json!({"n": 1})), ("other", json!({"n": 2}))]);
+    let model =
+        ScriptedModel::new("m").recorded().calls([("echo", json!({"n": 1})), ("other", json!({"n": 2}))]);
     let other = FunctionTool::new("other", "", |args: Value| async move { Ok(args) });
     let agent = LlmAgent::new("a").model(model.clone()).tool_returning_directly(echo()).tool(other);
     let seen = run_once(agent).await;

@@ -115,7 +115,7 @@ async fn summaries_are_the_same_when_the_clock_stands_still_or_goes_back() {
 async fn a_message_on_a_server_whose_clock_is_a_second_behind_reaches_the_model() {
     let clock = SetClock::new(1_000.0);
     let notes = Notes::default();
-    let model = ScriptedModel::new("m").text("Rome.").text("May.").text("Gone.");
+    let model = ScriptedModel::new("m").recorded().text("Rome.").text("May.").text("Gone.");
     let compactor = Compactor::every(2, 0).summariser(bracketing(&notes));
     let runner = Runner::builder("app", LlmAgent::new("a").model(model.clone())).compaction(compactor);
     let (runner, key) = with_session(runner.clock(clock.clone()).build().unwrap()).await;
@@ -173,7 +173,7 @@ async fn a_log_of_google_adk_is_gone_on_with_though_the_clock_is_behind() {
     summary.actions_mut().compaction = Some(Box::new(serde_json::from_value(compaction).unwrap()));
     let log = [said_by("u1", "user", 1000.0), said_by("a1", "a", 1002.0), summary];
     let notes = Notes::default();
-    let model = ScriptedModel::new("m").text("2").text("3").text("4");
+    let model = ScriptedModel::new("m").recorded().text("2").text("3").text("4");
     let runner = Runner::builder("app", LlmAgent::new("a").model(model.clone()))
         .compaction(Compactor::every(2, 0).or_above(1_000, 0).summariser(bracketing(&notes)))
         .clock(SteppingClock::new(1_001.0, 0.01));

@@ -34,7 +34,12 @@ async fn word(runner: &Runner, key: &SessionKey, question: &CallId, response: Va
 }
 
 fn script() -> ScriptedModel {
-    ScriptedModel::new("m").call("pay", json!({"amount": 5})).text("done").text("again").text("and again")
+    ScriptedModel::new("m")
+        .recorded()
+        .call("pay", json!({"amount": 5}))
+        .text("done")
+        .text("again")
+        .text("and again")
 }
 
 #[tokio::test]
@@ -185,7 +190,7 @@ async fn only_arguments_that_matter_need_a_word() {
 async fn a_settled_sibling_keeps_its_result_while_another_waits() {
     let notes = Notes::default();
     let both = [call_with_id("c1", "echo", json!({"n": 1})), call_with_id("c2", "pay", json!({"amount": 5}))];
-    let model = ScriptedModel::new("m").response(calls(both)).text("done");
+    let model = ScriptedModel::new("m").recorded().response(calls(both)).text("done");
     let agent = LlmAgent::new("a").model(model.clone()).tool(echo()).tool(pay(&notes));
     let (runner, key) = begin(agent).await;
     let seen = read(runner.run(&key, "go")).await;
@@ -256,7 +261,7 @@ async fn a_tool_can_ask_by_itself_and_is_called_again_with_the_answer() {
 
 #[tokio::test]
 async fn the_model_may_comment_on_the_answer_that_a_tool_gave_besides_its_question() {
-    let model = ScriptedModel::new("m").call("book", json!({})).text("one moment");
+    let model = ScriptedModel::new("m").recorded().call("book", json!({})).text("one moment");
     let seen = run_once(LlmAgent::new("a").model(model.clone()).tool(book())).await;
     assert!(matches!(seen.outcome, Outcome::Interrupted { .. }));
     assert_eq!(model.requests().len(), 2);
@@ -268,7 +273,7 @@ async fn the_model_may_comment_on_the_answer_that_a_tool_gave_besides_its_questi
             Ok(json!({"status": "asking"}))
         })
     });
-    let model = ScriptedModel::new("m").call("quiet", json!({})).text("too early");
+    let model = ScriptedModel::new("m").recorded().call("quiet", json!({})).text("too early");
     let seen = run_once(LlmAgent::new("a").model(model.clone()).tool(quiet)).await;
     assert!(matches!(seen.outcome, Outcome::Interrupted { .. }));
     assert_eq!(model.requests().len(), 1);

@@ -20,7 +20,8 @@ fn long() -> FunctionTool {
 
 /// Calls the tool so many times, then ends.
 fn calling(times: usize) -> ScriptedModel {
-    let model = (0..times).fold(ScriptedModel::new("m"), |model, n| model.call("long", json!({"n": n})));
+    let model =
+        (0..times).fold(ScriptedModel::new("m").recorded(), |model, n| model.call("long", json!({"n": n})));
     model.text("done")
 }
 
@@ -50,6 +51,7 @@ async fn old_results_are_cleared_in_requests_and_stay_in_the_log() {
 #[tokio::test]
 async fn arguments_are_cleared_too_if_asked_and_found_without_ids() {
     let model = ScriptedModel::new("m")
+        .recorded()
         .calls([("long", json!({"n": 1})), ("echo", json!({"n": 2})), ("long", json!({"n": 3}))])
         .text("done");
     let edit = ContextEdit::of([ClearResults::above(10).keep(1).exclude(["echo"]).inputs().placeholder("-")]);
@@ -69,7 +71,7 @@ async fn arguments_are_cleared_too_if_asked_and_found_without_ids() {
 
 #[tokio::test]
 async fn a_second_handler_leaves_alone_what_the_first_one_cleared() {
-    let model = ["a", "b"].into_iter().fold(ScriptedModel::new("m"), |model, id| {
+    let model = ["a", "b"].into_iter().fold(ScriptedModel::new("m").recorded(), |model, id| {
         let call = super::support::call_with_id(id, "long", json!({"n": id}));
         model.response(super::support::calls([call]))
     });

@@ -22,7 +22,7 @@ fn old() -> Credential {
 #[tokio::test]
 async fn a_toolset_whose_service_cannot_be_reached_is_done_without() {
     let (service, notes) = (Service::default(), Notes::default());
-    let model = ScriptedModel::new("m").text("without").text("with");
+    let model = ScriptedModel::new("m").recorded().text("without").text("with");
     let toolset = Chest { auth: service.auth(), notes: notes.clone() };
     let (secrets, clock, make) = runner(LlmAgent::new("a").model(model.clone()).toolset(toolset));
     secrets.save("app", "ann", "mail", old()).await.unwrap();

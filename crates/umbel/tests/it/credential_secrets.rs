@@ -140,7 +140,7 @@ struct Place {
 impl Place {
     fn new(auth: AuthConfig) -> Self {
         let keys = Keys::parse(&Key::generate("k").unwrap()).unwrap();
-        let model = ScriptedModel::new("m").call("send", json!({})).text("done").text("done");
+        let model = ScriptedModel::new("m").recorded().call("send", json!({})).text("done").text("done");
         let folder = tempfile::tempdir().unwrap();
         Self { folder, keys, auth, model, sees: Sees::default(), tape: Tape::default(), told: String::new() }
     }

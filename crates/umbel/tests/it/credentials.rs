@@ -161,7 +161,7 @@ pub(crate) fn locked(name: &'static str, auth: AuthConfig, notes: &Notes) -> Fun
 }
 
 pub(crate) fn sender(service: &Service, notes: &Notes) -> (ScriptedModel, LlmAgent) {
-    let model = ScriptedModel::new("m").call("send", json!({})).text("done");
+    let model = ScriptedModel::new("m").recorded().call("send", json!({})).text("done");
     (model.clone(), LlmAgent::new("a").model(model).tool(locked("send", service.auth(), notes)))
 }
 
@@ -259,7 +259,7 @@ async fn calls_that_need_the_same_credential_ask_once_and_are_all_made() {
     for way in WAYS {
         let (service, notes) = (Service { slow: true, ..Service::default() }, Notes::default());
         let batch = ["c1", "c2", "c3"].map(|id| call_with_id(id, "send", json!({})));
-        let model = ScriptedModel::new("m").response(calls(batch)).text("done");
+        let model = ScriptedModel::new("m").recorded().response(calls(batch)).text("done");
         let agent = LlmAgent::new("a").model(model.clone()).tool(locked("send", service.auth(), &notes));
         let (_, _, make) = runner(agent);
         let desk = Desk::new(way, make).await;
@@ -547,7 +547,7 @@ impl Toolset for Chest {
 async fn a_toolset_gets_its_credential_before_it_lists_its_tools() {
     for way in WAYS {
         let (service, notes) = (Service::default(), Notes::default());
-        let model = ScriptedModel::new("m").call("echo", json!({"n": 1})).text("done");
+        let model = ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("done");
         let toolset = Chest { auth: service.auth(), notes: notes.clone() };
         let (_, _, make) = runner(LlmAgent::new("a").model(model.clone()).toolset(toolset));
         let desk = Desk::new(way, make).await;
@@ -570,7 +570,7 @@ async fn a_toolset_gets_its_credential_before_it_lists_its_tools() {
 async fn a_toolset_that_gets_none_is_done_without_and_asks_in_the_next_turn() {
     for way in WAYS {
         let (service, notes) = (Service::default(), Notes::default());
-        let model = ScriptedModel::new("m").text("without").text("again without");
+        let model = ScriptedModel::new("m").recorded().text("without").text("again without");
         let toolset = Chest { auth: service.auth(), notes: notes.clone() };
         let (_, _, make) = runner(LlmAgent::new("a").model(model.clone()).toolset(toolset));
         let desk = Desk::new(way, make).await;

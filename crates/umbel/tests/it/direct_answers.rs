@@ -194,7 +194,7 @@ fn an_event_of_google_adk_that_skips_the_summary_answers_by_its_last_response() 
 
 #[tokio::test]
 async fn words_that_are_no_direct_answer_are_what_they_were() {
-    let model = ScriptedModel::new("m").call("echo", json!({})).text("done");
+    let model = ScriptedModel::new("m").recorded().call("echo", json!({})).text("done");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).tool(echo()).output_key("found")).await;
     assert_eq!(runner.run(&key, "hi").text().await.unwrap(), "done");
     assert_eq!(state(&runner, &key).await["found"], "done");

@@ -295,11 +295,11 @@ async fn an_event_that_no_store_takes_fails_alone_and_is_sent_to_no_model() {
         let agent = LlmAgent::new("a").model(model).tool(note.clone());
         Runner::builder("app", agent).sessions(store.clone()).build().unwrap()
     };
-    let model = ScriptedModel::new("m").call("note", json!({})).text("second");
+    let model = ScriptedModel::new("m").recorded().call("note", json!({})).text("second");
     let (hot, key) = with_session(make(model.clone())).await;
     assert_eq!(read(hot.run(&key, "one")).await.kind(), ErrorKind::InvalidInput);
     read(hot.run(&key, "two")).await.assert_finished();
-    let cold_model = ScriptedModel::new("m").text("cold");
+    let cold_model = ScriptedModel::new("m").recorded().text("cold");
     let cold = make(cold_model.clone());
     read(cold.run(&key, "three")).await.assert_finished();
     let (sent, sent_cold) = (said(&model.requests()[1]), said(&cold_model.requests()[0]));

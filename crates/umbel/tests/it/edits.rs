@@ -67,6 +67,7 @@ fn clerk(asked: &Notes) -> ScriptedModel {
         };
         vec![Ok(Chunk::Complete(response))]
     })
+    .recorded()
 }
 
 fn pay() -> FunctionTool {
@@ -231,7 +232,7 @@ fn notes_in(request: &ModelRequest) -> Vec<String> {
 }
 
 fn echo_once() -> ScriptedModel {
-    ScriptedModel::new("m").call("echo", json!({"n": 1})).text("done")
+    ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("done")
 }
 
 #[tokio::test]
@@ -255,14 +256,14 @@ async fn edits_of_two_agents_in_one_run_do_not_mix() {
 async fn an_agent_that_gets_the_word_back_and_one_in_a_loop_find_their_edits() {
     let hand = |to: &str| calls([call_with_id(to, "transfer_to_agent", json!({"agent_name": to}))]);
     let (first, second) = (
-        ScriptedModel::new("m").response(hand("b")).text("the end"),
-        ScriptedModel::new("m").response(hand("a")),
+        ScriptedModel::new("m").recorded().response(hand("b")).text("the end"),
+        ScriptedModel::new("m").recorded().response(hand("a")),
     );
     let seen = run_once(noting("a", &first).sub_agent(noting("b", &second))).await;
     assert_eq!(seen.assert_finished().texts(), [("a".into(), "the end".into())]);
     assert_eq!(notes_in(&second.requests()[0]), ["note of b"]);
     assert_eq!(notes_in(&first.requests()[1]), ["note of a", "note of a"]);
-    let model = ScriptedModel::new("m").text("one").text("two").text("three");
+    let model = ScriptedModel::new("m").recorded().text("one").text("two").text("three");
     run_once(LoopAgent::new("loop").agent(noting("a", &model)).max_iterations(3)).await.assert_finished();
     let counts: Vec<usize> = model.requests().iter().map(|request| notes_in(request).len()).collect();
     assert_eq!(counts, [1, 2, 3]);
@@ -285,7 +286,8 @@ async fn an_edit_is_there_at_the_next_step_whatever_it_was() {
     ];
     for (what, change, expected) in changes {
         let call = |n: u32| calls([call_with_id(&format!("c{n}"), "echo", json!({}))]);
-        let model = ScriptedModel::new("m").text("fine").response(call(1)).response(call(2)).text("done");
+        let model =
+            ScriptedModel::new("m").recorded().text("fine").response(call(1)).response(call(2)).text("done");
         let agent =
             LlmAgent::new("a").model(model.clone()).tool(echo()).handler(before_model(what, move |turn| {
                 if turn.history.len() == 3 && !turn.history.is_edited() {
@@ -371,7 +373,7 @@ impl Summariser for Briefly {
 async fn an_edit_keeps_its_sense_when_old_turns_are_summed_up_in_the_middle_of_a_run() {
     let mut large = calls([call_with_id("c1", "echo", json!({}))]);
     large.meta_mut().usage_metadata = Some(Usage { prompt_token_count: Some(1000), ..Usage::default() });
-    let model = ScriptedModel::new("m").text("a1").text("a2").response(large).text("done");
+    let model = ScriptedModel::new("m").recorded().text("a1").text("a2").response(large).text("done");
     let agent = LlmAgent::new("a").model(model.clone()).tool(echo()).handler(before_model("edits", |turn| {
         if turn.history.len() == 5 && !turn.history.is_edited() {
             turn.history.replace(0, Content::user("u1 redacted"));

@@ -24,6 +24,7 @@ pub(crate) fn calls_once(tool: &'static str, args: Value) -> ScriptedModel {
         };
         vec![Ok(Chunk::Complete(answer))]
     })
+    .recorded()
 }
 
 /// An agent that calls the tool `add` and says what it gave. The tool counts how often it is called.
@@ -322,7 +323,7 @@ async fn a_mock_answers_inside_an_agent_that_is_called_as_a_tool() {
 
 /// A judge that gives these verdicts, one after the other.
 fn judge(verdicts: &[&str]) -> (ScriptedModel, Judge) {
-    let model = verdicts.iter().fold(ScriptedModel::new("judge"), |model, text| model.text(*text));
+    let model = verdicts.iter().fold(ScriptedModel::new("judge").recorded(), |model, text| model.text(*text));
     (model.clone(), Judge::new(model))
 }
 

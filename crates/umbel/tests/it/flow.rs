@@ -37,7 +37,7 @@ fn sources(request: &ModelRequest) -> Vec<String> {
 
 /// The first request of an agent.
 async fn request_of(agent: LlmAgent) -> ModelRequest {
-    let model = ScriptedModel::new("m").text("ok");
+    let model = ScriptedModel::new("m").recorded().text("ok");
     run_once(agent.model(model.clone())).await.assert_finished();
     model.requests().remove(0)
 }
@@ -136,7 +136,7 @@ const PLANNED: &str = "/*PLANNING*/ think /*FINAL_ANSWER*/done";
 
 #[tokio::test]
 async fn a_planner_asks_for_a_plan_and_hides_it() {
-    let model = ScriptedModel::new("m").text(PLANNED).text("ok");
+    let model = ScriptedModel::new("m").recorded().text(PLANNED).text("ok");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).planner(PlanAndAct)).await;
     let seen = read(runner.run(&key, "hi")).await;
     assert_eq!(seen.texts(), [("a".into(), "done".into())]);
@@ -168,7 +168,7 @@ async fn a_thinking_planner_sets_how_much_the_model_thinks() {
 
 #[tokio::test]
 async fn settings_and_labels_reach_the_request() {
-    let model = ScriptedModel::new("m").text("ok");
+    let model = ScriptedModel::new("m").recorded().text("ok");
     let config = json!({"temperature": 0.5, "labels": {"team": "a", "env": "test"}});
     let config: GenerateConfig = serde_json::from_value(config).unwrap();
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).generate(config)).await;
@@ -183,7 +183,7 @@ async fn settings_and_labels_reach_the_request() {
 
 #[tokio::test]
 async fn instructions_are_filled_from_the_state_and_the_artifacts() {
-    let model = ScriptedModel::new("m").text("ok");
+    let model = ScriptedModel::new("m").recorded().text("ok");
     let agent = LlmAgent::new("a").model(model.clone()).global_instruction("App {app:name}.").instruction(
         "City {city}, {missing?}user {user:name}, temp {temp:x?}, file {artifact.note}, ${city} {not a name}.",
     );
@@ -232,7 +232,7 @@ async fn a_static_instruction_sends_the_other_one_among_the_messages() {
 
 #[tokio::test]
 async fn the_global_instruction_of_the_root_reaches_agents_below_it() {
-    let below = ScriptedModel::new("below").text("ok");
+    let below = ScriptedModel::new("below").recorded().text("ok");
     let model = ScriptedModel::new("m").call("transfer_to_agent", json!({"agent_name": "b"}));
     let b = LlmAgent::new("b").model(below.clone()).global_instruction("of b");
     run_once(LlmAgent::new("a").model(model).global_instruction("of a").sub_agent(b)).await.assert_finished();
@@ -247,8 +247,11 @@ struct Weather {
 
 #[tokio::test]
 async fn a_structured_answer_is_given_as_its_type() {
-    let model =
-        ScriptedModel::new("m").text(r#"{"celsius": 3}"#).text("```json\n{\"celsius\": 4}\n```").text("cold");
+    let model = ScriptedModel::new("m")
+        .recorded()
+        .text(r#"{"celsius": 3}"#)
+        .text("```json\n{\"celsius\": 4}\n```")
+        .text("cold");
     let agent = LlmAgent::new("a").model(model.clone()).output::<Weather>().output_key("weather");
     let (runner, key) = begin(agent).await;
     assert_eq!(runner.run(&key, "hi").output::<Weather>().await.unwrap(), Weather { celsius: 3 });
@@ -266,6 +269,7 @@ async fn a_structured_answer_is_given_as_its_type() {
 #[tokio::test]
 async fn a_structured_answer_beside_tools_comes_through_the_answer_tool() {
     let model = ScriptedModel::new("m")
+        .recorded()
         .call("echo", json!({}))
         .call("set_model_response", json!({"celsius": "warm"}))
         .call("set_model_response", json!({"celsius": 20}));
@@ -283,7 +287,7 @@ async fn a_structured_answer_beside_tools_comes_through_the_answer_tool() {
 
 #[tokio::test]
 async fn a_model_that_can_do_both_keeps_to_the_schema_while_it_calls_tools() {
-    let model = ScriptedModel::new("m").capabilities(Capabilities::default().schema_with_tools());
+    let model = ScriptedModel::new("m").recorded().capabilities(Capabilities::default().schema_with_tools());
     let model = model.text(r#"{"celsius": 1}"#);
     run_once(LlmAgent::new("a").model(model.clone()).tool(echo()).output::<Weather>())
         .await
@@ -311,7 +315,7 @@ async fn an_output_key_gets_the_words_of_the_turn_without_thoughts() {
 
 #[tokio::test]
 async fn an_agent_can_be_sent_the_current_turn_only() {
-    let model = ScriptedModel::new("m").text("one").call("echo", json!({})).text("two");
+    let model = ScriptedModel::new("m").recorded().text("one").call("echo", json!({})).text("two");
     let agent = LlmAgent::new("a").model(model.clone()).tool(echo()).include_contents(IncludeContents::None);
     let (runner, key) = begin(agent).await;
     read(runner.run(&key, "first")).await.assert_finished();
@@ -343,7 +347,8 @@ impl Toolset for Shelf {
 #[tokio::test]
 async fn a_toolset_is_asked_once_for_each_model_call() {
     let asked = Arc::new(AtomicUsize::new(0));
-    let model = ScriptedModel::new("m").call("tool_0", json!({})).call("tool_0", json!({})).text("done");
+    let model =
+        ScriptedModel::new("m").recorded().call("tool_0", json!({})).call("tool_0", json!({})).text("done");
     let agent = LlmAgent::new("a").model(model.clone()).toolset(Shelf(asked.clone())).tool(echo());
     let seen = run_once(agent).await;
     assert_eq!(asked.load(Ordering::SeqCst), 3);
@@ -536,7 +541,7 @@ async fn error_callbacks_see_what_nobody_answered() {
 
 #[tokio::test]
 async fn before_model_answers_in_the_models_place_and_writes_state() {
-    let model = ScriptedModel::new("m");
+    let model = ScriptedModel::new("m").recorded();
     let agent = LlmAgent::new("a").model(model.clone()).before_model(|cx, request| {
         Box::pin(async move {
             cx.set_state("asked", said(request).len());
@@ -551,7 +556,7 @@ async fn before_model_answers_in_the_models_place_and_writes_state() {
 
 #[tokio::test]
 async fn before_model_changes_the_request() {
-    let model = ScriptedModel::new("m").text("ok");
+    let model = ScriptedModel::new("m").recorded().text("ok");
     let agent = LlmAgent::new("a").model(model.clone()).before_model(|_, request| {
         request.contents.push(Content::user("and be nice"));
         Box::pin(async { Ok(None) })
@@ -729,7 +734,7 @@ async fn what_a_plugin_gives_for_an_event_is_laid_over_it() {
 
 #[tokio::test]
 async fn a_plugin_changes_the_message_and_answers_in_the_place_of_all() {
-    let model = ScriptedModel::new("m").text("ok");
+    let model = ScriptedModel::new("m").recorded().text("ok");
     let plugin = Plugin::new("p")
         .on_user_message(|_, message| {
             let louder = Content::user(message.text().to_uppercase().as_str());

@@ -21,7 +21,7 @@ use crate::support::{
 };
 
 fn echo_once() -> ScriptedModel {
-    ScriptedModel::new("m").call("echo", json!({"n": 1})).text("done")
+    ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("done")
 }
 
 /// Hooks that come in a run of [`echo_once`], on the way to its end.
@@ -324,7 +324,7 @@ async fn a_response_whose_call_was_taken_away_is_not_sent() {
 #[tokio::test]
 async fn a_response_whose_call_after_model_took_away_is_not_sent_either() {
     let call = |id| calls([call_with_id(id, "echo", json!({}))]);
-    let model = ScriptedModel::new("m").response(call("c1")).response(call("c2")).text("done");
+    let model = ScriptedModel::new("m").recorded().response(call("c1")).response(call("c2")).text("done");
     let agent = LlmAgent::new("a").model(model.clone()).tool(echo()).handler(after_model("strips", |turn| {
         strips(turn);
         Ok(Step::Continue)
@@ -373,7 +373,7 @@ async fn a_call_and_its_response_may_be_taken_away_together() {
 #[tokio::test]
 async fn an_agent_whose_tools_are_all_taken_away_goes_on_without() {
     let notes = Notes::default();
-    let model = ScriptedModel::new("m").call("pay", json!({})).text("done");
+    let model = ScriptedModel::new("m").recorded().call("pay", json!({})).text("done");
     let agent = LlmAgent::new("a").model(model.clone()).tool(noting("pay", &notes)).handler(before_agent(
         "none",
         |turn| {

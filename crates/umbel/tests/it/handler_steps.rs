@@ -45,7 +45,7 @@ async fn resumed(from: From, agent: LlmAgent, model: ScriptedModel) -> (Runner, 
 #[tokio::test]
 async fn a_jump_to_the_tools_makes_the_calls_that_were_left_open_and_goes_on() {
     for from in [From::Agent, From::Model] {
-        let model = ScriptedModel::new("m").call("echo", json!({"n": 1})).text("done");
+        let model = ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("done");
         let (_, _, seen) = resumed(from, LlmAgent::new("a").tool(echo()), model.clone()).await;
         assert_eq!(seen.assert_finished().responses(), [json!({"n": 1})], "{from:?}");
         assert_eq!(seen.texts(), [("a".into(), "done".into())]);
@@ -57,7 +57,7 @@ async fn a_jump_to_the_tools_makes_the_calls_that_were_left_open_and_goes_on() {
 #[tokio::test]
 async fn a_tool_that_answers_directly_does_so_after_a_jump_as_well() {
     for from in [From::Agent, From::Model] {
-        let model = ScriptedModel::new("m").call("echo", json!({"n": 1})).text("in words");
+        let model = ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("in words");
         let agent = LlmAgent::new("a").tool_returning_directly(echo());
         let (_, _, seen) = resumed(from, agent, model.clone()).await;
         assert_eq!(seen.assert_finished().responses(), [json!({"n": 1})], "{from:?}");
@@ -154,7 +154,7 @@ async fn an_answer_in_the_models_place_is_said_and_saved() {
 
 #[tokio::test]
 async fn after_model_may_ask_again_and_calls_that_are_passed_over_say_so() {
-    let model = ScriptedModel::new("m").call("pay", json!({})).text("done");
+    let model = ScriptedModel::new("m").recorded().call("pay", json!({})).text("done");
     let notes = Notes::default();
     let agent = LlmAgent::new("a").model(model.clone()).tool(noting("pay", &notes)).handler(after_model(
         "again",
@@ -171,7 +171,7 @@ async fn after_model_may_ask_again_and_calls_that_are_passed_over_say_so() {
 
 #[tokio::test]
 async fn after_model_may_say_something_behind_the_answer_and_end() {
-    let model = ScriptedModel::new("m").call("pay", json!({})).text("not reached");
+    let model = ScriptedModel::new("m").recorded().call("pay", json!({})).text("not reached");
     let notes = Notes::default();
     let agent = LlmAgent::new("a")
         .model(model.clone())
@@ -193,7 +193,7 @@ async fn after_model_may_answer_calls_itself_and_the_others_are_made() {
         call_with_id("c2", "pay", json!({})),
         call_with_id("c3", "pay", json!({})),
     ];
-    let model = ScriptedModel::new("m").response(calls(both)).text("done");
+    let model = ScriptedModel::new("m").recorded().response(calls(both)).text("done");
     let notes = Notes::default();
     let agent = LlmAgent::new("a")
         .model(model.clone())
@@ -235,7 +235,7 @@ async fn after_model_may_answer_calls_itself_and_the_others_are_made() {
 
 #[tokio::test]
 async fn an_answer_for_a_call_that_answers_directly_does_not() {
-    let model = ScriptedModel::new("m").call("pay", json!({})).text("in words");
+    let model = ScriptedModel::new("m").recorded().call("pay", json!({})).text("in words");
     let agent = LlmAgent::new("a")
         .model(model.clone())
         .tool_returning_directly(FunctionTool::new("pay", "", |_: Value| async { Ok(1) }))

@@ -105,7 +105,7 @@ impl Handler for Asks {
 async fn a_tool_asks_several_questions_and_does_each_thing_once() {
     for way in WAYS {
         let notes = Notes::default();
-        let model = ScriptedModel::new("m").call("ask", json!({"n": 1})).text("done");
+        let model = ScriptedModel::new("m").recorded().call("ask", json!({"n": 1})).text("done");
         let desk =
             Desk::new(way, runner(LlmAgent::new("a").model(model.clone()).tool(asking("ask", 3, &notes))))
                 .await;
@@ -147,7 +147,7 @@ async fn a_hook_asks_several_questions_and_the_model_is_asked_once() {
     for way in WAYS {
         for (hooks, hook, layer) in hooks {
             let notes = Notes::default();
-            let model = ScriptedModel::new("m").text("first").text("second").text("third");
+            let model = ScriptedModel::new("m").recorded().text("first").text("second").text("third");
             let agent = LlmAgent::new("a").model(model.clone()).handler(Asks::new(hooks, 2, &notes));
             let desk = Desk::new(way, runner(agent)).await;
             let seen = desk.say("go").await;
@@ -178,7 +178,7 @@ async fn a_hook_asks_several_questions_and_the_model_is_asked_once() {
 async fn a_response_with_calls_that_people_are_asked_about_is_kept_and_its_calls_are_made() {
     for way in WAYS {
         let notes = Notes::default();
-        let model = ScriptedModel::new("m").call("ask", json!({})).text("done").text("too much");
+        let model = ScriptedModel::new("m").recorded().call("ask", json!({})).text("done").text("too much");
         let agent = LlmAgent::new("a")
             .model(model.clone())
             .tool(asking("ask", 0, &notes))
@@ -338,7 +338,8 @@ async fn some_of_several_questions_are_answered_and_the_model_waits_for_the_rest
         let notes = Notes::default();
         let three = ["k1", "k2", "k3"].map(|id| call_with_id(id, "ask", json!({"id": id})));
         let free = call_with_id("k4", "free", json!({}));
-        let model = ScriptedModel::new("m").response(calls(three.into_iter().chain([free]))).text("done");
+        let model =
+            ScriptedModel::new("m").recorded().response(calls(three.into_iter().chain([free]))).text("done");
         let agent = LlmAgent::new("a")
             .model(model.clone())
             .tool(asking("ask", 1, &notes))
@@ -421,8 +422,11 @@ async fn answers_to_questions_of_two_turns_go_to_their_own_calls() {
 async fn a_sequence_goes_on_behind_the_agent_that_asked() {
     for way in WAYS {
         let notes = Notes::default();
-        let (first, last) = (ScriptedModel::new("f").text("one"), ScriptedModel::new("l").text("three"));
-        let middle = ScriptedModel::new("m").call("ask", json!({})).text("two");
+        let (first, last) = (
+            ScriptedModel::new("f").recorded().text("one"),
+            ScriptedModel::new("l").recorded().text("three"),
+        );
+        let middle = ScriptedModel::new("m").recorded().call("ask", json!({})).text("two");
         let (f, l, m) = (first.clone(), last.clone(), middle.clone());
         let make = move || {
             let team = Sequential::new("team")
@@ -465,13 +469,19 @@ async fn an_agent_called_by_an_agent_called_in_a_parallel_branch_of_a_loop_asks(
     for way in WAYS {
         let notes = Notes::default();
         let call = || calls([call_with_id("outer", "middle", json!({"request": "work"}))]);
-        let boss = ScriptedModel::new("b").response(call()).text("round 1").response(call()).text("round 2");
+        let boss = ScriptedModel::new("b")
+            .recorded()
+            .response(call())
+            .text("round 1")
+            .response(call())
+            .text("round 2");
         let worker = ScriptedModel::new("w")
+            .recorded()
             .call("ask", json!({"round": 1}))
             .text("worked")
             .call("ask", json!({"round": 2}))
             .text("worked again");
-        let beside = ScriptedModel::new("s").text("beside 1").text("beside 2");
+        let beside = ScriptedModel::new("s").recorded().text("beside 1").text("beside 2");
         let (n, b, w, s) = (notes.clone(), boss.clone(), worker.clone(), beside.clone());
         let desk = Desk::new(way, move || Runner::builder("app", deep(&n, &b, &w, &s))).await;
         desk.say("go").await;
@@ -507,8 +517,9 @@ async fn two_questions_inside_one_called_agent_are_answered_one_by_one() {
     for way in WAYS {
         let notes = Notes::default();
         let both = [call_with_id("k1", "ask", json!({"n": 1})), call_with_id("k2", "ask", json!({"n": 2}))];
-        let inner = ScriptedModel::new("i").response(calls(both)).text("inner done");
-        let outer = ScriptedModel::new("o").call("inner", json!({"request": "x"})).text("outer done");
+        let inner = ScriptedModel::new("i").recorded().response(calls(both)).text("inner done");
+        let outer =
+            ScriptedModel::new("o").recorded().call("inner", json!({"request": "x"})).text("outer done");
         let worker = LlmAgent::new("inner").model(inner.clone()).tool(asking("ask", 1, &notes));
         let agent = Arc::new(worker);
         let out = outer.clone();
@@ -616,7 +627,7 @@ async fn an_agent_of_code_that_speaks_between_its_questions_comes_to_its_end() {
 async fn who_was_answered_before_the_agent_began_does_not_ask_again_when_a_tool_asks() {
     for way in WAYS {
         let notes = Notes::default();
-        let model = ScriptedModel::new("m").call("ask", json!({})).text("done");
+        let model = ScriptedModel::new("m").recorded().call("ask", json!({})).text("done");
         let agent = LlmAgent::new("a")
             .model(model.clone())
             .tool(asking("ask", 1, &notes))
@@ -655,9 +666,10 @@ async fn a_run_goes_on_with_further_steps_after_an_answer() {
 async fn what_comes_behind_parallel_agents_waits_for_all_their_answers() {
     for way in WAYS {
         let notes = Notes::default();
-        let script = || ScriptedModel::new("m").response(calls([call_with_id("k", "ask", json!({}))]));
+        let script =
+            || ScriptedModel::new("m").recorded().response(calls([call_with_id("k", "ask", json!({}))]));
         let models = [script().text("one"), script().text("two")];
-        let last = ScriptedModel::new("l").text("last");
+        let last = ScriptedModel::new("l").recorded().text("last");
         let (noted, scripts, behind) = (notes.clone(), models.clone(), last.clone());
         let make = move || {
             let agent = |name: &str, model: &ScriptedModel| {
@@ -686,8 +698,13 @@ async fn what_comes_behind_parallel_agents_waits_for_all_their_answers() {
 async fn an_agent_that_was_handed_the_conversation_asks_and_keeps_it() {
     for way in WAYS {
         let notes = Notes::default();
-        let boss = ScriptedModel::new("b").call("transfer_to_agent", json!({"agent_name": "clerk"}));
-        let clerk = ScriptedModel::new("c").call("ask", json!({})).text("clerk is done").text("still clerk");
+        let boss =
+            ScriptedModel::new("b").recorded().call("transfer_to_agent", json!({"agent_name": "clerk"}));
+        let clerk = ScriptedModel::new("c")
+            .recorded()
+            .call("ask", json!({}))
+            .text("clerk is done")
+            .text("still clerk");
         let (up, down) = (boss.clone(), clerk.clone());
         let make = move || {
             let clerk = LlmAgent::new("clerk").model(down.clone()).tool(asking("ask", 1, &notes));

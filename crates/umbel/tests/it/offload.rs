@@ -188,7 +188,7 @@ async fn h6_a_streamed_result_is_stored_too_and_its_news_pass() {
 
 #[tokio::test]
 async fn without_an_artifact_store_the_first_turn_fails_and_says_what_to_do() {
-    let model = ScriptedModel::new("m").call("speak", json!({"n": 1})).text("done");
+    let model = ScriptedModel::new("m").recorded().call("speak", json!({"n": 1})).text("done");
     let (runner, key) = with_session(Runner::new("app", offloading(model.clone())).unwrap()).await;
     let seen = read(runner.run(&key, "go")).await;
     assert!(seen.error.as_ref().unwrap().message().contains(".artifacts(…)"), "{seen:?}");
@@ -200,7 +200,7 @@ async fn without_an_artifact_store_the_first_turn_fails_and_says_what_to_do() {
 #[tokio::test]
 async fn a_tool_of_the_agent_with_that_name_is_left_in_its_place() {
     let own = FunctionTool::new(READ_ARTIFACT, "My own.", |_: Value| async move { Ok("y".repeat(500)) });
-    let model = ScriptedModel::new("m").call(READ_ARTIFACT, json!({})).text("done");
+    let model = ScriptedModel::new("m").recorded().call(READ_ARTIFACT, json!({})).text("done");
     let (_, _, seen) = run(offloading(model.clone()).tool(own)).await;
     assert_eq!(seen.responses()[0]["result"].as_str().unwrap().len(), 500, "what reads is never stored");
     let specs: Vec<_> = model.requests()[0].tools.specs().map(|spec| spec.description.clone()).collect();

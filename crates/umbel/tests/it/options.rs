@@ -63,7 +63,7 @@ async fn agents_read_each_others_thoughts_only_if_told_to() {
     for include in [false, true] {
         let thinks =
             Response::new(Content::new(Role::Model, [Part::thought("a hunch"), Part::text("hello")]));
-        let second = ScriptedModel::new("b").text("ok");
+        let second = ScriptedModel::new("b").recorded().text("ok");
         let agent = Sequential::new("s")
             .agent(LlmAgent::new("a").model(ScriptedModel::new("a").response(thinks)))
             .agent(LlmAgent::new("b").model(second.clone()));
@@ -81,7 +81,11 @@ async fn ids_that_the_flow_minted_are_sent_only_to_models_that_need_them() {
         if needs {
             capabilities = capabilities.pairs_calls_by_id();
         }
-        let model = ScriptedModel::new("m").capabilities(capabilities).call("echo", json!({})).text("done");
+        let model = ScriptedModel::new("m")
+            .recorded()
+            .capabilities(capabilities)
+            .call("echo", json!({}))
+            .text("done");
         let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).tool(echo())).await;
         read(runner.run(&key, "hi")).await.assert_finished();
         let sent = model.requests()[1].contents.clone();
@@ -97,7 +101,7 @@ async fn display_names_are_kept_from_models_that_refuse_them() {
         if refuses {
             capabilities = capabilities.refuses_display_names();
         }
-        let model = ScriptedModel::new("m").capabilities(capabilities).text("ok");
+        let model = ScriptedModel::new("m").recorded().capabilities(capabilities).text("ok");
         let (runner, key) = begin(LlmAgent::new("a").model(model.clone())).await;
         let mut photo = Part::data("image/png", [1u8]);
         if let Payload::InlineData(blob) = &mut photo.payload {
@@ -120,7 +124,7 @@ struct Trip {
 #[tokio::test]
 async fn an_agent_says_what_it_wants_to_be_asked() {
     let helper = LlmAgent::new("helper").model(fine()).mode(Mode::SingleTurn).input::<Trip>();
-    let model = ScriptedModel::new("m").call("helper", json!({"city": "Rome"})).text("done");
+    let model = ScriptedModel::new("m").recorded().call("helper", json!({"city": "Rome"})).text("done");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).sub_agent(helper)).await;
     read(runner.run(&key, "hi")).await.assert_finished();
     let tool = model.requests()[0].tools.get("helper").unwrap().tool.clone();
@@ -132,7 +136,7 @@ async fn summaries_can_be_due_by_runs_or_by_tokens() {
     let mut long = Response::text("1");
     let usage = umbel::Usage { prompt_token_count: Some(50), ..umbel::Usage::default() };
     long.meta_mut().usage_metadata = Some(usage);
-    let model = ScriptedModel::new("m").response(long).text("a summary").text("2");
+    let model = ScriptedModel::new("m").recorded().response(long).text("a summary").text("2");
     let runner = Runner::builder("app", LlmAgent::new("a").model(model.clone()))
         .compaction(Compactor::every(100, 0).or_above(50, 0))
         .clock(SteppingClock::new(1.0, 1.0));

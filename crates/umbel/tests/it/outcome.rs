@@ -256,7 +256,7 @@ async fn every_whole_event_is_stored_before_it_is_seen_and_none_is_lost() {
 #[tokio::test]
 async fn a_write_that_fails_fails_the_run_and_leaves_no_false_memory() {
     let spy = Spy::default();
-    let model = ScriptedModel::new("m").call("echo", json!({"n": 1})).text("next");
+    let model = ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("next");
     let agent = LlmAgent::new("a").model(model.clone()).tool(echo());
     let runner = Runner::builder("app", agent).sessions(spy.clone()).build().unwrap();
     let (runner, key) = with_session(runner).await;

@@ -119,7 +119,7 @@ fn count(request: &ModelRequest, name: &str) -> usize {
 #[tokio::test]
 async fn beside_tools_from_anywhere_a_model_that_cannot_take_both_answers_by_a_tool() {
     for (way, agent, config) in ways() {
-        let model = ScriptedModel::new("m").call("set_model_response", json!({"city": "Rome"}));
+        let model = ScriptedModel::new("m").recorded().call("set_model_response", json!({"city": "Rome"}));
         let answering = LlmAgent::new("a").model(model.clone()).output::<Trip>().output_key("trip");
         let (runner, key) = begin(agent(answering)).await;
         let trip: Trip = runner.run_with(&key, "hi", config).output().await.unwrap();
@@ -139,7 +139,8 @@ async fn beside_tools_from_anywhere_a_model_that_cannot_take_both_answers_by_a_t
 #[tokio::test]
 async fn beside_tools_from_anywhere_a_model_that_can_take_both_keeps_to_the_schema() {
     for (way, agent, config) in ways() {
-        let model = ScriptedModel::new("m").capabilities(Capabilities::default().schema_with_tools());
+        let model =
+            ScriptedModel::new("m").recorded().capabilities(Capabilities::default().schema_with_tools());
         let model = model.text(r#"{"city": "Rome"}"#);
         let (runner, key) = begin(agent(LlmAgent::new("a").model(model.clone()).output::<Trip>())).await;
         let trip: Trip = runner.run_with(&key, "hi", config).output().await.unwrap();
@@ -152,7 +153,7 @@ async fn beside_tools_from_anywhere_a_model_that_can_take_both_keeps_to_the_sche
 
 #[tokio::test]
 async fn tools_that_a_handler_takes_away_do_not_count() {
-    let model = ScriptedModel::new("m").text(r#"{"city": "Rome"}"#);
+    let model = ScriptedModel::new("m").recorded().text(r#"{"city": "Rome"}"#);
     let agent = LlmAgent::new("a").model(model.clone()).output::<Trip>().tool(echo()).handler(Removes);
     let (runner, key) = begin(agent).await;
     let (_, _, config) = ways().swap_remove(1);
@@ -168,7 +169,7 @@ async fn a_tool_of_the_run_cannot_take_the_place_of_the_answer_tool() {
     let taken =
         umbel::FunctionTool::new("set_model_response", "", |_: serde_json::Value| async { Ok("mine") });
     tools.add(Arc::new(taken));
-    let model = ScriptedModel::new("m").call("set_model_response", json!({"city": "Rome"}));
+    let model = ScriptedModel::new("m").recorded().call("set_model_response", json!({"city": "Rome"}));
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).output::<Trip>()).await;
     let config = RunConfig { tools: Some(Arc::new(tools)), ..RunConfig::default() };
     let trip: Trip = runner.run_with(&key, "hi", config).output().await.unwrap();

@@ -59,7 +59,7 @@ fn looks_up(answer: Value) -> FunctionTool {
 
 #[tokio::test]
 async fn the_model_never_sees_what_a_user_said_in_this_run_or_in_an_earlier_one() {
-    let model = ScriptedModel::new("m").text("fine").text("fine");
+    let model = ScriptedModel::new("m").recorded().text("fine").text("fine");
     let (runner, key) =
         begin(LlmAgent::new("a").model(model.clone()).handler(Pii::new(PiiRule::email()))).await;
     read(runner.run(&key, "I am a@x.org")).await.assert_finished();
@@ -73,7 +73,7 @@ async fn what_users_say_is_not_even_stored_if_it_is_redacted_on_entry() {
     for on_entry in [true, false] {
         let pii = Pii::new(PiiRule::email());
         let pii = if on_entry { pii.on_entry() } else { pii };
-        let model = ScriptedModel::new("m").text("fine");
+        let model = ScriptedModel::new("m").recorded().text("fine");
         let agent = LlmAgent::new("a").model(model.clone());
         let (runner, key) = with_session(Runner::builder("app", agent).handler(pii).build().unwrap()).await;
         read(runner.run(&key, "I am a@x.org")).await.assert_finished();
@@ -85,7 +85,7 @@ async fn what_users_say_is_not_even_stored_if_it_is_redacted_on_entry() {
 
 #[tokio::test]
 async fn what_tools_answer_is_redacted_before_it_is_stored_shown_or_sent() {
-    let model = ScriptedModel::new("m").call("look", json!({"who": "a@x.org"})).text("found");
+    let model = ScriptedModel::new("m").recorded().call("look", json!({"who": "a@x.org"})).text("found");
     let tool = looks_up(json!({"mail": "a@x.org", "b@x.org": ["c@x.org", 7]}));
     let rule = PiiRule::email().input(false).tool_results(true);
     let (runner, key) =
@@ -114,7 +114,7 @@ async fn a_tools_error_says_no_more_than_its_answer_may() {
 
 #[tokio::test]
 async fn what_tools_answered_before_the_handler_was_there_is_redacted_in_the_history() {
-    let model = ScriptedModel::new("m").call("look", json!({})).text("found").text("fine");
+    let model = ScriptedModel::new("m").recorded().call("look", json!({})).text("found").text("fine");
     let agent = |pii: Option<Pii>| {
         let agent = LlmAgent::new("a").model(model.clone()).tool(looks_up(json!("a@x.org")));
         match pii {
@@ -316,7 +316,7 @@ async fn a_blocked_answer_fails_the_run_before_anything_of_it_is_shown_or_stored
 
 #[tokio::test]
 async fn a_blocked_input_fails_its_run_and_is_hidden_in_the_next() {
-    let model = ScriptedModel::new("m").text("fine");
+    let model = ScriptedModel::new("m").recorded().text("fine");
     let (runner, key) =
         begin(LlmAgent::new("a").model(model.clone()).handler(Pii::new(block(PiiRule::email())))).await;
     let seen = read(runner.run(&key, "I am a@x.org or b@y.org")).await;
@@ -345,7 +345,7 @@ async fn a_blocked_input_is_not_stored_if_it_is_stopped_on_entry() {
 
 #[tokio::test]
 async fn a_blocked_tool_result_fails_the_run_before_the_model_is_asked_again() {
-    let model = ScriptedModel::new("m").call("look", json!({})).text("never");
+    let model = ScriptedModel::new("m").recorded().call("look", json!({})).text("never");
     let pii = Pii::new(block(PiiRule::email().input(false).tool_results(true)));
     let agent = LlmAgent::new("a").model(model.clone()).tool(looks_up(json!("it is a@x.org"))).handler(pii);
     let (runner, key) = begin(agent).await;
@@ -414,7 +414,7 @@ async fn an_answer_that_someone_else_gave_is_redacted_before_it_is_stored() {
 async fn a_rule_that_finds_its_own_marker_acts_once_on_each_text() {
     let shouts = everywhere(PiiRule::pattern("shout", "[A-Z]{3,}").unwrap());
     for config in [RunConfig::default(), streaming()] {
-        let model = ScriptedModel::new("m").call("look", json!({})).stream(["oh N", "OOO!"]);
+        let model = ScriptedModel::new("m").recorded().call("look", json!({})).stream(["oh N", "OOO!"]);
         let pii = Pii::new(shouts.clone());
         let agent = LlmAgent::new("a").model(model.clone()).tool(looks_up(json!(1))).handler(pii);
         let (runner, key) = begin(agent).await;
@@ -472,8 +472,10 @@ async fn each_message_is_looked_at_once_though_others_move_it() {
 async fn an_interrupted_run_goes_on_without_what_was_redacted() {
     let delete = FunctionTool::new("delete", "", |_: Value| async { Ok(json!("gone")) })
         .confirm(umbel::Confirm::Always);
-    let model =
-        ScriptedModel::new("m").response(calls([call_with_id("c", "delete", json!({}))])).text("done");
+    let model = ScriptedModel::new("m")
+        .recorded()
+        .response(calls([call_with_id("c", "delete", json!({}))]))
+        .text("done");
     let (runner, key) =
         begin(LlmAgent::new("a").model(model.clone()).tool(delete).handler(Pii::new(PiiRule::email()))).await;
     let seen = read(runner.run(&key, "delete a@x.org")).await;
@@ -491,7 +493,7 @@ async fn an_interrupted_run_goes_on_without_what_was_redacted() {
 async fn a_handler_that_was_made_from_another_looks_for_itself() {
     let mails = Pii::new(PiiRule::email());
     let more = mails.clone().rule(PiiRule::ip()).named("more");
-    let model = ScriptedModel::new("m").text("fine");
+    let model = ScriptedModel::new("m").recorded().text("fine");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).handler(mails).handler(more)).await;
     read(runner.run(&key, "a@x.org at 10.0.0.7")).await.assert_finished();
     assert_eq!(said(&model.requests()[0]), ["[REDACTED_EMAIL] at [REDACTED_IP]"]);

@@ -249,7 +249,7 @@ fn messages_are_redacted_as_by_the_oracle() {
 
 /// The agent that a case describes, with one handler for each rule. Gives the model, and where calls are noted.
 fn agent(input: &Value) -> (LlmAgent, ScriptedModel, Arc<Mutex<Vec<Value>>>) {
-    let mut model = ScriptedModel::new("m");
+    let mut model = ScriptedModel::new("m").recorded();
     for reply in input["model"].as_array().unwrap() {
         let mut reply = reply.clone();
         reply["role"] = "assistant".into();

@@ -771,7 +771,8 @@ async fn a_run_that_one_of_several_calls_failed_goes_on_with_an_answer_to_each_o
         Err::<Value, _>(umbel::ToolError::new("the printer is on fire"))
     });
     let good = FunctionTool::new("good", "", |_: Value| async { Ok(json!("good")) });
-    let model = ScriptedModel::new("m").calls([("good", json!({})), ("bad", json!({}))]).text("done");
+    let model =
+        ScriptedModel::new("m").recorded().calls([("good", json!({})), ("bad", json!({}))]).text("done");
     let config = umbel::RunConfig { tool_errors: umbel::ToolErrors::Fail, ..Default::default() };
     let agent = LlmAgent::new("a").model(model.clone()).tool(good).tool(bad);
     let runner = Runner::builder("app", agent).config(config).build().unwrap();

@@ -34,6 +34,7 @@ async fn a_call_that_waits_for_its_answer_has_a_placeholder_until_then() {
     for streaming in [false, true] {
         let ask = FunctionTool::new("ask", "", |_: Value| async { Ok(Value::Null) }).long_running();
         let model = ScriptedModel::new("m")
+            .recorded()
             .call("ask", json!({"message": "Where to?"}))
             .text("I still wait.")
             .text("Rome it is.");
@@ -80,8 +81,11 @@ impl Handler for Breaks {
 
 #[tokio::test]
 async fn what_handlers_before_it_broke_is_whole_again_for_the_rest_of_the_run() {
-    let model =
-        ScriptedModel::new("m").call("echo", json!({"n": 1})).call("echo", json!({"n": 2})).text("done");
+    let model = ScriptedModel::new("m")
+        .recorded()
+        .call("echo", json!({"n": 1}))
+        .call("echo", json!({"n": 2}))
+        .text("done");
     let agent = LlmAgent::new("a")
         .model(model.clone())
         .tool(echo())
@@ -98,7 +102,7 @@ async fn what_handlers_before_it_broke_is_whole_again_for_the_rest_of_the_run() 
 
 #[tokio::test]
 async fn a_whole_conversation_is_sent_as_it_is() {
-    let model = ScriptedModel::new("m").call("echo", json!({"n": 1})).text("done").text("again");
+    let model = ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("done").text("again");
     let agent = LlmAgent::new("a").model(model.clone()).tool(echo()).handler(RepairCalls::new());
     let (runner, key) = begin(agent).await;
     read(runner.run(&key, "go")).await.assert_finished();

@@ -96,9 +96,11 @@ async fn a_question_whose_answer_is_rewound_is_open_again() {
 async fn the_user_does_not_talk_to_a_task_that_is_void() {
     for elsewhere in [false, true] {
         for store in stores().await.1 {
-            let model = ScriptedModel::new("b").text("For how many nights?").text("I am the void task.");
+            let model =
+                ScriptedModel::new("b").recorded().text("For how many nights?").text("I am the void task.");
             let booking = LlmAgent::new("booking").description("Books.").model(model).mode(Mode::Task);
-            let model = ScriptedModel::new("d").call("booking", json!({"goal": "a room"})).text("Hello.");
+            let model =
+                ScriptedModel::new("d").recorded().call("booking", json!({"goal": "a room"})).text("Hello.");
             let desk = LlmAgent::new("desk").model(model.clone()).sub_agent(booking);
             let (runner, key) = with_session(on(&store, desk).build().unwrap()).await;
             read(runner.run(&key, "A room, please.")).await;
@@ -114,7 +116,7 @@ async fn the_user_does_not_talk_to_a_task_that_is_void() {
 async fn a_failed_run_that_was_rewound_is_not_continued_and_the_one_before_it_is() {
     for elsewhere in [false, true] {
         for store in stores().await.1 {
-            let model = ScriptedModel::new("m").fail("no power").fail("no water").text("after");
+            let model = ScriptedModel::new("m").recorded().fail("no power").fail("no water").text("after");
             let agent = LlmAgent::new("a").model(model.clone());
             let (runner, key) = with_session(on(&store, agent).build().unwrap()).await;
             read(runner.run(&key, "one")).await;

@@ -52,7 +52,7 @@ async fn state_reaches_as_far_as_its_prefix_says() {
 
 #[tokio::test]
 async fn a_run_can_begin_with_state_and_carry_metadata() {
-    let model = ScriptedModel::new("m").text("ok");
+    let model = ScriptedModel::new("m").recorded().text("ok");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).instruction("{k} {temp:t}")).await;
     let config = RunConfig {
         state_delta: object(json!({"k": "v", "temp:t": "now"})),
@@ -74,7 +74,7 @@ async fn a_run_can_begin_with_state_and_carry_metadata() {
 async fn files_of_the_user_can_be_stored_as_artifacts() {
     let message = || Content::new(Role::User, [Part::text("look"), Part::data("text/plain", *b"abc")]);
     let config = || RunConfig { save_input_blobs: true, ..RunConfig::default() };
-    let model = ScriptedModel::new("m").text("ok");
+    let model = ScriptedModel::new("m").recorded().text("ok");
     let agent = LlmAgent::new("a").model(model.clone());
     let runner = Runner::builder("app", agent).artifacts(InMemoryArtifacts::new()).build().unwrap();
     let (runner, key) = with_session(runner).await;
@@ -92,7 +92,7 @@ async fn files_of_the_user_can_be_stored_as_artifacts() {
 
 #[tokio::test]
 async fn messages_for_one_request_are_sent_and_not_stored() {
-    let model = ScriptedModel::new("m").text("one").text("two");
+    let model = ScriptedModel::new("m").recorded().text("one").text("two");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone())).await;
     read(runner.run(&key, "first")).await.assert_finished();
     let context = vec![Arc::new(Content::user("it rains"))];
@@ -114,7 +114,7 @@ async fn a_rewind_takes_back_state_artifacts_and_words() {
         })
     });
     let turn = |model: ScriptedModel, n: u32| model.call("save", json!({"n": n})).text(format!("saved {n}"));
-    let model = turn(turn(ScriptedModel::new("m"), 1), 2).text("after");
+    let model = turn(turn(ScriptedModel::new("m").recorded(), 1), 2).text("after");
     let agent = LlmAgent::new("a").model(model.clone()).tool(save);
     let runner = Runner::builder("app", agent).artifacts(InMemoryArtifacts::new()).build().unwrap();
     let (runner, key) = with_session(runner).await;
@@ -160,7 +160,8 @@ fn compacting(model: &ScriptedModel, compactor: Compactor) -> Runner {
 #[tokio::test]
 async fn old_runs_are_summed_up_after_every_so_many() {
     let notes = Notes::default();
-    let model = ["1", "2", "3", "4", "5"].into_iter().fold(ScriptedModel::new("m"), ScriptedModel::text);
+    let model =
+        ["1", "2", "3", "4", "5"].into_iter().fold(ScriptedModel::new("m").recorded(), ScriptedModel::text);
     let compactor = Compactor::every(2, 1).summariser(Counter(notes.clone()));
     let (runner, key) = with_session(compacting(&model, compactor)).await;
     for message in ["a", "b", "c", "d", "e"] {
@@ -179,7 +180,7 @@ async fn old_runs_are_summed_up_after_every_so_many() {
 
 #[tokio::test]
 async fn the_agents_own_model_writes_the_summary_unless_told_otherwise() {
-    let model = ScriptedModel::new("m").text("hello").text("a summary").text("next");
+    let model = ScriptedModel::new("m").recorded().text("hello").text("a summary").text("next");
     let (runner, key) = with_session(compacting(&model, Compactor::every(1, 0))).await;
     let seen = read(runner.run(&key, "hi")).await;
     assert_eq!(seen.assert_finished().texts(), [("a".into(), "hello".into())]);
@@ -221,7 +222,7 @@ async fn a_prompt_that_grew_too_long_is_summed_up_before_the_next_request() {
             Some(Usage { prompt_token_count: Some(100), ..Usage::default() });
         response
     };
-    let model = ScriptedModel::new("m").text("1").response(long("2")).text("3");
+    let model = ScriptedModel::new("m").recorded().text("1").response(long("2")).text("3");
     let compactor = Compactor::above(100, 1).summariser(Counter(notes.clone()));
     let (runner, key) = with_session(compacting(&model, compactor)).await;
     for message in ["a", "b", "c"] {
@@ -252,7 +253,7 @@ async fn memories_are_looked_up_by_a_call() {
 
 #[tokio::test]
 async fn memories_are_put_before_each_request_without_a_call() {
-    let model = ScriptedModel::new("m").text("green").text("no idea");
+    let model = ScriptedModel::new("m").recorded().text("green").text("no idea");
     let (runner, key) = remembering(LlmAgent::new("a").model(model.clone()).tool(PreloadMemory)).await;
     read(runner.run(&key, "which tea?")).await.assert_finished();
     read(runner.run(&key, "which car?")).await.assert_finished();
@@ -272,8 +273,10 @@ async fn without_a_memory_store_one_is_told_how_to_get_one() {
 
 #[tokio::test]
 async fn artifacts_are_named_and_shown_when_asked_for() {
-    let model =
-        ScriptedModel::new("m").call("load_artifacts", json!({"artifact_names": ["note"]})).text("read");
+    let model = ScriptedModel::new("m")
+        .recorded()
+        .call("load_artifacts", json!({"artifact_names": ["note"]}))
+        .text("read");
     let agent = LlmAgent::new("a").model(model.clone()).tool(LoadArtifacts);
     let runner = Runner::builder("app", agent).artifacts(InMemoryArtifacts::new()).build().unwrap();
     let (runner, key) = with_session(runner).await;
@@ -290,7 +293,7 @@ async fn artifacts_are_named_and_shown_when_asked_for() {
 #[tokio::test]
 async fn a_question_to_the_user_is_answered_in_the_next_turn() {
     let ask = json!({"message": "Which city?"});
-    let model = ScriptedModel::new("m").call("adk_request_input", ask).text("Rome, then.");
+    let model = ScriptedModel::new("m").recorded().call("adk_request_input", ask).text("Rome, then.");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).tool(RequestInput)).await;
     let seen = read(runner.run(&key, "plan a trip")).await;
     let Outcome::Interrupted { interrupts } = &seen.outcome else { panic!("{:?}", seen.outcome) };
@@ -341,7 +344,7 @@ fn events_of_google_adk_are_written_back_unchanged() {
 
 /// Three turns on each of two sessions in turn, as messages that the model was sent.
 async fn talk(hot: usize) -> (Vec<Vec<String>>, Vec<Value>) {
-    let model = ScriptedModel::new("m");
+    let model = ScriptedModel::new("m").recorded();
     let model =
         (0..6).fold(model, |model, n| model.call("set", json!({"n": n, "user:n": n})).text(format!("t{n}")));
     let agent = LlmAgent::new("a").model(model.clone()).tool(set()).instruction("{n?} {user:n?}");
@@ -372,7 +375,7 @@ async fn sessions_kept_at_hand_change_nothing_but_the_cost() {
 #[tokio::test]
 async fn what_another_writes_between_turns_is_seen() {
     for hot in [0, 1, 1024] {
-        let model = ScriptedModel::new("m").text("one").text("two");
+        let model = ScriptedModel::new("m").recorded().text("one").text("two");
         let agent = LlmAgent::new("a").model(model.clone()).instruction("{k?} {user:k?}");
         let runner = Runner::builder("app", agent).hot_sessions(hot).build().unwrap();
         let (runner, key) = with_session(runner).await;
@@ -392,7 +395,7 @@ async fn what_another_writes_between_turns_is_seen() {
 
 #[tokio::test]
 async fn a_session_made_anew_under_the_same_key_knows_nothing_of_the_old_one() {
-    let model = ScriptedModel::new("m").text("one").text("two");
+    let model = ScriptedModel::new("m").recorded().text("one").text("two");
     let runner = Runner::new("app", LlmAgent::new("a").model(model.clone())).unwrap();
     let key = runner.create_session_with("ann", "s", Default::default()).await.unwrap().key;
     read(runner.run(&key, "first")).await.assert_finished();

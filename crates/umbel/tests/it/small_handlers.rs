@@ -135,14 +135,14 @@ async fn shown(
 const FIVE: [&str; 5] = ["t1", "t2", "t3", "t4", "t5"];
 
 fn picks(names: &[&str]) -> ScriptedModel {
-    ScriptedModel::new("small").text(json!({"tools": names}).to_string())
+    ScriptedModel::new("small").recorded().text(json!({"tools": names}).to_string())
 }
 
 #[tokio::test]
 async fn a_small_model_picks_tools_once_for_a_message_in_the_agents_order() {
     let small = picks(&["t4", "t2"]);
     let select: Arc<dyn Handler> = Arc::new(ToolSelect::new().model(small.clone()));
-    let (run, own) = (run(), ScriptedModel::new("own"));
+    let (run, own) = (run(), ScriptedModel::new("own").recorded());
     let said = || [Content::user("first"), Content::model("ok"), Content::user("second")];
     let request = select_request(&FIVE, said());
     assert_eq!(shown(&select, &run, &own, request.clone()).await.unwrap(), ["t2", "t4"]);
@@ -183,7 +183,7 @@ async fn tools_without_which_an_agent_cannot_end_or_that_are_demanded_are_never_
     Arc::make_mut(&mut request.tools).add(Arc::new(umbel::PreloadMemory));
     let small = picks(&[]);
     let select: Arc<dyn Handler> = Arc::new(ToolSelect::new().model(small.clone()));
-    let names = shown(&select, &run(), &ScriptedModel::new("own"), request).await.unwrap();
+    let names = shown(&select, &run(), &ScriptedModel::new("own").recorded(), request).await.unwrap();
     assert_eq!(names, ["transfer_to_agent", "set_model_response", "finish_task", "forced", "preload_memory"]);
     let offered = small.requests()[0].output_schema.clone().unwrap();
     assert_eq!(offered["properties"]["tools"]["items"]["enum"], json!(["t1"]));
@@ -191,7 +191,7 @@ async fn tools_without_which_an_agent_cannot_end_or_that_are_demanded_are_never_
 
 #[tokio::test]
 async fn without_words_of_the_user_or_tools_to_choose_from_nobody_is_asked() {
-    let small = ScriptedModel::new("small");
+    let small = ScriptedModel::new("small").recorded();
     let select: Arc<dyn Handler> = Arc::new(ToolSelect::new().model(small.clone()));
     let own = ScriptedModel::new("own");
     let silent = select_request(&FIVE, [Content::model("hm")]);
@@ -211,7 +211,7 @@ async fn a_choice_that_cannot_be_read_is_asked_for_again_as_often_as_allowed() {
         (OnParsingFailure::AllTools, Some(FIVE.to_vec())),
         (OnParsingFailure::Tools(vec!["t2".into(), "gone".into()]), Some(vec!["t2", "t5"])),
     ] {
-        let small = ScriptedModel::new("small").text("junk").text("{}").text("[]");
+        let small = ScriptedModel::new("small").recorded().text("junk").text("{}").text("[]");
         let select = ToolSelect::new().model(small.clone()).always_include(["t5"]).max_retries(2);
         let select: Arc<dyn Handler> = Arc::new(select.on_parsing_failure(then));
         let given = shown(&select, &run(), &own, request()).await;
@@ -232,7 +232,8 @@ async fn a_fallback_selection_holds_for_one_model_call() {
     ];
     for (then, expected) in cases {
         // Two calls are answered with junk, the third is not; the fourth takes the choice of the third.
-        let small = ScriptedModel::new("small").text("junk").text("junk").text(r#"{"tools": ["t4"]}"#);
+        let small =
+            ScriptedModel::new("small").recorded().text("junk").text("junk").text(r#"{"tools": ["t4"]}"#);
         let select = ToolSelect::new().model(small.clone()).max_retries(0).on_parsing_failure(then.clone());
         let select: Arc<dyn Handler> = Arc::new(select);
         let (run, own) = (run(), ScriptedModel::new("own"));

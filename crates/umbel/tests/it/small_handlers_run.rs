@@ -41,7 +41,9 @@ fn streaming(end: fn() -> Result<ToolItem, ToolError>) -> FunctionTool {
 }
 
 fn searching(times: u32) -> ScriptedModel {
-    (0..times).fold(ScriptedModel::new("m"), |model, _| model.call("search", json!({"q": 1}))).text("done")
+    (0..times)
+        .fold(ScriptedModel::new("m").recorded(), |model, _| model.call("search", json!({"q": 1})))
+        .text("done")
 }
 
 fn agent(model: impl Model + 'static) -> LlmAgent {
@@ -114,7 +116,7 @@ async fn a_tool_that_a_person_must_agree_to_asks_through_reflection() {
 #[tokio::test]
 async fn readers_see_less_and_the_log_has_it_all() {
     let parts = [Part::thought("hm"), call_with_id("k1", "search", json!({}))];
-    let model = ScriptedModel::new("m").response(calls(parts)).stream(["do", "ne"]);
+    let model = ScriptedModel::new("m").recorded().response(calls(parts)).stream(["do", "ne"]);
     let filter = EventFilter::new().hide_thoughts().hide_calls().hide_responses_of(["search"]).hide_partial();
     let agent = agent(model.clone()).tool(failing(0)).handler(filter);
     let (runner, key) = with_session(Runner::builder("app", agent).config(streamed()).build().unwrap()).await;
@@ -172,7 +174,7 @@ async fn with_a_strict_policy_chosen_tool_errors_are_told_and_others_fail_the_ru
 #[tokio::test]
 async fn a_run_keeps_a_list_of_tasks_that_its_session_remembers() {
     let todos = json!([{"content": "a", "status": "completed"}]);
-    let model = ScriptedModel::new("m").call(WRITE_TODOS, json!({"todos": todos})).text("done");
+    let model = ScriptedModel::new("m").recorded().call(WRITE_TODOS, json!({"todos": todos})).text("done");
     let (runner, key) =
         with_session(Runner::new("app", agent(model.clone()).handler(TodoList::new())).unwrap()).await;
     read(runner.run(&key, "hi")).await.assert_finished();
@@ -182,7 +184,7 @@ async fn a_run_keeps_a_list_of_tasks_that_its_session_remembers() {
 
 #[tokio::test]
 async fn a_tool_that_was_not_selected_is_called_all_the_same() {
-    let small = ScriptedModel::new("small").text(r#"{"tools": []}"#);
+    let small = ScriptedModel::new("small").recorded().text(r#"{"tools": []}"#);
     let model = searching(1);
     let agent = agent(model.clone()).tool(failing(0)).handler(ToolSelect::new().model(small.clone()));
     let seen = go(Runner::builder("app", agent)).await;
@@ -238,7 +240,7 @@ async fn o6_the_answer_of_a_tool_is_the_agents_if_the_last_word_says_so() {
 
 #[tokio::test]
 async fn helpers_see_the_history_and_the_response() {
-    let model = ScriptedModel::new("m").text("one");
+    let model = ScriptedModel::new("m").recorded().text("one");
     let agent = agent(model.clone())
         .handler(with::before_agent(|turn| {
             Box::pin(async move {

@@ -69,6 +69,7 @@ async fn the_oldest_messages_are_summed_up_and_the_log_keeps_them() {
 async fn a_summary_holds_for_the_rest_of_the_run_and_calls_stay_with_their_answers() {
     let notes = Notes::default();
     let model = ScriptedModel::new("m")
+        .recorded()
         .call("echo", json!({"n": 1}))
         .calls([("echo", json!({"n": 2})), ("echo", json!({"n": 3}))])
         .call("echo", json!({"n": 4}))
@@ -122,7 +123,7 @@ async fn a_lasting_summary_is_not_made_twice_for_one_request_however_long_it_sta
 
 #[tokio::test]
 async fn the_agents_own_model_sums_up_unless_told_otherwise() {
-    let model = ScriptedModel::new("m").text("hello").text("Ann said hi.").text("bye");
+    let model = ScriptedModel::new("m").recorded().text("hello").text("Ann said hi.").text("bye");
     let summarise = Summarise::new(Trigger::Messages(3)).keep(Keep::Messages(1));
     let (runner, key) = begin(talking(&model, summarise)).await;
     say(&runner, &key, ["hi", "ciao"]).await;
@@ -134,6 +135,7 @@ async fn the_agents_own_model_sums_up_unless_told_otherwise() {
 #[tokio::test]
 async fn an_agent_without_a_model_of_its_own_sums_up_with_that_of_the_one_above_it() {
     let model = ScriptedModel::new("m")
+        .recorded()
         .call("transfer_to_agent", json!({"agent_name": "child"}))
         .text("Ann was handed over.")
         .text("hello from below");
@@ -146,7 +148,7 @@ async fn an_agent_without_a_model_of_its_own_sums_up_with_that_of_the_one_above_
 
 #[tokio::test]
 async fn another_model_sums_up_and_its_calls_count() {
-    let (model, other) = (fine(), ScriptedModel::new("small").text("short"));
+    let (model, other) = (fine(), ScriptedModel::new("small").recorded().text("short"));
     let summarise = Summarise::new(Trigger::Messages(3)).keep(Keep::Messages(1)).model(other.clone());
     let (runner, key) = begin(talking(&model, summarise)).await;
     say(&runner, &key, ["hi"]).await;
@@ -297,6 +299,7 @@ async fn a_run_that_goes_on_after_a_question_still_has_its_summary() {
     let sure =
         FunctionTool::new("delete", "", |_: Value| async { Ok("gone") }).confirm(umbel::Confirm::Always);
     let model = ScriptedModel::new("m")
+        .recorded()
         .call("echo", json!({"n": 1}))
         .call("echo", json!({"n": 2}))
         .call("delete", json!({}))
@@ -350,6 +353,7 @@ fn takes(messages: usize) -> ScriptedModel {
         true => vec![Ok(Chunk::Text("fine".into()))],
         false => vec![Ok(Chunk::Text("we".into())), Err(too_long())],
     })
+    .recorded()
 }
 
 /// Never by itself.

@@ -202,7 +202,7 @@ pub(crate) fn echo() -> FunctionTool {
 
 /// Says "fine" to everything.
 pub(crate) fn fine() -> ScriptedModel {
-    ScriptedModel::from_fn("fine", |_| vec![Ok(umbel::Chunk::Complete(Response::text("fine")))])
+    ScriptedModel::from_fn("fine", |_| vec![Ok(umbel::Chunk::Complete(Response::text("fine")))]).recorded()
 }
 
 /// The texts of a request's messages.

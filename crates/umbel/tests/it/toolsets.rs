@@ -113,7 +113,7 @@ fn names(model: &ScriptedModel, request: usize) -> Vec<String> {
 async fn a_toolset_is_asked_once_for_each_model_call_whatever_handlers_there_are() {
     for which in EACH {
         let shelf = Shelf::default();
-        let model = ScriptedModel::new("m").call("echo", json!({})).text("done").text("again");
+        let model = ScriptedModel::new("m").recorded().call("echo", json!({})).text("done").text("again");
         let agent = LlmAgent::new("a").model(model.clone()).tool(echo()).toolset(shelf.clone());
         let (runner, key) = begin(having(agent, which)).await;
         read(runner.run(&key, "hi")).await.assert_finished();

@@ -74,7 +74,7 @@ impl Handler for Whole {
 }
 
 fn script() -> ScriptedModel {
-    ScriptedModel::new("m").calls([("echo", json!({})), ("clock", json!({}))]).text("done")
+    ScriptedModel::new("m").recorded().calls([("echo", json!({})), ("clock", json!({}))]).text("done")
 }
 
 fn base(model: &ScriptedModel) -> LlmAgent {
@@ -126,7 +126,7 @@ fn facts(request: &ModelRequest) -> (String, Vec<String>, Vec<String>) {
 #[tokio::test]
 async fn k1_its_tools_do_not_answer_directly_and_an_empty_instruction_adds_nothing() {
     let notes = Notes::default();
-    let model = ScriptedModel::new("m").call("clock", json!({})).text("in words");
+    let model = ScriptedModel::new("m").recorded().call("clock", json!({})).text("in words");
     let middleware = AgentMiddleware {
         additional_tools: vec![Arc::new(noting("clock", &notes))],
         ..AgentMiddleware::default()

@@ -18,7 +18,7 @@ use crate::support::{
 };
 
 fn echo_once() -> ScriptedModel {
-    ScriptedModel::new("m").call("echo", json!({"n": 1})).text("done")
+    ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("done")
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn d6_a_streamed_result_without_an_end_is_an_error_and_nothing_may_follow_
 async fn d7_changing_in_place_and_giving_another_history_come_to_the_same() {
     let mut requests = Vec::new();
     for by_map in [true, false] {
-        let model = ScriptedModel::new("m").text("one").text("two");
+        let model = ScriptedModel::new("m").recorded().text("one").text("two");
         let agent = LlmAgent::new("a").model(model.clone()).handler(before_model("cut", move |turn| {
             if turn.history.len() < 3 {
                 return Ok(Step::Continue);

@@ -136,7 +136,7 @@ fn asks(notes: &Notes) -> FunctionTool {
 async fn e4_an_interrupt_from_below_passes_through_all_layers_and_is_no_error() {
     for reverse in [AfterOrder::Forward, AfterOrder::Reverse] {
         let notes = Notes::default();
-        let model = ScriptedModel::new("m").call("ask", json!({})).text("done");
+        let model = ScriptedModel::new("m").recorded().call("ask", json!({})).text("done");
         let agent = LlmAgent::new("a")
             .model(model.clone())
             .tool(asks(&notes))

@@ -149,6 +149,7 @@ async fn g3_an_instruction_is_appended_prepended_replaced_and_rewritten_by_what_
 async fn g4_tools_are_added_removed_and_changed_and_depend_on_the_run() {
     let notes = Notes::default();
     let model = ScriptedModel::new("m")
+        .recorded()
         .calls([("added", json!({})), ("changed", json!({})), ("removed", json!({}))])
         .text("one")
         .text("two");
@@ -189,7 +190,7 @@ async fn g4_tools_are_added_removed_and_changed_and_depend_on_the_run() {
 #[tokio::test]
 async fn g4_whether_a_tool_answers_directly_can_be_changed_both_ways() {
     for directly in [true, false] {
-        let model = ScriptedModel::new("m").call("echo", json!({"n": 1})).text("in words");
+        let model = ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("in words");
         let agent = LlmAgent::new("a").model(model.clone());
         let agent = if directly { agent.tool(echo()) } else { agent.tool_returning_directly(echo()) };
         let agent = agent.handler(before_agent("direct", move |turn| {

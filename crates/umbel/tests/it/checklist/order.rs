@@ -42,7 +42,7 @@ fn old(name: &'static str, notes: &Notes) -> AgentMiddleware {
 }
 
 fn echo_once() -> ScriptedModel {
-    ScriptedModel::new("m").call("echo", json!({"n": 1})).text("done")
+    ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("done")
 }
 
 /// The notes about a hook in the first model call.
@@ -254,7 +254,7 @@ fn by(name: &'static str, maker: &'static str) -> Arc<FunctionTool> {
 #[tokio::test]
 async fn o8_of_tools_with_one_name_the_last_counts_for_model_and_executor_in_the_place_of_the_first() {
     let notes = Notes::default();
-    let model = ScriptedModel::new("m").call("shared", json!({})).text("done");
+    let model = ScriptedModel::new("m").recorded().call("shared", json!({})).text("done");
     let agent = LlmAgent::new("a")
         .model(model.clone())
         .tool(noting("shared", &notes))
@@ -276,7 +276,10 @@ async fn o8_of_tools_with_one_name_the_last_counts_for_model_and_executor_in_the
 #[tokio::test]
 async fn o9_the_final_tools_are_what_the_model_sees_and_their_marks_are_what_the_loop_obeys() {
     let notes = Notes::default();
-    let model = ScriptedModel::new("m").calls([("plain", json!({})), ("direct", json!({}))]).text("in words");
+    let model = ScriptedModel::new("m")
+        .recorded()
+        .calls([("plain", json!({})), ("direct", json!({}))])
+        .text("in words");
     let direct = Arc::new(noting("direct", &notes));
     let agent = LlmAgent::new("a").model(model.clone()).tool(noting("plain", &notes)).handler(before_agent(
         "direct",

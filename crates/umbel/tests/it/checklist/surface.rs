@@ -24,7 +24,7 @@ fn both() -> [RunConfig; 2] {
 
 /// Calls `echo`, then says "done", in pieces.
 fn echo_once() -> ScriptedModel {
-    ScriptedModel::new("m").call("echo", json!({"n": 1})).stream(["do", "ne"])
+    ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).stream(["do", "ne"])
 }
 
 #[tokio::test]
@@ -60,7 +60,11 @@ impl Handler for Prepares {
 #[tokio::test]
 async fn h2_before_agent_may_change_instruction_tools_input_and_options_of_the_turn() {
     for config in both() {
-        let model = ScriptedModel::new("m").call("echo", json!({"n": 1})).text("not reached").text("later");
+        let model = ScriptedModel::new("m")
+            .recorded()
+            .call("echo", json!({"n": 1}))
+            .text("not reached")
+            .text("later");
         let agent = LlmAgent::new("a")
             .model(model.clone())
             .instruction("Answer.")
@@ -123,7 +127,7 @@ async fn h3_before_model_comes_before_every_model_call_and_what_it_leaves_is_sen
 
 #[tokio::test]
 async fn h3_before_model_comes_once_per_model_call_though_a_layer_asks_twice() {
-    let (model, notes) = (ScriptedModel::new("m").fail("no").text("yes"), Notes::default());
+    let (model, notes) = (ScriptedModel::new("m").recorded().fail("no").text("yes"), Notes::default());
     let agent = LlmAgent::new("a").model(model.clone()).handler(Probe::new("p", &notes)).handler(wrap_model(
         "again",
         |call, next| {
@@ -164,7 +168,7 @@ async fn h4_after_model_comes_after_every_model_call_with_the_response_as_the_la
 async fn h4_what_after_model_leaves_is_stored_be_it_changed_as_response_or_as_the_last_message() {
     for config in both() {
         for as_message in [true, false] {
-            let model = ScriptedModel::new("m").stream(["se", "cret"]).text("second");
+            let model = ScriptedModel::new("m").recorded().stream(["se", "cret"]).text("second");
             let agent = LlmAgent::new("a").model(model.clone()).handler(after_model("hide", move |turn| {
                 let hidden = Arc::new(Content::model("***"));
                 if as_message {
@@ -630,7 +634,7 @@ async fn t1_a_mapped_stream_of_a_model_keeps_its_error() {
 async fn p1_handlers_that_only_read_share_the_history_with_the_log() {
     let (notes, prefixes) = (Notes::default(), Notes::default());
     let call = call_with_id("c1", "echo", json!({}));
-    let model = ScriptedModel::new("m").response(calls([call])).text("one").text("two");
+    let model = ScriptedModel::new("m").recorded().response(calls([call])).text("one").text("two");
     let mut agent = LlmAgent::new("a").model(model.clone()).tool(echo());
     for name in ["a", "b", "c", "d"] {
         agent = agent.handler(Probe::new(name, &notes));

@@ -23,7 +23,10 @@ fn draws(name: Option<&str>) -> ScriptedModel {
         {"text": "Done."},
     ]);
     let content: Content = serde_json::from_value(json!({"role": "model", "parts": parts})).unwrap();
-    ScriptedModel::new("m").response(Response::new(content)).capabilities(Capabilities::default().runs_code())
+    ScriptedModel::new("m")
+        .recorded()
+        .response(Response::new(content))
+        .capabilities(Capabilities::default().runs_code())
 }
 
 #[test]

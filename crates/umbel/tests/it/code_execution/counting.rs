@@ -150,7 +150,7 @@ async fn evaluations_see_code_as_a_call() {
         let report = eval().run(&suite(&case)).await.unwrap();
         assert_eq!(report.passed(), passes, "{case}: {}", report.failures());
     }
-    let judge = ScriptedModel::new("judge").text(r#"{"reason": "so", "holds": true}"#);
+    let judge = ScriptedModel::new("judge").recorded().text(r#"{"reason": "so", "holds": true}"#);
     let case = json!({"name": "x", "rubrics": ["It computes."], "turn": [{"user": "go"}]});
     let report = eval().judge(Judge::new(judge.clone()).samples(1)).run(&suite(&case)).await.unwrap();
     assert!(report.passed(), "{}", report.failures());

@@ -33,7 +33,7 @@ async fn begun(
 
 #[tokio::test]
 async fn a_table_is_looked_at_once_and_given_to_all_code() {
-    let model = ScriptedModel::new("m").text("I see.").text(block("print 1")).text("ok");
+    let model = ScriptedModel::new("m").recorded().text("I see.").text(block("print 1")).text("ok");
     let (runner, key, toy) = begun(model.clone(), CodeExecution::data_files).await;
     let table = || Part::data("text/csv; charset=utf-8", TABLE);
     let seen = read(runner.run(&key, message([Part::text("What is this?"), table()]))).await;
@@ -86,7 +86,7 @@ async fn each_table_has_the_name_of_its_place_in_the_log() {
 
 #[tokio::test]
 async fn tables_stay_as_they_are_unless_code_is_to_read_them() {
-    let model = ScriptedModel::new("m").text(block("print 1")).text("ok");
+    let model = ScriptedModel::new("m").recorded().text(block("print 1")).text("ok");
     let (runner, key, toy) = begun(model.clone(), |execution| execution).await;
     let said = message([Part::data("text/csv", TABLE)]);
     read(runner.run(&key, said.clone())).await.assert_finished();
@@ -97,7 +97,7 @@ async fn tables_stay_as_they_are_unless_code_is_to_read_them() {
 #[tokio::test]
 async fn an_executor_of_another_language_gets_the_files_and_looks_at_none() {
     let toy = Toy::with(CodeSpec::new("lua"));
-    let model = ScriptedModel::new("m").text("```lua\nprint 1\n```").text("ok");
+    let model = ScriptedModel::new("m").recorded().text("```lua\nprint 1\n```").text("ok");
     let execution = CodeExecution::new(toy.clone()).data_files();
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).code_executor(execution)).await;
     read(runner.run(&key, message([Part::data("text/csv", TABLE)]))).await.assert_finished();

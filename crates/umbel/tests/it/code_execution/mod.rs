@@ -104,7 +104,7 @@ fn block(code: &str) -> String {
 
 /// An agent whose model says these things, one after the other.
 fn agent<'a>(words: impl IntoIterator<Item = &'a str>) -> (LlmAgent, ScriptedModel) {
-    let model = words.into_iter().fold(ScriptedModel::new("m"), |model, words| model.text(words));
+    let model = words.into_iter().fold(ScriptedModel::new("m").recorded(), |model, words| model.text(words));
     (LlmAgent::new("a").model(model.clone()), model)
 }
 

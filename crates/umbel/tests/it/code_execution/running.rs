@@ -421,7 +421,7 @@ async fn the_output_key_and_the_output_schema_are_for_answers_and_not_for_code()
 async fn other_agents_are_quoted_the_code_without_our_ids() {
     let words = block("print 1");
     let (coder, _) = agent([words.as_str(), "ok"]);
-    let reader = ScriptedModel::new("r").text("read");
+    let reader = ScriptedModel::new("r").recorded().text("read");
     let team = umbel::Sequential::new("team")
         .agent(coder.code_executor(Toy::new()))
         .agent(LlmAgent::new("b").model(reader.clone()));
@@ -435,6 +435,7 @@ async fn other_agents_are_quoted_the_code_without_our_ids() {
 async fn a_model_may_run_code_by_a_call() {
     let toy = Toy::new();
     let model = ScriptedModel::new("m")
+        .recorded()
         .call("run_code", json!({"code": "print 1\nwrite a.txt"}))
         .call("run_code", json!({"code": "fail no b"}))
         .call("run_code", json!({}))

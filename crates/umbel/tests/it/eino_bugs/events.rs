@@ -50,7 +50,8 @@ fn judge() -> impl umbel::Handler {
 
 #[tokio::test]
 async fn an_attempt_that_was_rejected_is_marked_for_readers_and_not_stored() {
-    let model = ScriptedModel::new("m").stream(["very ", "bad"]).stream(["good", " now"]).text("next");
+    let model =
+        ScriptedModel::new("m").recorded().stream(["very ", "bad"]).stream(["good", " now"]).text("next");
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).handler(judge())).await;
     let seen = read(runner.run_with(&key, "hi", streaming())).await;
     assert_eq!(seen.assert_finished().texts(), [("a".into(), "good now".into())]);
@@ -211,7 +212,7 @@ async fn an_answer_whose_calls_a_handler_takes_away_ends_the_run() {
                 umbel::Role::Model,
                 [umbel::Part::text("I could pay."), part],
             ));
-            let model = ScriptedModel::new("m").response(answer).text("not reached");
+            let model = ScriptedModel::new("m").recorded().response(answer).text("not reached");
             let agent = LlmAgent::new("a")
                 .model(model.clone())
                 .tool(crate::handler_support::noting("pay", &notes))
@@ -239,7 +240,7 @@ async fn an_answer_whose_calls_a_handler_takes_away_ends_the_run() {
 async fn another_model_in_a_layer_keeps_the_layers_further_in() {
     for config in both() {
         let notes = Notes::default();
-        let (first, other) = (fine(), ScriptedModel::new("other").stream(["from ", "the other"]));
+        let (first, other) = (fine(), ScriptedModel::new("other").recorded().stream(["from ", "the other"]));
         let swapped = other.clone();
         let agent = LlmAgent::new("a")
             .model(first.clone())

@@ -125,7 +125,7 @@ async fn answer_all(runner: &Runner, key: &SessionKey, outcome: &Outcome) -> Vec
 #[tokio::test]
 async fn of_three_calls_at_once_only_the_one_that_asked_is_made_again() {
     let names = ["a", "b", "c"].map(|name| ("delete", json!({"name": name})));
-    let model = ScriptedModel::new("m").calls(names).text("done");
+    let model = ScriptedModel::new("m").recorded().calls(names).text("done");
     let agent = LlmAgent::new("a").model(model.clone()).tool(delete).handler(AskFirst);
     let store = umbel::InMemorySessions::new();
     let store = Arc::new(store);

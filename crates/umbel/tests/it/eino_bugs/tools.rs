@@ -54,7 +54,7 @@ async fn all_tools_that_are_taken_away_are_gone_for_model_and_executor() {
     for config in both() {
         for how in 0..3 {
             let notes = Notes::default();
-            let model = ScriptedModel::new("m").call("one", json!({})).text("done");
+            let model = ScriptedModel::new("m").recorded().call("one", json!({})).text("done");
             let agent = LlmAgent::new("a")
                 .model(model.clone())
                 .tool_returning_directly(noting("one", &notes))
@@ -79,7 +79,7 @@ async fn all_tools_that_are_taken_away_are_gone_for_model_and_executor() {
 #[tokio::test]
 async fn an_agent_without_tools_can_be_given_some_for_a_turn() {
     for directly in [true, false] {
-        let model = ScriptedModel::new("m").call("echo", json!({"n": 1})).text("in words");
+        let model = ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("in words");
         let agent = LlmAgent::new("a").model(model.clone()).handler(before_agent("adds", move |turn| {
             turn.plan.add_tool(Arc::new(echo()));
             turn.plan.return_directly("echo", directly);
@@ -94,7 +94,7 @@ async fn an_agent_without_tools_can_be_given_some_for_a_turn() {
 #[tokio::test]
 async fn false_means_false_for_a_tool_that_answers_directly() {
     // Others looked only whether there is an entry for the tool.
-    let model = ScriptedModel::new("m").call("echo", json!({})).text("in words");
+    let model = ScriptedModel::new("m").recorded().call("echo", json!({})).text("in words");
     let agent =
         LlmAgent::new("a").model(model.clone()).tool(echo()).handler(before_agent("says false", |turn| {
             turn.plan.return_directly("echo", false);
@@ -106,7 +106,10 @@ async fn false_means_false_for_a_tool_that_answers_directly() {
 
 #[tokio::test]
 async fn a_mark_that_is_cleared_for_all_tools_is_cleared() {
-    let model = ScriptedModel::new("m").calls([("echo", json!({})), ("other", json!({}))]).text("in words");
+    let model = ScriptedModel::new("m")
+        .recorded()
+        .calls([("echo", json!({})), ("other", json!({}))])
+        .text("in words");
     let agent = LlmAgent::new("a")
         .model(model.clone())
         .tool_returning_directly(echo())
@@ -127,7 +130,7 @@ async fn of_a_batch_all_calls_are_made_and_the_results_are_the_last_event() {
     for config in both() {
         let notes = Notes::default();
         let batch = [("direct", json!({})), ("plain", json!({})), ("direct too", json!({}))];
-        let model = ScriptedModel::new("m").calls(batch).text("in words");
+        let model = ScriptedModel::new("m").recorded().calls(batch).text("in words");
         let agent = LlmAgent::new("a")
             .model(model.clone())
             .tool_returning_directly(noting("direct", &notes))
@@ -146,7 +149,7 @@ async fn of_a_batch_all_calls_are_made_and_the_results_are_the_last_event() {
 
 #[tokio::test]
 async fn a_tool_that_answers_directly_and_needs_a_word_answers_directly_once_it_has_it() {
-    let model = ScriptedModel::new("m").call("echo", json!({"n": 1})).text("in words");
+    let model = ScriptedModel::new("m").recorded().call("echo", json!({"n": 1})).text("in words");
     let tool = echo().confirm(umbel::Confirm::Always);
     let (runner, key) = begin(LlmAgent::new("a").model(model.clone()).tool_returning_directly(tool)).await;
     let asked = read(runner.run(&key, "go")).await.interrupts()[0].clone();

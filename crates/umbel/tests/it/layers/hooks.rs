@@ -229,7 +229,7 @@ async fn a_layered_tool_is_the_same_to_its_agent() {
     let tool = FunctionTool::new("probe", "Probes.", |_: Value| async { Ok(7) }).exclusive();
     let tool = Preparing(tool).layered(noting("layer", &notes));
     assert!(tool.spec().exclusive && tool.spec().description == "Probes.");
-    let model = ScriptedModel::new("m").call("probe", json!({})).text("done");
+    let model = ScriptedModel::new("m").recorded().call("probe", json!({})).text("done");
     let seen = run_once(LlmAgent::new("a").model(model.clone()).tool(tool)).await;
     assert_eq!(seen.assert_finished().responses(), [json!({"result": 7})]);
     assert_eq!(notes.all(), ["layer>", "<layer"]);

@@ -189,7 +189,7 @@ async fn an_agent_called_as_a_tool_is_not_called_again_for_what_no_new_try_can_c
         (ErrorKind::Model(Model::Other), 3),
     ];
     for (kind, calls) in kinds {
-        let model = ScriptedModel::from_fn("inner", move |_| vec![Err(Error::new(kind, "no"))]);
+        let model = ScriptedModel::from_fn("inner", move |_| vec![Err(Error::new(kind, "no"))]).recorded();
         let inner = AgentTool::new(LlmAgent::new("probe").model(model.clone()));
         let retry = ToolRetry::new().backoff(Backoff::new().initial(Duration::ZERO)).or_fail();
         let agent = LlmAgent::new("a").model(caller()).tool(inner).tool_layer(retry);
