@@ -124,13 +124,44 @@ impl Key {
                 let (x, y) = (bytes(&jwk.x)?, bytes(&jwk.y)?);
                 (x.len() == 32 && y.len() == 32).then(|| Public::P256([&[4][..], &x, &y].concat()))?
             }
-            ("OKP", Some("Ed25519")) => Public::Ed25519(bytes(&jwk.x).filter(|x| x.len() == 32)?),
+            ("OKP", Some("Ed25519")) => {
+                let point = bytes(&jwk.x).filter(|x| x.len() == 32 && !is_of_small_order(x))?;
+                Public::Ed25519(point)
+            }
             _ => return None,
         };
         let is_its_own = |name: &str| Algorithm::named(name) == Some(public.algorithm());
         let usable = may_verify && jwk.alg.as_deref().is_none_or(is_its_own);
         usable.then_some(Self { id: jwk.kid, public })
     }
+}
+
+/// Whether a point of the curve is one of the few that generate at most eight others. There are signatures that such a key
+/// finds right for many messages, so whoever gets one into a key set could sign as anybody. The sign of `x` does not matter.
+fn is_of_small_order(point: &[u8]) -> bool {
+    /// The ordinates of those points but for 0, 1 and -1.
+    const EIGHTH: [[u8; 32]; 2] = [
+        [
+            0x26, 0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98, 0xf0,
+            0xd5, 0xdf, 0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53, 0xfc, 0x05,
+        ],
+        [
+            0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f,
+            0x2a, 0x20, 0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03, 0x7a,
+        ],
+    ];
+    let mut ordinate = point.to_vec();
+    if let Some(last) = ordinate.last_mut() {
+        *last &= 0x7f;
+    }
+    let (first, rest) = ordinate.split_first().unwrap_or((&0, &[]));
+    let is_all = |middle: u8, last: u8| {
+        rest.split_last().is_some_and(|(end, rest)| *end == last && rest.iter().all(|byte| *byte == middle))
+    };
+    // 0 and 1, and what is -1, 0 and 1 modulo the prime: 2²⁵⁵ - 19.
+    let is_small = *first <= 1 && is_all(0, 0);
+    let is_large = (0xec..=0xee).contains(first) && is_all(0xff, 0x7f);
+    is_small || is_large || EIGHTH.iter().any(|known| *known == ordinate.as_slice())
 }
 
 impl Public {
@@ -208,5 +239,38 @@ mod tests {
                 assert_eq!(keys.verifies(other, None, message, &signature), other == algorithm);
             }
         }
+    }
+
+    #[test]
+    fn a_key_of_small_order_is_none() {
+        let mut points: Vec<Vec<u8>> = Vec::new();
+        for (first, middle, last) in [
+            (0x00, 0x00, 0x00),
+            (0x01, 0x00, 0x00),
+            (0xec, 0xff, 0x7f),
+            (0xed, 0xff, 0x7f),
+            (0xee, 0xff, 0x7f),
+        ] {
+            points.push([vec![first], vec![middle; 30], vec![last]].concat());
+        }
+        for ordinate in
+            ["JuiVj8KyJ7BFw_SJ8u-Y8NXfrAXTxjM5sTgCiG1T_AU", "xxdqcD1N2E-6PAt2DRBnDyogU_osOczGTsf9d5KsA3o"]
+        {
+            points.push(URL_SAFE_NO_PAD.decode(ordinate).unwrap());
+        }
+        let key = |point: &[u8]| {
+            let x = URL_SAFE_NO_PAD.encode(point);
+            KeySet::parse(&format!("{{\"keys\":[{{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":\"{x}\"}}]}}"))
+        };
+        for point in points {
+            let other = [&point[..31], &[point[31] | 0x80]].concat();
+            for point in [point, other] {
+                assert!(key(&point).is_err(), "{point:02x?}");
+            }
+        }
+        // With the first of them, this would be the signature of anything.
+        let neutral = [vec![1], vec![0; 31]].concat();
+        let signature = [neutral.clone(), vec![0; 32]].concat();
+        assert!(Public::Ed25519(neutral).verifies(b"anything", &signature));
     }
 }

@@ -24,12 +24,70 @@ const LINGER: Duration = Duration::from_millis(500);
 /// Programs that take a text as commands.
 const SHELLS: [&str; 12] =
     ["ash", "bash", "cmd", "csh", "dash", "fish", "ksh", "powershell", "pwsh", "sh", "tcsh", "zsh"];
-/// Programs that start the one that is named behind them.
-const STARTERS: [&str; 3] = ["busybox", "env", "toybox"];
-/// Programs that take the text behind one of [`CODE`] as a program, without the number of their version.
-const INTERPRETERS: [&str; 7] = ["deno", "lua", "node", "perl", "php", "python", "ruby"];
-/// How interpreters are told that code follows.
-const CODE: [&str; 7] = ["-c", "-e", "-E", "-p", "-r", "--eval", "--print"];
+/// Programs that start others, which are named behind them or in what they read.
+const STARTERS: [&str; 40] = [
+    "bwrap",
+    "busybox",
+    "chroot",
+    "chrt",
+    "dbus-run-session",
+    "doas",
+    "docker",
+    "entr",
+    "env",
+    "expect",
+    "fakeroot",
+    "find",
+    "firejail",
+    "flock",
+    "ionice",
+    "kubectl",
+    "make",
+    "nice",
+    "nohup",
+    "nsenter",
+    "parallel",
+    "podman",
+    "runuser",
+    "screen",
+    "script",
+    "setarch",
+    "setpriv",
+    "setsid",
+    "ssh",
+    "stdbuf",
+    "strace",
+    "su",
+    "sudo",
+    "systemd-run",
+    "taskset",
+    "time",
+    "timeout",
+    "tmux",
+    "toybox",
+    "xargs",
+];
+/// Programs whose first plain argument is a program of theirs, without the number of their version.
+const INTERPRETERS: [&str; 16] = [
+    "awk",
+    "bun",
+    "deno",
+    "gawk",
+    "guile",
+    "lua",
+    "luajit",
+    "mawk",
+    "node",
+    "nodejs",
+    "osascript",
+    "perl",
+    "php",
+    "python",
+    "ruby",
+    "tclsh",
+];
+/// How interpreters are told that code follows, or that a name of code does.
+const CODE: [&str; 10] = ["-c", "-e", "-E", "-m", "-p", "-r", "--eval", "--print", "eval", "run"];
 
 /// A program as a tool, in the making.
 ///
@@ -39,8 +97,9 @@ const CODE: [&str; 7] = ["-c", "-e", "-E", "-p", "-r", "--eval", "--print"];
 /// A value that would begin an argument must not begin with `-`, so that it can never be taken for an option. Put `--`
 /// before it, if the program knows that; then it may.
 ///
-/// Shells cannot have values, nor can the code of well-known interpreters. Other programs take a text as commands as well,
-/// such as `awk` and `find -exec`, and cannot all be known: give them no values there.
+/// Shells cannot have values, nor can the code of well-known interpreters, nor programs that start others, such as `timeout` or
+/// `xargs`, wherever they stand. What is meant otherwise is allowed by its name, with [`allow`](Self::allow). Other programs
+/// take a text as commands as well, and cannot all be known: give them no values there.
 ///
 /// ```
 /// use serde_json::json;
@@ -67,6 +126,7 @@ pub struct Command {
     bytes: usize,
     read_only: bool,
     confirm: Confirm,
+    allowed: Vec<String>,
 }
 
 impl Command {
@@ -87,6 +147,7 @@ impl Command {
             bytes: 64 << 10,
             read_only: false,
             confirm: Confirm::Never,
+            allowed: Vec::new(),
         }
     }
 
@@ -126,8 +187,7 @@ impl Command {
         self
     }
 
-    /// How long it may take; 30 s. Then it is killed, with all that it started and that did not leave its process group, as
-    /// `setsid` does.
+    /// How long it may take; 30 s. Then it is killed, with all that it started.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.time = time;
         self
@@ -149,6 +209,13 @@ impl Command {
     /// Whether a person must agree first.
     pub fn confirm(mut self, confirm: Confirm) -> Self {
         self.confirm = confirm;
+        self
+    }
+
+    /// Lets a word stand beside values though it is the name of a shell, an interpreter or a program that starts others: it is no
+    /// program here, or what a model says can do no harm to it. `timeout` may be allowed so before a program that is named.
+    pub fn allow(mut self, name: impl Into<String>) -> Self {
+        self.allowed.push(name.into().to_ascii_lowercase());
         self
     }
 
@@ -174,9 +241,11 @@ impl Command {
             let why = format!("`{{{missing}}}` is not in its schema: describe it there, under `properties`");
             return Err(refuse(why));
         }
-        if takes_values_for_code(program, &args) {
-            let why = "what a model says would be taken for commands or code: name the program itself";
-            return Err(refuse(why.to_owned()));
+        if let Some(name) = code_taker(program, &args, &self.allowed) {
+            return Err(refuse(format!(
+                "what a model says would be taken for commands or code by `{name}`: name the program itself, or \
+                 allow `{name}` if it is none here"
+            )));
         }
         let validator = jsonschema::validator_for(&self.schema)
             .map_err(|error| refuse(format!("its schema cannot be used: {error}")))?;
@@ -195,35 +264,54 @@ impl fmt::Debug for Command {
     }
 }
 
-/// Whether what a model says would be taken for commands or code, as far as that is known.
-fn takes_values_for_code(program: &Path, args: &[Vec<Piece>]) -> bool {
-    let stem = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    let is_shell = |name: &str| SHELLS.contains(&name);
-    let is_interpreter = |name: &str| {
-        INTERPRETERS.contains(&name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-')))
-    };
-    let has_value = |pieces: &&Vec<Piece>| pieces.iter().any(|piece| matches!(piece, Piece::Argument(_)));
-    let text = |pieces: &Vec<Piece>| match pieces.as_slice() {
+/// The program that would take what a model says for commands or code, as far as that is known. It may be one that another
+/// one starts, so all that is fixed is looked at, word by word.
+fn code_taker(program: &Path, args: &[Vec<Piece>], allowed: &[String]) -> Option<String> {
+    let has_value = |pieces: &Vec<Piece>| pieces.iter().any(|piece| matches!(piece, Piece::Argument(_)));
+    if !args.iter().any(has_value) {
+        return None;
+    }
+    let of_program = [(program.to_string_lossy().into_owned(), args)];
+    let of_args = args.iter().enumerate().flat_map(|(at, pieces)| {
+        let behind = args.get(at + 1..).unwrap_or_default();
+        let fixed = pieces.iter().filter_map(|piece| match piece {
+            Piece::Text(text) => Some(text),
+            Piece::Argument(_) => None,
+        });
+        // A command may stand in one argument, as behind `ssh`, or behind an option, as in `--shell=sh`.
+        let words =
+            fixed.flat_map(|text| text.split(|c: char| c.is_whitespace() || "=;|&()`'\"".contains(c)));
+        words.filter(|word| !word.is_empty()).map(move |word| (word.to_owned(), behind)).collect::<Vec<_>>()
+    });
+    of_program.into_iter().chain(of_args).find_map(|(word, behind)| {
+        let name = Path::new(&word).file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        let stem = [".exe", ".cmd", ".bat", ".com"].iter().find_map(|end| name.strip_suffix(end));
+        let stem = stem.unwrap_or(&name).to_owned();
+        let bare = stem.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
+        let is_risk = SHELLS.contains(&stem.as_str())
+            || STARTERS.contains(&stem.as_str()) && behind.iter().any(has_value)
+            || INTERPRETERS.contains(&bare) && gets_code(behind);
+        (is_risk && !allowed.contains(&stem)).then_some(stem)
+    })
+}
+
+/// Whether values are code of an interpreter, by the arguments behind its name: they stand before anything plain, or behind an
+/// option that announces code.
+fn gets_code(args: &[Vec<Piece>]) -> bool {
+    let fixed = |pieces: &[Piece]| match pieces {
         [Piece::Text(text)] => Some(text.clone()),
         _ => None,
     };
-    if !args.iter().any(|pieces| has_value(&pieces)) {
-        return false;
-    }
-    let mut programs = vec![stem(program)];
-    if STARTERS.contains(&stem(program).as_str()) {
-        let named = args.iter().find(|pieces| text(pieces).is_none_or(|text| !text.starts_with('-')));
-        if named.is_some_and(|pieces| has_value(&pieces)) {
-            return true;
+    let is_plain = |pieces: &Vec<Piece>| fixed(pieces).is_some_and(|text| !text.starts_with('-'));
+    let plain = args.iter().position(is_plain).unwrap_or(args.len());
+    let Some(value) = args.iter().position(|pieces| fixed(pieces).is_none()) else { return false };
+    let announced = |pair: &[Vec<Piece>]| match pair {
+        [flag, code] => {
+            fixed(flag).is_some_and(|flag| CODE.contains(&flag.as_str())) && fixed(code).is_none()
         }
-        programs.extend(args.iter().filter_map(text).map(|text| stem(Path::new(&text))));
-    }
-    let code = |pair: &[Vec<Piece>]| match pair {
-        [flag, code] => text(flag).is_some_and(|flag| CODE.contains(&flag.as_str())) && has_value(&code),
         _ => false,
     };
-    programs.iter().any(|name| is_shell(name))
-        || (programs.iter().any(|name| is_interpreter(name)) && args.windows(2).any(code))
+    value < plain || args.windows(2).any(announced)
 }
 
 /// A part of an argument.
@@ -294,9 +382,8 @@ impl CommandTool {
 
     async fn run(&self, args: &Object) -> Result<ToolValue, ToolError> {
         let argv = self.argv(args)?;
-        let mut child = self.spawn(&argv)?;
-        // Dropped, whatever the reason, it ends all that was started.
-        let group = Group::of(&child);
+        // Dropped, whatever the reason, the group ends all that was started.
+        let (mut child, group) = self.start(&argv)?;
         let input = child.stdin.take().filter(|_| self.command.stdin);
         let feed = async {
             if let Some(mut input) = input {
@@ -330,13 +417,13 @@ impl CommandTool {
         Ok(result(status?, &said, &complained))
     }
 
-    fn spawn(&self, argv: &[String]) -> Result<Child, ToolError> {
+    fn start(&self, argv: &[String]) -> Result<(Child, Group), ToolError> {
         let Command { program, stdin, .. } = &self.command;
         let mut command = program.command();
         command.args(argv);
         command.stdin(if *stdin { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().map_err(|error| {
+        Group::start(&mut command).map_err(|error| {
             let name = program.name();
             ToolError::new(format!("`{name}` could not be started: {error}"))
         })

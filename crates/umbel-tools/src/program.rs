@@ -58,6 +58,7 @@ impl Program {
         if let Some(folder) = &self.folder {
             command.current_dir(folder);
         }
+        crate::process::mark(&mut command);
         #[cfg(unix)]
         {
             command.process_group(0);

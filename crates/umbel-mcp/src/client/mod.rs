@@ -21,6 +21,9 @@ mod attend;
 mod calls;
 mod connections;
 mod elicitation;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handler;
 mod http;
 mod lines;

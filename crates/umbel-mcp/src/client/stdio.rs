@@ -75,7 +75,7 @@ impl Stdio {
         let mut command = self.program.command();
         command.args(&self.args);
         command.stdin(Pipes::piped()).stdout(Pipes::piped()).stderr(Pipes::piped());
-        let mut child = command.spawn().map_err(|error| {
+        let (mut child, group) = ProcessGroup::start(&mut command).map_err(|error| {
             let name = self.program.name();
             Error::new(ErrorKind::Tool, format!("`{name}` could not be started: {error}"))
         })?;
@@ -85,7 +85,7 @@ impl Stdio {
         let (Some(output), Some(input)) = (child.stdout.take(), child.stdin.take()) else {
             return Err(Error::new(ErrorKind::Tool, "the program has no input or no output"));
         };
-        Ok((Lines::new(output, input, bytes, ended), Process::new(child)))
+        Ok((Lines::new(output, input, bytes, ended), Process(Some((child, group)))))
     }
 }
 
@@ -119,16 +119,9 @@ async fn log_complaints(toolset: String, complaints: impl AsyncRead + Unpin) -> 
 /// How long a program may take to end by itself once its input is closed, and again once it was told to.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A program and all that it started, but for what left its process group. Dropped, they end: the program sees the end of its
+/// A program and all that it started. Dropped, they end: the program sees the end of its
 /// input, is told to end a little later, and is not asked any more after that.
 pub(crate) struct Process(Option<(Child, ProcessGroup)>);
-
-impl Process {
-    fn new(child: Child) -> Self {
-        let group = ProcessGroup::of(&child);
-        Self(Some((child, group)))
-    }
-}
 
 impl Drop for Process {
     fn drop(&mut self) {

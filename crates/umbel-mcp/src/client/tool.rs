@@ -139,14 +139,14 @@ impl Work {
 }
 
 /// What holds results against the schema that the server gave for them.
-struct OutputCheck {
-    validator: Validator,
+pub(super) struct OutputCheck {
+    pub(super) validator: Validator,
     /// With all that it refers to.
     schema_size: u64,
 }
 
 /// None for schemas that could take for ever: those that refer to themselves, or are too big.
-fn output_check(listed: &Listed) -> Option<OutputCheck> {
+pub(super) fn output_check(listed: &Listed) -> Option<OutputCheck> {
     let schema = Value::Object((**listed.tool.output_schema.as_ref()?).clone());
     let schema_size = unfolded(&schema).filter(|size| *size <= OUTPUT && !is_recursive(&schema))?;
     let validator =

@@ -142,14 +142,16 @@ impl Operation {
     fn url(&self, args: &Object) -> Result<Url, ToolError> {
         let mut path = self.path.clone();
         for (parameter, value) in self.given(args).filter(|(parameter, _)| parameter.place == Place::Path) {
-            path = path.replace(&format!("{{{}}}", parameter.name), &encode(&joined(value)));
+            let value = joined(value);
+            // Encoded, it is one part of the path; but not to each server and proxy that decodes it on its way.
+            if decoded(&value).split(['/', '\\']).any(is_step) {
+                return Err(ToolError::invalid_arguments(STEP));
+            }
+            path = path.replace(&format!("{{{}}}", parameter.name), &encode(&value));
         }
-        // `..` would leave the place that the document names, and an empty part may mean another one.
-        let is_step = |part: &str| matches!(part, "." | "..");
         let empty = |path: &str| path.split('/').filter(|part| part.is_empty()).count();
         if path.split('/').any(is_step) || empty(&path) > empty(&self.path) {
-            let message = "a part of the path is empty, `.` or `..`: give the real value";
-            return Err(ToolError::invalid_arguments(message));
+            return Err(ToolError::invalid_arguments(STEP));
         }
         let mut url = self.base.clone();
         url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
@@ -204,6 +206,24 @@ fn open_header(parameter: &Parameter, value: &Value) -> Result<(HeaderName, Head
         || ToolError::invalid_arguments(format!("`{argument}` has characters that headers cannot have"));
     let name: HeaderName = parameter.name.parse().map_err(|_| wrong())?;
     Ok((name, HeaderValue::from_str(&joined(value)).map_err(|_| wrong())?))
+}
+
+/// What a model is told that would leave the place which the document names, or mean another one by an empty part.
+const STEP: &str = "a part of the path is empty, `.` or `..`: give the real value";
+
+/// Whether a part of a path leads elsewhere.
+fn is_step(part: &str) -> bool {
+    matches!(part, "." | "..")
+}
+
+/// A value as whoever decodes it too often reads it, as far as steps go.
+fn decoded(value: &str) -> String {
+    let mut value = value.to_ascii_lowercase();
+    // Decoded once more it is shorter, so this ends.
+    while ["%25", "%2e", "%2f", "%5c"].iter().any(|code| value.contains(code)) {
+        value = value.replace("%25", "%").replace("%2e", ".").replace("%2f", "/").replace("%5c", "\\");
+    }
+    value
 }
 
 /// A value as one text: elements of lists with commas between them.

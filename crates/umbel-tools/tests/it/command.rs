@@ -118,6 +118,24 @@ fn what_cannot_be_safe_is_not_built() {
         (command("python3.12", &["-c", "print('{x}')"]), "would be taken for commands"),
         (command("node", &["--eval", "{x}"]), "would be taken for commands"),
         (command("env", &["perl", "-e", "{x}"]), "would be taken for commands"),
+        (command("timeout", &["5", "bash", "-c", "{x}"]), "by `timeout`"),
+        (command("timeout", &["5", "bash", "-c", "{x}"]).allow("timeout"), "by `bash`"),
+        (command("nice", &["-n", "10", "/bin/sh", "-c", "{x}"]), "by `nice`"),
+        (command("xargs", &["{x}"]), "by `xargs`"),
+        (command("setsid", &["{x}"]), "by `setsid`"),
+        (command("nohup", &["sh", "{x}"]), "by `nohup`"),
+        (command("sudo", &["-u", "root", "{x}"]), "by `sudo`"),
+        (command("find", &[".", "-exec", "{x}", ";"]), "by `find`"),
+        (command("ssh", &["host", "ls {x}"]), "by `ssh`"),
+        (command("python3", &["-c{x}"]), "by `python3`"),
+        (command("python3", &["-I", "{x}"]), "by `python3`"),
+        (command("python3", &["-m", "{x}"]), "by `python3`"),
+        (command("node", &["--eval={x}"]), "by `node`"),
+        (command("perl", &["-ne", "{x}"]), "by `perl`"),
+        (command("awk", &["{x}", "file"]), "by `awk`"),
+        (command("deno", &["eval", "{x}"]), "by `deno`"),
+        (command("watch", &["sh -c {x}"]), "by `sh`"),
+        (command("tool", &["--shell=/bin/dash", "{x}"]), "by `dash`"),
         (Command::new("c", "", "cmd.EXE").args(["/c", "{x}"]).schema(x()), "would be taken for commands"),
         (Command::new("c", "", "ls").args(["{y}"]).schema(x()), "`{y}` is not in its schema"),
         (Command::new("c", "", "ls").args(["{x"]), "`{x}` is not in its schema"),
@@ -131,6 +149,16 @@ fn what_cannot_be_safe_is_not_built() {
         assert!(message.starts_with("the command `c`: ") && message.contains(why), "{shown}: {message}");
     }
     assert!(Command::new("c", "", "sh").args(["script.sh"]).build().is_ok());
+    for good in [
+        command("python3", &["script.py", "{x}"]),
+        command("perl", &["-ne", "print if /a/", "{x}"]),
+        command("grep", &["--", "{x}", "notes.txt"]),
+        command("timeout", &["5", "grep", "--", "{x}", "notes.txt"]).allow("timeout"),
+        command("grep", &["--", "{x}", "bash"]).allow("bash"),
+    ] {
+        let shown = format!("{good:?}");
+        assert!(good.build().is_ok(), "{shown}");
+    }
 }
 
 #[tokio::test]
@@ -145,7 +173,7 @@ async fn a_program_sees_of_the_environment_what_it_is_given() {
     let said = run(Command::new("env", "", "env"), json!({})).await;
     let names: Vec<_> =
         said["stdout"].as_str().unwrap().lines().filter_map(|line| line.split('=').next()).collect();
-    assert!(names.iter().all(|name| matches!(*name, "PATH" | "LANG")), "{names:?}");
+    assert!(names.iter().all(|name| matches!(*name, "PATH" | "LANG" | "UMBEL_PROCESS")), "{names:?}");
     let command = Command::new("env", "", "env").keep_env("CARGO_MANIFEST_DIR").env("COLOUR", "blue");
     let said = run(command, json!({})).await;
     let said = said["stdout"].as_str().unwrap();
@@ -212,7 +240,7 @@ async fn gone(process: &str) {
 #[tokio::test]
 async fn a_program_that_takes_too_long_ends_with_all_that_it_started() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "sleep 600 & echo $! > child; wait";
+    let script = "setsid sleep 600 & echo $! > child; wait";
     let command = Command::new("slow", "", "sh").args(["-c", script]).folder(folder.path());
     let begun = Instant::now();
     let said = run(command.timeout(Duration::from_millis(300)), json!({})).await;
@@ -275,11 +303,12 @@ fn what_is_said_of_a_tool_is_in_its_spec() {
 #[test]
 fn programs_that_take_no_values_for_code_can_have_them() {
     let command = |program: &str, args: &[&str]| {
-        Command::new("c", "", program).args(args.to_vec()).schema(text_argument("x")).build()
+        Command::new("c", "", program).args(args.to_vec()).schema(text_argument("x"))
     };
-    assert!(command("busybox", &["grep", "--", "{x}", "notes"]).is_ok());
-    assert!(command("python3", &["count.py", "{x}"]).is_ok());
-    assert!(command("grep", &["sh", "{x}"]).is_ok());
+    assert!(command("busybox", &["grep", "--", "{x}", "notes"]).allow("busybox").build().is_ok());
+    assert!(command("python3", &["count.py", "{x}"]).build().is_ok());
+    assert!(command("python3", &["script.py", "{x}"]).build().is_ok());
+    assert!(command("grep", &["sh", "{x}"]).allow("sh").build().is_ok());
     assert!(Command::new("c", "", "bash").args(["-c", "date"]).build().is_ok(), "no value, no harm");
 }
 

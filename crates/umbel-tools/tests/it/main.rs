@@ -25,7 +25,7 @@ use umbel_runtime::{LlmAgent, Runner, ScriptedModel};
 /// What the model gets for a call, and all that was written down of the run.
 async fn call_and_log(tool: Arc<dyn Tool>, args: Value) -> (Value, String) {
     let name = tool.spec().name.clone();
-    let model = ScriptedModel::new("m").call(name, args).text("done");
+    let model = ScriptedModel::new("m").recorded().call(name, args).text("done");
     let runner = Runner::new("tests", LlmAgent::new("agent").model(model.clone()).tool(tool)).unwrap();
     let session = runner.create_session("ann").await.unwrap();
     let events = runner.run(&session.key, "go").collect_events().await.unwrap();

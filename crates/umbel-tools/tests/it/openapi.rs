@@ -115,11 +115,21 @@ async fn a_call_is_sent_as_the_document_says() {
 async fn a_value_cannot_leave_its_place_in_the_path() {
     let server = echo().await;
     let service = service(&server).build().unwrap();
-    for id in ["..", ".", ""] {
+    let steps = [
+        "../admin",
+        "../../admin",
+        "a/../b",
+        "..\\..",
+        "%2e%2e",
+        "..%2f",
+        "%2E%2e%2fadmin",
+        "%252e%252e%252f",
+    ];
+    for id in ["..", ".", ""].into_iter().chain(steps) {
         let (said, _) = call_and_log(tool(&service, "delete_pets_id"), json!({"id": id})).await;
         assert!(error(&said).contains("a part of the path is"), "{said}");
     }
-    for id in ["../../admin", "..%2f", "%2e%2e", "..\\..", "@evil.example", "//evil.example"] {
+    for id in ["...", "a..b", ".%2", "@evil.example", "//evil.example"] {
         call_and_log(tool(&service, "delete_pets_id"), json!({"id": id})).await;
         assert!(server.last().starts_with("DELETE /v1/pets/"), "{id}: {}", server.last());
         assert_eq!(server.last().split(' ').nth(1).unwrap().matches('/').count(), 3, "{id}");
