@@ -33,16 +33,25 @@ pub(crate) fn list<'a>(agents: impl Iterator<Item = (&'a SmolStr, &'a AgentEndpo
 }
 
 /// `GET /agents`.
-pub(crate) async fn listed(State(app): State<Arc<App>>) -> Response {
-    let body = json!({"agents": app.listed, "version": env!("CARGO_PKG_VERSION"), "inspect": app.inspect});
-    answer(StatusCode::OK, &body)
+pub(crate) async fn listed(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
+    let (head, _) = request.into_parts();
+    let principal = principal(&head)?;
+    let is_theirs = |agent: &&Value| {
+        let path = agent.get("path").and_then(Value::as_str).unwrap_or_default();
+        app.check_scope(&principal, path.trim_end_matches('/')).is_ok()
+    };
+    let agents: Vec<&Value> = app.listed.as_array().into_iter().flatten().filter(is_theirs).collect();
+    let inspect = app.may_inspect(&principal);
+    let body = json!({"agents": agents, "version": env!("CARGO_PKG_VERSION"), "inspect": inspect});
+    Ok(answer(StatusCode::OK, &body))
 }
 
 /// `GET {agent}/graph`: the agents of a tree, parents before children.
 pub(crate) async fn graph(State(offered): State<Offered>, request: Request) -> Result<Response, Problem> {
-    offered.app.check_inspect()?;
     let (head, _) = request.into_parts();
-    let asking = Asking { head: &head, principal: &principal(&head)?, input: None };
+    let principal = principal(&head)?;
+    offered.app.check_inspect(&principal)?;
+    let asking = Asking { head: &head, principal: &principal, input: None };
     let chosen = offered.choose(&asking, None).await?;
     let endpoint = &chosen.as_ref().unwrap_or(&offered).endpoint;
     let explained = endpoint.runner.explain()?;

@@ -10,7 +10,7 @@ use smol_str::SmolStr;
 use umbel_runtime::Prices;
 
 use crate::apps::Apps;
-use crate::auth::Auth;
+use crate::auth::{Auth, INSPECT, METRICS, Principal};
 use crate::endpoint::AgentEndpoint;
 use crate::gate::Gate;
 use crate::metrics::Metrics;
@@ -37,6 +37,10 @@ pub(crate) struct App {
     pub(crate) agents: Vec<Arc<AgentEndpoint>>,
     /// What is told of them.
     pub(crate) listed: Value,
+    /// The paths of agents and mounted services, each with its name as a scope; longer ones first.
+    pub(crate) scoped: Vec<(String, String)>,
+    /// Where the figures are.
+    pub(crate) metrics_at: String,
     /// Whether clients may look into agents and their work.
     pub(crate) inspect: bool,
     /// Where the time of runs went, if that is recorded.
@@ -72,13 +76,37 @@ impl App {
             && self.agents.iter().any(|other| other.has_app(name) && is_other(other))
     }
 
-    /// A problem unless clients may look into agents and their work.
-    pub(crate) fn check_inspect(&self) -> Result<(), Problem> {
-        if self.inspect {
+    /// Whether somebody may look into agents and their work.
+    pub(crate) fn may_inspect(&self, principal: &Principal) -> bool {
+        self.inspect || principal.has_scope(INSPECT)
+    }
+
+    /// A problem unless they may.
+    pub(crate) fn check_inspect(&self, principal: &Principal) -> Result<(), Problem> {
+        if self.may_inspect(principal) {
             return Ok(());
         }
         let message = "this server does not let its clients look into agents and their work: see `inspect`";
         Err(Problem::new(StatusCode::NOT_FOUND, "INSPECTION_OFF", message))
+    }
+
+    /// A problem if somebody may not ask for that path.
+    pub(crate) fn check_scope(&self, principal: &Principal, path: &str) -> Result<(), Problem> {
+        if path == self.metrics_at {
+            return match principal.has_scope(METRICS) {
+                true => Ok(()),
+                false => Err(Problem::lacks_scope(METRICS)),
+            };
+        }
+        if principal.scopes.is_none() {
+            return Ok(());
+        }
+        let is_at =
+            |at: &str| path.strip_prefix(at).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        match self.scoped.iter().find(|(at, _)| is_at(at)) {
+            Some((_, scope)) if !principal.may_use(scope) => Err(Problem::lacks_scope(scope)),
+            _ => Ok(()),
+        }
     }
 }
 

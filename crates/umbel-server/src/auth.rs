@@ -10,6 +10,18 @@ use umbel_core::BoxFuture;
 
 use crate::problem::Problem;
 
+/// The code of a token that is not good.
+pub(crate) const INVALID_TOKEN: &str = "INVALID_TOKEN";
+
+/// The scope of all agents and mounted services.
+const ALL: &str = "*";
+
+/// The scope of the server's figures.
+pub(crate) const METRICS: &str = "metrics";
+
+/// The scope of looking into agents and their work.
+pub(crate) const INSPECT: &str = "inspect";
+
 /// Who asks. Everything a request can reach is theirs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
@@ -17,17 +29,37 @@ pub struct Principal {
     pub id: SmolStr,
     /// What else is known of them, such as the claims of a token.
     pub claims: Option<Arc<serde_json::Value>>,
+    /// What they may do, if that is not what everybody may: use all agents and mounted services, and nothing else.
+    ///
+    /// A scope is the path of an agent or of a mounted service, such as `/chat`, or `*` for all of them; `inspect`, to look into
+    /// agents and their work; or `metrics`.
+    pub scopes: Option<Arc<[SmolStr]>>,
 }
 
 impl Principal {
     /// Somebody with that name.
     pub fn new(id: impl Into<SmolStr>) -> Self {
-        Self { id: id.into(), claims: None }
+        Self { id: id.into(), claims: None, scopes: None }
+    }
+
+    /// The same, who may do this and nothing else.
+    pub fn scopes<S: Into<SmolStr>>(self, scopes: impl IntoIterator<Item = S>) -> Self {
+        Self { scopes: Some(scopes.into_iter().map(Into::into).collect()), ..self }
     }
 
     /// Whoever sits at this machine: the one principal of a server without auth, on loopback.
     pub fn local() -> Self {
-        Self::new("local")
+        Self::new("local").scopes([ALL, METRICS])
+    }
+
+    /// Whether they may use what is at that path.
+    pub(crate) fn may_use(&self, path: &str) -> bool {
+        self.scopes.as_ref().is_none_or(|scopes| scopes.iter().any(|scope| scope == ALL || scope == path))
+    }
+
+    /// Whether they were given that scope.
+    pub(crate) fn has_scope(&self, name: &str) -> bool {
+        self.scopes.as_ref().is_some_and(|scopes| scopes.iter().any(|scope| scope == name))
     }
 }
 
@@ -96,9 +128,15 @@ impl Problem {
         Self::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", message)
     }
 
+    /// They are known, and may not do that.
+    pub(crate) fn lacks_scope(scope: &str) -> Self {
+        let message = format!("your token does not have the scope `{scope}`");
+        Self::new(StatusCode::FORBIDDEN, "INSUFFICIENT_SCOPE", message)
+    }
+
     /// A token that is not good.
     pub(crate) fn invalid_token(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "INVALID_TOKEN", message)
+        Self::new(StatusCode::UNAUTHORIZED, INVALID_TOKEN, message)
     }
 }
 

@@ -8,18 +8,23 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use smol_str::SmolStr;
 use umbel_core::Error;
 
 use crate::app::App;
-use crate::auth::Principal;
+use crate::auth::{Auth, INVALID_TOKEN, Principal};
+use crate::connections::Connection;
 use crate::metrics::Counted;
 use crate::problem::Problem;
 use crate::trace::request::{Head, traced};
 
 /// Where the studio is, below the base path.
 pub(crate) const STUDIO: &str = "/studio";
+
+/// Which pages may make an answer part of themselves.
+const CROSS_ORIGIN: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 /// Where requests may come from.
 #[derive(Clone, Debug, Default)]
@@ -107,8 +112,16 @@ pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
         Some(span) => Box::pin(traced(span, work)).await,
         None => work.await,
     };
+    let headers = response.headers_mut();
+    for (name, value) in [
+        // Nothing here is to be guessed at, kept by others, or made part of their pages.
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (CROSS_ORIGIN, HeaderValue::from_static("same-origin")),
+    ] {
+        headers.entry(name).or_insert(value);
+    }
     if let Some(origin) = allowed {
-        let headers = response.headers_mut();
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.append(header::VARY, HeaderValue::from_static("origin"));
         let exposed = HeaderValue::from_static("content-location, mcp-session-id, retry-after");
@@ -145,13 +158,41 @@ async fn enter(app: &App, request: Request) -> Result<Option<Request>, Problem> 
     }
     // Whether the server is alive is no secret.
     if !app.gate.is_open(&head.method, head.uri.path()) {
+        let connection = head.extensions.get::<Arc<Connection>>().cloned();
         let principal = match &app.auth {
-            Some(auth) => auth.principal(&head).await?,
+            Some(auth) => authenticate(app, &**auth, &head, connection.as_deref()).await?,
             None => Principal::local(),
         };
+        if let Some(connection) = connection {
+            connection.trust();
+        }
+        app.check_scope(&principal, head.uri.path())?;
         head.extensions.insert(principal);
     }
     Ok(Some(Request::from_parts(head, body)))
+}
+
+/// Who sent a request, if they do not ask too often.
+async fn authenticate(
+    app: &App,
+    auth: &dyn Auth,
+    head: &Parts,
+    connection: Option<&Connection>,
+) -> Result<Principal, Problem> {
+    let rates = &app.runs.rates;
+    if let Some(connection) = connection {
+        rates.check_guess(connection.peer, &head.headers)?;
+    }
+    let known = auth.principal(head).await;
+    if let (Err(problem), Some(connection)) = (&known, connection)
+        && problem.code == INVALID_TOKEN
+    {
+        rates.count_guess(connection.peer);
+    }
+    let principal = known?;
+    rates.note_good(&head.headers);
+    rates.count_request(&principal.id, app.runs.limits())?;
+    Ok(principal)
 }
 
 fn preflight() -> Response {

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::request::Parts;
 use serde_json::Value;
+use smol_str::SmolStr;
 use umbel_core::{BoxFuture, Error, Object, Result};
 use umbel_jwt::{Expected, KeySet, Token};
 
@@ -40,6 +41,7 @@ pub struct Jwt {
     keys: Keys,
     expected: Expected,
     user_claim: String,
+    scope_claim: Option<String>,
 }
 
 #[derive(Clone)]
@@ -72,7 +74,7 @@ impl Jwt {
     }
 
     fn with(keys: Keys) -> Self {
-        Self { keys, expected: Expected::default(), user_claim: "sub".to_owned() }
+        Self { keys, expected: Expected::default(), user_claim: "sub".to_owned(), scope_claim: None }
     }
 
     /// Who must have issued a token (`iss`); anybody who has the keys unless told.
@@ -96,6 +98,13 @@ impl Jwt {
     /// The claim that names the user; `sub` unless told.
     pub fn user_claim(mut self, claim: impl Into<String>) -> Self {
         self.user_claim = claim.into();
+        self
+    }
+
+    /// The claim that says what the user may do, as a text with spaces or a list of [scopes](Principal::scopes), such as `scope`.
+    /// Without it a token may do what everybody may; with it, one that lacks the claim may do nothing.
+    pub fn scope_claim(mut self, claim: impl Into<String>) -> Self {
+        self.scope_claim = Some(claim.into());
         self
     }
 
@@ -124,7 +133,14 @@ impl Jwt {
                 return Err(Problem::invalid_token(message));
             }
         };
-        Ok(Principal { id, claims: Some(Arc::new(Value::Object(claims))) })
+        let scopes = self.scope_claim.as_ref().map(|claim| match claims.get(claim) {
+            Some(Value::String(scopes)) => scopes.split_whitespace().map(SmolStr::from).collect(),
+            Some(Value::Array(scopes)) => {
+                scopes.iter().filter_map(Value::as_str).map(SmolStr::from).collect()
+            }
+            _ => Arc::default(),
+        });
+        Ok(Principal { id, claims: Some(Arc::new(Value::Object(claims))), scopes })
     }
 }
 

@@ -12,6 +12,7 @@
 //! - [`Sweep`]: when sessions that nobody comes back to are deleted
 //! - in `post.rs` what a request comes to, in `plan.rs` what is to be done, in `drive.rs` how it is done, in `replay.rs`
 //!   how it is told again from the log; `live.rs` and `runs.rs` are the runs at hand
+//! - in `gate.rs` what every request passes first; `connections.rs` and `rates.rs`: how many there may be, and how often
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -22,9 +23,13 @@ mod auth;
 mod body;
 mod brought;
 mod capabilities;
+mod connections;
 mod drive;
 mod emitter;
 mod endpoint;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gate;
 #[cfg(feature = "jwks-url")]
 mod jwks_url;
@@ -40,6 +45,7 @@ mod plan;
 mod post;
 mod problem;
 mod protected;
+mod rates;
 mod recover;
 mod refrain;
 mod replay;

@@ -295,7 +295,7 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
 /// The body of a request, if it is not too large and does not take too long.
 pub(crate) async fn read(limits: &ServerLimits, body: axum::body::Body) -> Result<Bytes, Problem> {
     let too_large = || {
-        let message = format!("the request has more than {} bytes", limits.body_bytes);
+        let message = format!("the request has more than {} bytes (`body_bytes`)", limits.body_bytes);
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", message)
     };
     // Whoever says how much there is need not send it first.

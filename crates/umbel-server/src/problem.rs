@@ -49,7 +49,11 @@ impl Problem {
 
     /// The request took too long to arrive.
     pub(crate) fn too_slow() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TOO_SLOW", "the request took too long to arrive")
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "REQUEST_TOO_SLOW",
+            "the request took too long to arrive (`request_time`)",
+        )
     }
 
     /// What the client gets.
@@ -232,6 +236,10 @@ impl IntoResponse for Problem {
                 _ => "Bearer",
             };
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(how));
+        }
+        if self.code == "INSUFFICIENT_SCOPE" {
+            let how = HeaderValue::from_static("Bearer error=\"insufficient_scope\"");
+            headers.insert(header::WWW_AUTHENTICATE, how);
         }
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -12,6 +12,7 @@ use crate::drive::refuse;
 use crate::endpoint::SameThread;
 use crate::live::{LiveRun, Stop};
 use crate::problem::Problem;
+use crate::rates::Rates;
 
 /// How much a server takes on. Of times, zero is at once and [`Duration::MAX`] is never.
 #[derive(Clone, Debug)]
@@ -37,8 +38,16 @@ pub struct ServerLimits {
     pub keep_alive: Duration,
     /// How long runs may go on when the server is told to stop; 10 seconds.
     pub drain: Duration,
-    /// Connections at the same time; 10,000.
+    /// Connections at the same time; 10,000, or what the descriptors of the process allow for. If there are more, the oldest by
+    /// which nobody has asked yet who may is closed.
     pub connections: usize,
+    /// The same of one address, or of one network with IPv6; 1,000. This machine's own is not counted: a proxy may stand there.
+    pub connections_per_peer: usize,
+    /// Requests of one user in a second, and twice as many at once; 100. Without auth there is one principal, to whom it does not
+    /// apply.
+    pub requests_per_second: u32,
+    /// Tokens that are not good, from one address in a minute; 30. Then none is looked at that was not good before.
+    pub bad_tokens_per_minute: u32,
 }
 
 impl Default for ServerLimits {
@@ -55,8 +64,92 @@ impl Default for ServerLimits {
             keep_alive: Duration::from_secs(15),
             drain: Duration::from_secs(10),
             connections: 10_000,
+            connections_per_peer: 1_000,
+            requests_per_second: 100,
+            bad_tokens_per_minute: 30,
         }
     }
+}
+
+impl ServerLimits {
+    /// Sets a limit by its name, from text: a number, or a time such as `30s`, `500ms`, `10m` or `never`.
+    ///
+    /// ```
+    /// use umbel_server::ServerLimits;
+    ///
+    /// let mut limits = ServerLimits::default();
+    /// limits.set("runs_per_user", "5")?;
+    /// limits.set("request_time", "10s")?;
+    /// assert_eq!(limits.runs_per_user, 5);
+    /// # Ok::<(), umbel_core::Error>(())
+    /// ```
+    pub fn set(&mut self, name: &str, value: &str) -> umbel_core::Result<()> {
+        let refuse = |what: String| umbel_core::Error::new(umbel_core::ErrorKind::Build, what);
+        let number = || value.parse().map_err(|_| refuse(format!("the limit `{name}` is a whole number")));
+        let rate = || value.parse().map_err(|_| refuse(format!("the limit `{name}` is a whole number")));
+        let time = || {
+            let why = || refuse(format!("the limit `{name}` is a time, such as `30s`, `500ms` or `never`"));
+            duration(value).ok_or_else(why)
+        };
+        match name {
+            "runs" => self.runs = number()?,
+            "runs_per_user" => self.runs_per_user = number()?,
+            "run_bytes" => self.run_bytes = number()?,
+            "kept_bytes" => self.kept_bytes = number()?,
+            "kept_for" => self.kept_for = time()?,
+            "body_bytes" => self.body_bytes = number()?,
+            "request_time" => self.request_time = time()?,
+            "read_time" => self.read_time = time()?,
+            "keep_alive" => self.keep_alive = time()?,
+            "drain" => self.drain = time()?,
+            "connections" => self.connections = number()?,
+            "connections_per_peer" => self.connections_per_peer = number()?,
+            "requests_per_second" => self.requests_per_second = rate()?,
+            "bad_tokens_per_minute" => self.bad_tokens_per_minute = rate()?,
+            _ => {
+                return Err(refuse(format!(
+                    "there is no limit `{name}`: they are {}",
+                    Self::NAMES.join(", ")
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of all limits.
+    pub const NAMES: [&'static str; 14] = [
+        "runs",
+        "runs_per_user",
+        "run_bytes",
+        "kept_bytes",
+        "kept_for",
+        "body_bytes",
+        "request_time",
+        "read_time",
+        "keep_alive",
+        "drain",
+        "connections",
+        "connections_per_peer",
+        "requests_per_second",
+        "bad_tokens_per_minute",
+    ];
+}
+
+/// A time as people write it.
+fn duration(text: &str) -> Option<Duration> {
+    if text == "never" {
+        return Some(Duration::MAX);
+    }
+    let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at_checked(unit)?;
+    let seconds = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3_600.0,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(number.parse::<f64>().ok()? * seconds).ok()
 }
 
 /// The runs of a server.
@@ -64,6 +157,8 @@ impl Default for ServerLimits {
 pub(crate) struct Runs {
     limits: ServerLimits,
     table: Mutex<Table>,
+    /// How often one may ask.
+    pub(crate) rates: Rates,
     /// Told when no run may begin any more.
     drains: Notify,
 }
@@ -108,7 +203,8 @@ pub(crate) enum Admission {
 
 impl Runs {
     pub(crate) fn new(limits: ServerLimits) -> Arc<Self> {
-        Arc::new(Self { limits, table: Mutex::default(), drains: Notify::new() })
+        let rates = Rates::new(&limits);
+        Arc::new(Self { limits, table: Mutex::default(), rates, drains: Notify::new() })
     }
 
     pub(crate) fn limits(&self) -> &ServerLimits {
@@ -153,13 +249,15 @@ impl Runs {
         }
         if table.active >= self.limits.runs {
             return Err(Problem::busy(format!(
-                "the server has {} runs under way: try again soon",
+                "the server has {} runs under way (`runs`): try again soon",
                 table.active
             )));
         }
         let own = table.by_user.get(user).copied().unwrap_or_default();
         if counts_user && own >= self.limits.runs_per_user {
-            return Err(Problem::busy(format!("you have {own} runs under way: try again when one is done")));
+            return Err(Problem::busy(format!(
+                "you have {own} runs under way (`runs_per_user`): try again when one is done"
+            )));
         }
         Ok(())
     }
@@ -350,6 +448,40 @@ impl Drop for Ticket {
         if was_cut_short {
             // Nobody must find it.
             table.by_name.retain(|_, live| !Arc::ptr_eq(live, &self.live));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_is_set_by_its_name() {
+        let usual = format!("{:?}", ServerLimits::default());
+        for name in ServerLimits::NAMES {
+            let mut limits = ServerLimits::default();
+            let value = ["7", "7s"].into_iter().find(|value| limits.set(name, value).is_ok());
+            assert!(value.is_some() && format!("{limits:?}") != usual, "{name}");
+            assert!(format!("{limits:?}").contains(&format!("{name}: 7")), "{name}: {limits:?}");
+            let why = ServerLimits::default().set(name, "soon").unwrap_err();
+            assert!(why.message().contains(name), "{why}");
+        }
+        let fields = usual.matches(": ").count();
+        assert_eq!(fields, ServerLimits::NAMES.len(), "{usual}");
+        let unknown = ServerLimits::default().set("run", "5").unwrap_err();
+        assert!(unknown.message().contains("runs_per_user"), "{unknown}");
+    }
+
+    #[test]
+    fn times_are_written_as_people_do() {
+        let millis = |text| duration(text).map(|time| time.as_millis());
+        assert_eq!(millis("500ms"), Some(500));
+        assert_eq!(millis("1.5s"), Some(1_500));
+        assert_eq!((millis("10m"), millis("2h"), millis("0s")), (Some(600_000), Some(7_200_000), Some(0)));
+        assert_eq!(duration("never"), Some(Duration::MAX));
+        for bad in ["", "5", "s", "-1s", "1e99s", "1d", "1.2.3s", "nans"] {
+            assert_eq!(duration(bad), None, "{bad}");
         }
     }
 }

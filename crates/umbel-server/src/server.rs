@@ -21,7 +21,7 @@ use hyper_util::service::TowerToHyperService;
 use smol_str::SmolStr;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use umbel_core::deadline::finite;
 use umbel_core::{Caller, Error, ErrorKind, Result};
 use umbel_runtime::Prices;
@@ -29,6 +29,7 @@ use umbel_runtime::Prices;
 use crate::app::{App, Offered};
 use crate::apps::Apps;
 use crate::auth::{Auth, Principal};
+use crate::connections::{Connection, Connections, Peer};
 use crate::endpoint::AgentEndpoint;
 use crate::gate::{self, Gate};
 use crate::live::Stop;
@@ -248,16 +249,7 @@ impl Server {
             prices,
             limits: _,
         } = self;
-        let mut offers = Vec::new();
-        for (path, agent) in agents {
-            offers.push((path, Arc::new(agent), None));
-        }
-        for (path, choice) in choices {
-            let Some((_, first)) = choice.agents.first() else {
-                return refuse(format!("there is no agent to choose from at `{path}`: name some"));
-            };
-            offers.push((path, first.clone(), Some(Arc::new(choice))));
-        }
+        let mut offers = offers_of(agents, choices)?;
         if offers.is_empty() && mounts.is_empty() {
             return refuse("a server without agents has nothing to offer: add one with `agent`".to_owned());
         }
@@ -279,8 +271,11 @@ impl Server {
         for (path, _) in &routes {
             paths.take(path)?;
         }
+        let named = |path: &str| path.strip_prefix(base.as_str()).unwrap_or(path).to_owned();
+        let mut scoped = Vec::new();
         for (path, ..) in &mut offers {
             *path = smol_str::format_smolstr!("{base}/{}", path.trim_matches('/'));
+            scoped.push((path.trim_end_matches('/').to_owned(), named(path)));
             for (path, _) in agent_routes(path) {
                 paths.take(&path)?;
             }
@@ -288,8 +283,11 @@ impl Server {
         for (path, route) in mounts {
             let path = own(&format!("/{}", path.trim_matches('/')));
             paths.take_all(&path)?;
+            scoped.push((path.clone(), named(&path)));
             routes.push((path, route));
         }
+        // The longest path that fits is the one that is meant.
+        scoped.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
         let open = ["/health", "/ready"].map(own).into_iter().chain(told).collect();
         let app = Arc::new(App {
             runs,
@@ -298,6 +296,8 @@ impl Server {
             takes_tracestate: trusts_traces == Some(true),
             prices,
             inspect: inspect.unwrap_or(auth.is_none()),
+            scoped,
+            metrics_at: own("/metrics"),
             gate: Gate { hosts, origins, open, studio_at: studio.then(|| base.clone()) },
             auth,
             caller,
@@ -325,6 +325,23 @@ impl Server {
         let router = router.layer(axum::middleware::from_fn_with_state(app.clone(), gate::pass));
         Ok(Served { app, router })
     }
+}
+
+/// An agent at a path, or several to choose from.
+type Offer = (SmolStr, Arc<AgentEndpoint>, Option<Arc<Choice>>);
+
+/// What is offered at which paths.
+fn offers_of(agents: Vec<(SmolStr, AgentEndpoint)>, choices: Vec<(SmolStr, Choice)>) -> Result<Vec<Offer>> {
+    let mut offers: Vec<Offer> =
+        agents.into_iter().map(|(path, agent)| (path, Arc::new(agent), None)).collect();
+    for (path, choice) in choices {
+        let Some((_, first)) = choice.agents.first() else {
+            let message = format!("there is no agent to choose from at `{path}`: name some");
+            return Err(Error::new(ErrorKind::Build, message));
+        };
+        offers.push((path, first.clone(), Some(Arc::new(choice))));
+    }
+    Ok(offers)
 }
 
 /// The agents of a path.
@@ -418,7 +435,7 @@ impl Service {
 
     /// Its routes, to be part of an application of your own. Keep [`tend`](Self::tend) running beside it.
     pub fn router(&self) -> Router {
-        Router::new().fallback_service(Doors(self.served.clone()))
+        Router::new().fallback_service(Doors { served: self.served.clone(), connection: None })
     }
 
     /// Takes another server in the place of what is served, such as one with agents that were changed. Requests that come
@@ -467,19 +484,23 @@ impl Service {
         let runs = self.app().runs.clone();
         check_address(&self.app(), listener.local_addr()?)?;
         let (closing, closed) = watch::channel(false);
-        let places = Arc::new(Semaphore::new(runs.limits().connections));
+        let connections = Connections::new(runs.limits());
         let accept = async {
             loop {
-                let Ok(place) = places.clone().acquire_owned().await else { return };
                 match listener.accept().await {
-                    Ok((stream, _)) => {
+                    Ok((stream, address)) => {
+                        // Nobody who is here can make room.
+                        let Some(open) = connections.open(Peer::of(address.ip())) else { continue };
                         // Frames are small and must not wait for each other.
                         let _ = stream.set_nodelay(true);
-                        let doors = Doors(self.served.clone());
+                        let doors = Doors { served: self.served.clone(), connection: Some(open.0.clone()) };
                         let work = connection(doors, stream, closed.clone(), runs.limits());
                         tokio::spawn(async move {
-                            work.await;
-                            drop(place);
+                            tokio::select! {
+                                () = work => {}
+                                () = open.0.closed() => {}
+                            }
+                            drop(open);
                         });
                     }
                     Err(error) => {
@@ -497,9 +518,8 @@ impl Service {
         drop(listener);
         self.drain().await;
         let _ = closing.send(true);
-        let all = u32::try_from(runs.limits().connections).unwrap_or(u32::MAX);
         // Those who do not read their last words are not waited for.
-        let _ = tokio::time::timeout(Duration::from_secs(2), places.acquire_many(all)).await;
+        let _ = tokio::time::timeout(Duration::from_secs(2), connections.empty()).await;
         Ok(())
     }
 
@@ -531,7 +551,11 @@ pub(crate) struct Served {
 
 /// Where requests come in: each goes to what is served when it comes.
 #[derive(Clone)]
-struct Doors(Arc<watch::Sender<Served>>);
+struct Doors {
+    served: Arc<watch::Sender<Served>>,
+    /// By which connection, if that is known.
+    connection: Option<Arc<Connection>>,
+}
 
 impl<B> tower_service::Service<Request<B>> for Doors
 where
@@ -546,8 +570,11 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let mut router = self.0.borrow().router.clone();
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        if let Some(connection) = &self.connection {
+            request.extensions_mut().insert(connection.clone());
+        }
+        let mut router = self.served.borrow().router.clone();
         router.call(request)
     }
 }

@@ -61,12 +61,13 @@ pub(crate) fn merge(
     }
     merged.delta.extend(of_request.clone());
     let Merged { delta, ours, .. } = &mut merged;
-    for (key, value) in delta.iter().filter(|(key, _)| cast.shows(key)) {
-        if value.is_null() {
-            ours.shift_remove(key);
-        } else {
-            ours.insert(key.clone(), value.clone());
-        }
+    let shown = || delta.iter().filter(|(key, _)| cast.shows(key));
+    for (key, value) in shown().filter(|(_, value)| !value.is_null()) {
+        ours.insert(key.clone(), value.clone());
+    }
+    if shown().any(|(_, value)| value.is_null()) {
+        // All at once: what is behind a key that goes moves up each time.
+        ours.retain(|key, _| !(cast.shows(key) && delta.get(key).is_some_and(Value::is_null)));
     }
     // A key that is `null` is not there. Whoever has it so may keep it so.
     for (key, _) in theirs.into_iter().flatten().filter(|(key, value)| value.is_null() && cast.shows(key)) {

@@ -30,8 +30,9 @@ pub(crate) struct Steps {
 
 impl Steps {
     pub(crate) async fn of(offered: &Offered, head: &Parts, run: &SmolStr) -> Result<Self, Problem> {
-        offered.app.check_inspect()?;
-        let asking = Asking { head, principal: &principal(head)?, input: None };
+        let principal = principal(head)?;
+        offered.app.check_inspect(&principal)?;
+        let asking = Asking { head, principal: &principal, input: None };
         let (thread, mut looked) = (query(&head.uri, "thread"), Looked::new());
         let (offered, key) = find_run(offered, &asking, run, thread.as_deref(), &mut looked).await?;
         let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("run"))?;

@@ -45,8 +45,8 @@ struct Entry {
 
 /// `GET {agent}/threads/{thread}/events`: the events as viewers may see them.
 pub(crate) async fn events(thread: ThreadName, uri: Uri) -> Result<Response, Problem> {
-    let ThreadName { offered, key } = thread;
-    offered.app.check_inspect()?;
+    let ThreadName { offered, key, principal } = thread;
+    offered.app.check_inspect(&principal)?;
     let endpoint = &offered.endpoint;
     let after = number(&uri, "after")?;
     let limit = number(&uri, "limit")?.unwrap_or(PAGE).clamp(1, PAGE);

@@ -18,6 +18,7 @@ use umbel_core::{
 use umbel_runtime::SessionView;
 
 use crate::app::Offered;
+use crate::auth::Principal;
 use crate::live::Stop;
 use crate::post::{principal, read};
 use crate::problem::Problem;
@@ -29,6 +30,8 @@ use crate::state::visible;
 pub(crate) struct ThreadName {
     pub(crate) offered: Offered,
     pub(crate) key: SessionKey,
+    /// Who asks.
+    pub(crate) principal: Principal,
 }
 
 impl FromRequestParts<Offered> for ThreadName {
@@ -41,7 +44,7 @@ impl FromRequestParts<Offered> for ThreadName {
         let chosen = offered.choose(&asking, Some(&thread)).await?;
         let offered = chosen.unwrap_or_else(|| offered.clone());
         let key = offered.endpoint.key(head, &principal, &thread)?;
-        Ok(Self { offered, key })
+        Ok(Self { offered, key, principal })
     }
 }
 
@@ -56,7 +59,7 @@ impl FromRequestParts<Offered> for Thread {
     type Rejection = Problem;
 
     async fn from_request_parts(head: &mut Parts, offered: &Offered) -> Result<Self, Problem> {
-        let ThreadName { offered, key } = ThreadName::from_request_parts(head, offered).await?;
+        let ThreadName { offered, key, .. } = ThreadName::from_request_parts(head, offered).await?;
         let view =
             offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("thread"))?;
         Ok(Self { offered, key, view })
@@ -96,7 +99,7 @@ pub(crate) async fn read_thread(thread: Thread, uri: Uri) -> Result<Response, Pr
 
 /// `DELETE {agent}/threads/{thread}`. Runs that it has are stopped first.
 pub(crate) async fn delete_thread(thread: ThreadName) -> Result<Response, Problem> {
-    let ThreadName { offered, key } = thread;
+    let ThreadName { offered, key, .. } = thread;
     // Its log need not be read for it, and perhaps cannot be.
     let no_events = EventFilter { first: Some(0), ..EventFilter::default() };
     let found = offered.endpoint.runner.sessions().get(&key, no_events).await?;

@@ -95,12 +95,29 @@ function readList(lines, at, ordered, depth) {
 		}
 		items.push(parse(inside.join("\n"), depth + 1));
 		// Blank lines may stand between items.
-		let next = end;
-		while (next < lines.length && (lines[next] ?? "").trim() === "") next += 1;
+		const next = nextFilled(lines, end);
 		const following = listItem(lines[next] ?? "");
 		if (next > end && following && following.indent === indent && following.ordered === ordered) end = next;
 	}
 	return [{ type: "list", start: ordered ? (first?.start ?? 1) : undefined, items }, end];
+}
+
+/** For each line, which one is the next that says something, itself included. @type {WeakMap<string[], number[]>} */
+const filled = new WeakMap();
+
+/** The next line that says something, from that one on; found once for all lines, since many may be empty. @param {string[]} lines @param {number} at @returns {number} */
+function nextFilled(lines, at) {
+	let known = filled.get(lines);
+	if (!known) {
+		known = new Array(lines.length);
+		let next = lines.length;
+		for (let place = lines.length - 1; place >= 0; place -= 1) {
+			if ((lines[place] ?? "").trim() !== "") next = place;
+			known[place] = next;
+		}
+		filled.set(lines, known);
+	}
+	return known[at] ?? lines.length;
 }
 
 /** @param {string[]} lines @param {number} at @param {number} indent */
@@ -108,7 +125,7 @@ function belongsToItem(lines, at, indent) {
 	const line = lines[at] ?? "";
 	const deep = /^ */.exec(line)?.[0].length ?? 0;
 	if (line.trim() === "") {
-		const next = lines.slice(at + 1).find((one) => one.trim() !== "");
+		const next = lines[nextFilled(lines, at)];
 		return next !== undefined && (/^ */.exec(next)?.[0].length ?? 0) > indent + 1;
 	}
 	if (deep > indent + 1) return true;

@@ -498,8 +498,7 @@ async fn assert_too_large(stream: &mut TcpStream) {
     let read = within(stream.read(&mut answer)).await.unwrap();
     let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
     assert_eq!(status(&answer), 413, "{answer}");
-    let told =
-        json!({"error": {"code": "BODY_TOO_LARGE", "message": "the request has more than 10485760 bytes"}});
+    let told = json!({"error": {"code": "BODY_TOO_LARGE", "message": "the request has more than 10485760 bytes (`body_bytes`)"}});
     assert_eq!(serde_json::from_str::<Value>(body(&answer)).unwrap(), told);
 }
 
@@ -526,8 +525,7 @@ async fn bodies_and_headers_that_do_not_arrive_are_not_waited_for() {
     let mut answer = vec![0; 4096];
     let read = within(slow.read(&mut answer)).await.unwrap();
     let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
-    let told =
-        json!({"error": {"code": "REQUEST_TOO_SLOW", "message": "the request took too long to arrive"}});
+    let told = json!({"error": {"code": "REQUEST_TOO_SLOW", "message": "the request took too long to arrive (`request_time`)"}});
     let json = |answer: &str| serde_json::from_str::<Value>(self::body(answer)).unwrap();
     assert_eq!((status(&answer), json(&answer)), (408, told.clone()));
 

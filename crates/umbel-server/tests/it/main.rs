@@ -21,6 +21,7 @@ mod first_steps;
 mod fold;
 mod forking;
 mod ghosts;
+mod hostile;
 mod inspecting;
 mod jwt;
 mod looks;
