@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use umbel_stores::Stores;
 
+use crate::file::Trust;
 use crate::{chat, completions, doctor, eval, explain, mcp, new, record, replay, run, serve, sessions};
 
 /// Where conversations are kept unless one says otherwise.
@@ -95,12 +96,22 @@ pub struct Which {
     /// Lets agents of a file run the programs that it names. Only for files that you trust.
     #[arg(long)]
     pub allow_commands: bool,
+    /// Lets a file of agents use a variable of the environment, and send it to where it says.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub allow_env: Vec<String>,
     /// Which agent; the first one if left out.
     #[arg(short, long, value_name = "NAME")]
     pub agent: Option<String>,
     /// The model, as provider/model or http://HOST/v1#model, or `script` for none; its key comes from the environment.
     #[arg(short, long, value_name = "NAME", env = "UMBEL_MODEL", hide_env_values = true)]
     pub model: Option<String>,
+}
+
+impl Which {
+    /// What a file of agents is trusted with.
+    pub(crate) fn trust(&self) -> Trust {
+        Trust { commands: self.allow_commands, variables: self.allow_env.clone() }
+    }
 }
 
 /// Where conversations are kept, and whose they are.

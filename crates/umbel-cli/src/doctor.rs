@@ -10,7 +10,7 @@ use serde::Serialize;
 use umbel::{EventFilter, LlmAgent, Object, Runner, SessionKey};
 
 use crate::args::{self, Kept, Which};
-use crate::style::{Ink, Style, clean};
+use crate::style::{Ink, Style, clean, for_stdout};
 use crate::{Cli, models, serve};
 
 /// Space that a store should have left.
@@ -74,8 +74,7 @@ pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
     let mut out = io::stdout().lock();
     if options.json {
-        serde_json::to_writer_pretty(&mut out, &findings)?;
-        writeln!(out)?;
+        writeln!(out, "{}", for_stdout(&serde_json::to_string_pretty(&findings)?))?;
     } else {
         let style = Style::for_terminal(io::stdout().is_terminal());
         findings.iter().try_for_each(|finding| tell(&mut out, style, finding))?;

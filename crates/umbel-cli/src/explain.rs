@@ -9,6 +9,7 @@ use umbel_stores::Stores;
 
 use crate::Cli;
 use crate::args::Which;
+use crate::style::{clean, for_stdout};
 
 /// What is to be explained.
 #[derive(Args, Clone, Debug)]
@@ -36,8 +37,10 @@ pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
         let runner = offer.runner(&Stores::in_memory()).map_err(io::Error::other)?;
         let explanations = runner.explain().map_err(io::Error::other)?;
         if !options.json {
-            writeln!(out, "{}\n", heading(&name, &about, &model))?;
-            explanations.iter().try_for_each(|explanation| writeln!(out, "{explanation}"))?;
+            writeln!(out, "{}\n", clean(&heading(&name, &about, &model)))?;
+            for explanation in &explanations {
+                writeln!(out, "{}", clean(&explanation.to_string()))?;
+            }
         } else if options.all {
             explained.push(json!({"name": name, "about": about, "model": model, "agents": explanations}));
         } else {
@@ -46,8 +49,7 @@ pub fn main(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
     }
     if options.json {
         let value = if options.all { Value::Array(explained) } else { explained.pop().unwrap_or_default() };
-        serde_json::to_writer_pretty(&mut out, &value)?;
-        writeln!(out)?;
+        writeln!(out, "{}", for_stdout(&serde_json::to_string_pretty(&value)?))?;
     }
     Ok(ExitCode::SUCCESS)
 }

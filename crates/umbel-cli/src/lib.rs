@@ -36,6 +36,9 @@ pub mod doctor;
 pub mod eval;
 pub mod explain;
 mod file;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod mcp;
 pub mod models;
 pub mod new;
@@ -144,7 +147,7 @@ impl Cli {
         let setup = Setup { watched, model: which.model.clone() };
         match &which.agents {
             Some(path) => {
-                let loaded = file::load(path, &setup, which.allow_commands);
+                let loaded = file::load(path, &setup, &which.trust());
                 (loaded.offers.map_err(bad_usage), loaded.files)
             }
             None => ((self.source)(&setup).map_err(|error| bad_usage(error.message())), Vec::new()),

@@ -233,8 +233,7 @@ impl Asked<'_> {
     fn take(&mut self, event: &Arc<Event>) -> io::Result<()> {
         if self.options.events {
             let mut out = io::stdout().lock();
-            serde_json::to_writer(&mut out, &**event)?;
-            writeln!(out)?;
+            writeln!(out, "{}", for_stdout(&serde_json::to_string(&**event)?))?;
             out.flush()?;
         }
         if event.is_partial() || event.is_user() {
@@ -284,8 +283,7 @@ impl Asked<'_> {
         let report = &self.report;
         let mut out = io::stdout().lock();
         if self.options.json {
-            serde_json::to_writer_pretty(&mut out, report)?;
-            writeln!(out)?;
+            writeln!(out, "{}", for_stdout(&serde_json::to_string_pretty(report)?))?;
         } else if !self.options.events && !report.text.is_empty() {
             writeln!(out, "{}", for_stdout(&report.text))?;
         }

@@ -12,7 +12,7 @@ use umbel::runtime::team::TRANSFER_TO_AGENT;
 use umbel::{CallId, Event, EventId, FunctionCall, FunctionResponse, Object, Part};
 
 use crate::chat::{QUESTION, question};
-use crate::style::{Ink, Style, clean, clean_line};
+use crate::style::{Ink, Style, clean, clean_line, for_stdout};
 
 /// The widest a card gets, so that it stays one line on most terminals.
 const WIDTH: usize = 76;
@@ -145,8 +145,7 @@ impl<W: Write> Screen<W> {
     /// say is shown once it is whole and the first has finished.
     pub fn show(&mut self, event: &Arc<Event>) -> io::Result<()> {
         if self.json {
-            serde_json::to_writer(&mut self.out, &**event)?;
-            writeln!(self.out)?;
+            writeln!(self.out, "{}", for_stdout(&serde_json::to_string(&**event)?))?;
             return self.out.flush();
         }
         if let Some(open) = &self.open

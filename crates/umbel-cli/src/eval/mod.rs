@@ -25,7 +25,7 @@ use self::progress::Progress;
 use crate::Cli;
 use crate::args::{self, Which, bad_usage, cannot};
 use crate::stop::until_stopped;
-use crate::style::Style;
+use crate::style::{Style, for_stdout};
 
 /// What is to be measured, and how.
 #[derive(Args, Clone, Debug)]
@@ -155,7 +155,7 @@ fn write_out(options: &Options, results: &Results) -> io::Result<()> {
     let json = serde_json::to_string_pretty(results)?;
     let to_stdout = options.json.as_deref() == Some(Path::new("-"));
     match &options.json {
-        Some(_) if to_stdout => writeln!(io::stdout(), "{json}")?,
+        Some(_) if to_stdout => writeln!(io::stdout(), "{}", for_stdout(&json))?,
         Some(path) => args::write_private(path, json + "\n")?,
         None => {}
     }

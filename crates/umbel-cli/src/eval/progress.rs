@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
-use crate::style::{Ink, Style};
+use crate::style::{Ink, Style, clean_line};
 
 /// How long the bar is.
 const WIDTH: usize = 30;
@@ -30,7 +30,7 @@ impl Progress {
 
     /// So many runs of that file come.
     pub(super) fn begin(&self, file: &str, all: u64) {
-        self.change(|count| *count = Count { file: file.to_owned(), all, ..Count::default() });
+        self.change(|count| *count = Count { file: clean_line(file), all, ..Count::default() });
     }
 
     /// One is done.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use umbel::eval::{CaseReport, Check, Gate, Metric, RunReport};
 
 use super::{FileResult, Results};
-use crate::style::{Ink, Style, clean};
+use crate::style::{Ink, Style, clean, clean_line};
 
 /// The widest that a column of what differed may be.
 const WIDEST: usize = 56;
@@ -16,12 +16,12 @@ pub(super) fn text(results: &Results, style: Style) -> String {
 }
 
 fn of_file(file: &FileResult, style: Style) -> String {
-    let mut text = format!("{}\n", style.paint(Ink::Agent, &clean(&file.file)));
+    let mut text = format!("{}\n", style.paint(Ink::Agent, &clean_line(&file.file)));
     text.push_str(&cases(&file.report.cases, style));
     for case in &file.report.cases {
         for (index, run) in case.runs.iter().enumerate().filter(|(_, run)| !run.passed) {
             let number = if case.runs.len() > 1 { format!(", run {}", index + 1) } else { String::new() };
-            let title = format!("{}{number}", clean(&case.name));
+            let title = format!("{}{number}", clean_line(&case.name));
             text.push_str(&format!("\n{}\n", style.paint(Ink::Error, &title)));
             run.failures().for_each(|check| text.push_str(&differs(check, style)));
         }
@@ -29,7 +29,7 @@ fn of_file(file: &FileResult, style: Style) -> String {
     text.push('\n');
     for Gate { name, score, threshold } in &file.report.gates {
         let passed = Gate { name: name.clone(), score: *score, threshold: *threshold }.passed();
-        let line = format!("{} {name} {score:.2}, must be {threshold:.2}", sign(passed));
+        let line = format!("{} {} {score:.2}, must be {threshold:.2}", sign(passed), clean_line(name));
         text.push_str(&format!("{}\n", style.paint(if passed { Ink::You } else { Ink::Error }, &line)));
     }
     for change in &file.changes {
@@ -40,7 +40,7 @@ fn of_file(file: &FileResult, style: Style) -> String {
             (false, false) => ("better", Ink::You),
         };
         let line =
-            format!("{word}: {}, {of} was {:.2}, is {:.2}", clean(&change.case), change.was, change.is);
+            format!("{word}: {}, {of} was {:.2}, is {:.2}", clean_line(&change.case), change.was, change.is);
         text.push_str(&format!("{}\n", style.paint(ink, &line)));
     }
     text
@@ -54,7 +54,7 @@ fn sign(passed: bool) -> &'static str {
 fn cases(cases: &[CaseReport], style: Style) -> String {
     let metrics = cases.iter().flat_map(|case| &case.runs).flat_map(|run| run.metrics.keys().copied());
     let metrics: BTreeSet<Metric> = metrics.filter(|metric| *metric != Metric::Completed).collect();
-    let names = cases.iter().map(|case| clean(&case.name).chars().count());
+    let names = cases.iter().map(|case| clean_line(&case.name).chars().count());
     let wide = names.max().unwrap_or(0).max("case".len());
     let mut head = format!("  {:<wide$}  passed", "case");
     metrics.iter().for_each(|metric| head.push_str(&format!("  {metric:>7}")));
@@ -63,7 +63,7 @@ fn cases(cases: &[CaseReport], style: Style) -> String {
     for case in cases {
         let passed = case.runs.iter().filter(|run| run.passed).count();
         let all = passed == case.runs.len();
-        let name = clean(&case.name);
+        let name = clean_line(&case.name);
         let mut line = format!("{} {name:<wide$}  {:>6}", sign(all), format!("{passed}/{}", case.runs.len()));
         for metric in &metrics {
             let width = metric.as_str().len().max(7);

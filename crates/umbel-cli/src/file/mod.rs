@@ -42,8 +42,17 @@ pub(crate) struct Loaded {
     pub(crate) files: Vec<Seen>,
 }
 
+/// What a file is trusted with. Without anything it reads what lies in its folder, and sends nothing of this machine away.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trust {
+    /// To run programs: it can do anything then.
+    pub(crate) commands: bool,
+    /// Variables of the environment that it may use.
+    pub(crate) variables: Vec<String>,
+}
+
 /// Reads agents from a file.
-pub(crate) fn load(path: &Path, setup: &Setup, allow_commands: bool) -> Loaded {
+pub(crate) fn load(path: &Path, setup: &Setup, trust: &Trust) -> Loaded {
     let (source, seen) = Seen::read(path);
     let source = match source {
         Ok(source) => source,
@@ -53,9 +62,16 @@ pub(crate) fn load(path: &Path, setup: &Setup, allow_commands: bool) -> Loaded {
         }
     };
     let folder = path.parent().unwrap_or(Path::new(""));
-    let (offers, mut files) = read(&source, folder, setup, allow_commands);
+    let (offers, mut files) = read(&source, folder, setup, trust);
     files.insert(0, seen);
     Loaded { offers: offers.map_err(|problems| report(path, &source, problems)), files }
+}
+
+/// Reads a text that stands in no folder.
+#[cfg(fuzzing)]
+pub(crate) fn check(source: &str, setup: &Setup, trust: &Trust) -> Result<Vec<Offer>, String> {
+    let folder = Path::new("/nowhere");
+    read(source, folder, setup, trust).0.map_err(|problems| report(folder, source, problems))
 }
 
 /// Reads agents from the text of a file. Gives the files that it names, too.
@@ -63,7 +79,7 @@ fn read(
     source: &str,
     folder: &Path,
     setup: &Setup,
-    allow_commands: bool,
+    trust: &Trust,
 ) -> (Result<Vec<Offer>, Vec<Problem>>, Vec<Seen>) {
     let (root, errors) = DeTable::parse_recoverable(source);
     if !errors.is_empty() {
@@ -80,7 +96,7 @@ fn read(
         problems: &problems,
         folder,
         models: Models { setup },
-        allow_commands,
+        trust,
         described: Vec::new(),
         files: RefCell::default(),
     };
@@ -96,7 +112,7 @@ struct Reading<'a> {
     /// Where the file is: paths in it are meant from there.
     folder: &'a Path,
     models: Models<'a>,
-    allow_commands: bool,
+    trust: &'a Trust,
     /// The names of the tools that the file describes, good or not.
     described: Vec<&'a str>,
     /// The files that it names.
@@ -181,6 +197,19 @@ impl<'a> Reading<'a> {
     /// The text of a file that is named.
     fn read_file(&self, name: &At<&str>) -> Option<String> {
         let path = self.folder.join(name.value);
+        // Links are followed first: one may lead out of the folder.
+        let real =
+            |path: &Path| std::fs::canonicalize(if path == Path::new("") { Path::new(".") } else { path });
+        let is_inside = match (real(self.folder), real(&path)) {
+            (Ok(folder), Ok(path)) => path.starts_with(folder),
+            // It cannot be read, which is said below.
+            _ => true,
+        };
+        if !is_inside && !self.trust.commands {
+            let hint = "move it there, or start with --allow-commands if you trust this file with everything";
+            self.problems.hint(&name.at, format!("`{}` is not in the folder of this file", name.value), hint);
+            return None;
+        }
         let (read, seen) = Seen::read(&path);
         self.files.borrow_mut().push(seen);
         read.map_err(|error| {

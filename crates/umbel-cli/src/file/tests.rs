@@ -9,7 +9,7 @@ use umbel::{Outcome, Runner};
 use umbel_stores::Stores;
 
 use super::problem::report;
-use super::{handlers, read};
+use super::{Trust, handlers, read};
 use crate::{Offer, Setup};
 
 /// A command line that names no model, in an environment that has none: `script` says so.
@@ -17,14 +17,18 @@ fn setup() -> Setup {
     Setup { watched: false, model: Some("script".to_owned()) }
 }
 
+fn trusted() -> Trust {
+    Trust { commands: true, variables: Vec::new() }
+}
+
 fn offers(source: &str) -> Vec<Offer> {
-    let (offers, _) = read(source, Path::new(""), &setup(), true);
+    let (offers, _) = read(source, Path::new(""), &setup(), &trusted());
     offers.unwrap_or_else(|problems| panic!("{}", report(Path::new("agents.toml"), source, problems)))
 }
 
 /// What is wrong with a file.
 fn wrong(source: &str) -> String {
-    let (offers, _) = read(source, Path::new(""), &setup(), false);
+    let (offers, _) = read(source, Path::new(""), &setup(), &Trust::default());
     match offers {
         Ok(offers) => panic!("{source} is fine: {offers:?}"),
         Err(problems) => report(Path::new("agents.toml"), source, problems),
@@ -144,7 +148,7 @@ async fn how_code_is_run_can_be_said() {
         script = ["```tool_code\nprint(1)\n```"]
         "#
     );
-    let offers = read(&file, folder.path(), &setup(), true).0;
+    let offers = read(&file, folder.path(), &setup(), &trusted()).0;
     let mut offers = offers.unwrap_or_else(|problems| panic!("{}", report(folder.path(), &file, problems)));
     let mut runner = |name: &str| {
         let at = offers.iter().position(|offer| offer.name() == name).unwrap();
@@ -415,7 +419,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "[agents.a]\nscript = ['x']\n[tools.t]\nkind = 'openapi'\nbearer = '${UMBEL_TEST_NO_SUCH}'",
-        "5:10: the environment has no `UMBEL_TEST_NO_SUCH`",
+        "= if it may be sent to where this file says, start with --allow-env UMBEL_TEST_NO_SUCH",
     ),
     ("[agents.a]\nscript = ['x']\n[tools.t]\nkind = 'openapi'\nheaders = { X = 5 }", "this must be a text"),
     (
@@ -547,7 +551,7 @@ async fn services_come_from_a_document_beside_the_file() {
         "#;
     let path = folder.path().join("agents.toml");
     std::fs::write(&path, source).unwrap();
-    let loaded = super::load(&path, &setup(), false);
+    let loaded = super::load(&path, &setup(), &Trust::default());
     let files: Vec<_> = loaded.files.iter().map(|seen| seen.path.clone()).collect();
     assert_eq!(files, [path.clone(), folder.path().join("pets.json"), folder.path().join("words.md")]);
     let runner = loaded.offers.unwrap().remove(0).runner(&Stores::in_memory()).unwrap();
@@ -556,10 +560,10 @@ async fn services_come_from_a_document_beside_the_file() {
     assert!(!explained.contains("fixed-"), "{explained}");
     // What is wrong with the document is said at its name.
     std::fs::write(folder.path().join("pets.json"), "openapi: 3.0.0").unwrap();
-    let told = super::load(&path, &setup(), false).offers.unwrap_err();
+    let told = super::load(&path, &setup(), &Trust::default()).offers.unwrap_err();
     assert!(told.contains("agents.toml:8:16: the OpenAPI document is not JSON"), "{told}");
     assert!(
-        super::load(&folder.path().join("none.toml"), &setup(), false)
+        super::load(&folder.path().join("none.toml"), &setup(), &Trust::default())
             .offers
             .unwrap_err()
             .contains("cannot be read")
@@ -589,7 +593,7 @@ fn security_schemes_of_a_service_are_given_what_they_want() {
         let source = format!("[agents.a]\nscript = ['x']\ntools = ['pets']\n{tool}\n{security}");
         let path = folder.path().join("agents.toml");
         std::fs::write(&path, source).unwrap();
-        super::load(&path, &setup(), false).offers
+        super::load(&path, &setup(), &Trust::default()).offers
     };
     let good = format!(
         "
@@ -632,7 +636,7 @@ fn every_example_of_the_page_is_read() {
     for block in blocks {
         // Whoever reads the page has a key.
         let source = block.replace("model = \"openai/gpt-5-mini\"", "model = \"http://localhost:1/v1#m\"");
-        let (offers, _) = read(&source, &folder, &setup(), true);
+        let (offers, _) = read(&source, &folder, &setup(), &trusted());
         let told = offers.map_err(|problems| report(Path::new("docs"), &source, problems));
         assert!(told.is_ok(), "{}", told.unwrap_err());
     }
@@ -663,7 +667,7 @@ async fn the_example_files_run() {
             continue;
         }
         seen += 1;
-        let loaded = super::load(&path, &setup(), true);
+        let loaded = super::load(&path, &setup(), &trusted());
         for offer in loaded.offers.unwrap_or_else(|told| panic!("{told}")) {
             let message = offer.suggestions().first().cloned().unwrap_or_else(|| "Go.".to_owned());
             let runner = offer.runner(&Stores::in_memory()).unwrap();
@@ -719,9 +723,56 @@ proptest! {
                 _ => source.insert_str(from, "é\n"),
             }
         }
-        let (offers, _) = read(&source, Path::new(""), &setup(), true);
+        let (offers, _) = read(&source, Path::new(""), &setup(), &trusted());
         if let Err(problems) = offers {
             prop_assert!(!report(Path::new("a.toml"), &source, problems).is_empty());
         }
     }
+}
+
+#[test]
+fn a_file_reads_what_lies_in_its_folder_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let (inside, outside) = (folder.path().join("agents"), folder.path().join("secret.md"));
+    std::fs::create_dir_all(inside.join("words")).unwrap();
+    std::fs::write(&outside, "a secret").unwrap();
+    std::fs::write(inside.join("words/a.md"), "words").unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&outside, inside.join("link.md")).unwrap();
+    let file = |name: &str| format!("[agents.a]\nscript = ['x']\ninstruction_file = '{name}'");
+    let read = |name: &str, trust: &Trust| read(&file(name), &inside, &setup(), trust).0;
+    assert!(read("words/a.md", &Trust::default()).is_ok());
+    let mut names =
+        vec!["../secret.md".to_owned(), "words/../../secret.md".to_owned(), outside.display().to_string()];
+    if cfg!(unix) {
+        names.push("link.md".to_owned());
+    }
+    for name in names {
+        let told =
+            report(Path::new("agents.toml"), &file(&name), read(&name, &Trust::default()).unwrap_err());
+        assert!(
+            told.contains("is not in the folder of this file") && told.contains("--allow-commands"),
+            "{told}"
+        );
+        assert!(read(&name, &trusted()).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn a_file_uses_no_variable_that_it_is_not_trusted_with() {
+    let file = |address: &str| {
+        format!(
+            "[agents.a]\nscript = ['x']\ntools = ['t']\n[tools.t]\nkind = 'mcp'\nurl = '{address}'\nheaders = \
+             {{ X = 'a ${{CARGO_MANIFEST_DIR}}' }}"
+        )
+    };
+    let source = file("https://tools.example/mcp");
+    let read = |trust: &Trust| read(&source, Path::new(""), &setup(), trust).0;
+    let told = report(Path::new("agents.toml"), &source, read(&Trust::default()).unwrap_err());
+    assert!(told.contains("the variable `CARGO_MANIFEST_DIR`"), "{told}");
+    assert!(told.contains("start with --allow-env CARGO_MANIFEST_DIR"), "{told}");
+    let others = Trust { commands: false, variables: vec!["CARGO".to_owned()] };
+    assert!(read(&others).is_err());
+    let named = Trust { commands: false, variables: vec!["CARGO_MANIFEST_DIR".to_owned()] };
+    assert!(read(&named).is_ok() && read(&trusted()).is_ok());
 }

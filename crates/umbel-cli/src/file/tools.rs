@@ -310,6 +310,9 @@ impl<'a> Reading<'a> {
         if let Some(bytes) = table.whole("max_bytes") {
             command = command.output_bytes(bytes);
         }
+        for name in table.texts("allow") {
+            command = command.allow(name.value);
+        }
         if table.flag("stdin") {
             command = command.stdin_json();
         }
@@ -417,7 +420,7 @@ impl<'a> Reading<'a> {
     }
 
     fn check_commands(&self, name: &At<&str>) {
-        if !self.allow_commands {
+        if !self.trust.commands {
             let message = format!("the tool `{}` runs a program, and programs are off", name.value);
             let hint = "if you trust this file, start with --allow-commands";
             self.problems.hint(&name.at, message, hint);
@@ -426,7 +429,23 @@ impl<'a> Reading<'a> {
 
     /// A value with `${NAME}` from the environment.
     fn secret(&self, text: &At<&str>) -> Option<Secret> {
-        let made = Secret::expand(text.value, |name| std::env::var(name).ok());
+        let refused = std::cell::RefCell::new(Vec::new());
+        let made = Secret::expand(text.value, |name| {
+            if !self.trust.commands && !self.trust.variables.iter().any(|known| known == name) {
+                refused.borrow_mut().push(name.to_owned());
+                // What it holds is not looked at.
+                return Some("-".to_owned());
+            }
+            std::env::var(name).ok()
+        });
+        for name in refused.take() {
+            let hint = format!("if it may be sent to where this file says, start with --allow-env {name}");
+            self.problems.hint(
+                &text.at,
+                format!("the file uses the variable `{name}` of the environment"),
+                hint,
+            );
+        }
         made.map_err(|error| self.problems.note(&text.at, error.message())).ok()
     }
 

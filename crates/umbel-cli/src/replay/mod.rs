@@ -18,7 +18,7 @@ use self::lines::Read;
 use crate::Cli;
 use crate::args::{self, Kept, Which, bad_usage, cannot};
 use crate::stop::until_stopped;
-use crate::style::{Ink, Style};
+use crate::style::{Ink, Style, clean_line, for_stdout};
 
 /// What is to be run again, and what it is compared with.
 #[derive(Args, Clone, Debug)]
@@ -112,8 +112,7 @@ async fn replay(cli: &Cli, options: &Options) -> io::Result<ExitCode> {
         let same = replayed.is_same();
         let form = json!({"session": recording.key.id(), "same": same, "differences": replayed.differences,
                           "unknown": replayed.unknown, "requests": replayed.requests});
-        serde_json::to_writer_pretty(&mut out, &form)?;
-        writeln!(out)?;
+        writeln!(out, "{}", for_stdout(&serde_json::to_string_pretty(&form)?))?;
     } else {
         out.write_all(text(&replayed, Style::for_terminal(io::stdout().is_terminal())).as_bytes())?;
     }
@@ -153,7 +152,7 @@ fn text(replayed: &Replayed, style: Style) -> String {
     let mut text = String::new();
     for Difference { part, place, note, then, now } in &replayed.differences {
         let note = if note.is_empty() { String::new() } else { format!(": {note}") };
-        let title = format!("{}, {place}{note}", part.as_str());
+        let title = clean_line(&format!("{}, {place}{note}", part.as_str()));
         text.push_str(&format!("{}\n", style.paint(Ink::Question, &title)));
         text.push_str(&diff::unified(then, now, style));
         text.push('\n');
@@ -165,7 +164,10 @@ fn text(replayed: &Replayed, style: Style) -> String {
         count => format!("{count} difference(s) in {requests} requests and what followed from them.\n"),
     });
     for unknown in &replayed.unknown {
-        text.push_str(&format!("{}\n", style.paint(Ink::Faint, &format!("Not known: {unknown}."))));
+        text.push_str(&format!(
+            "{}\n",
+            style.paint(Ink::Faint, &clean_line(&format!("Not known: {unknown}.")))
+        ));
     }
     text
 }

@@ -17,12 +17,13 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use umbel_mcp::server::{McpServer, McpService};
-use umbel_server::{BearerTokens, Server, Traces};
+use umbel_server::{BearerTokens, Server, ServerLimits, Traces};
 use umbel_stores::Stores;
 use umbel_telemetry::{ContentCapture, Exporting, Telemetry};
 
 use self::greeting::Greeting;
 pub use self::options::Options;
+use crate::style::clean;
 use crate::{Cli, Offer, STOPPED, args, mcp, models};
 
 /// The port unless one is named.
@@ -90,7 +91,7 @@ async fn serve(cli: &Cli, options: &Options, traces: &Traces) -> io::Result<Exit
     let service = mounted(server, mcp.as_ref()).build().map_err(io::Error::other)?;
     let listener = listen(options).await?;
     greeting.place(listener.local_addr()?);
-    io::stdout().write_all(greeting.to_string().as_bytes())?;
+    io::stdout().write_all(clean(&greeting.to_string()).as_bytes())?;
     if options.open && !open(&greeting.studio()) {
         writeln!(io::stderr(), "No browser could be opened: open {} yourself.", greeting.studio())?;
     }
@@ -136,6 +137,14 @@ fn server(
     if let Some(trusted) = options.trust_traces {
         server = server.trust_traces(trusted);
     }
+    let mut limits = ServerLimits::default();
+    for limit in &options.limits {
+        let Some((name, value)) = limit.split_once('=') else {
+            return Err(args::bad_usage(format!("--limit {limit}: write it as NAME=VALUE")));
+        };
+        limits.set(name, value).map_err(|error| args::bad_usage(format!("--limit: {}", error.message())))?;
+    }
+    server = server.limits(limits);
     let mut tools = Vec::new();
     for offer in offers {
         let (name, about) = (SmolStr::new(offer.name()), offer.describes().to_owned());

@@ -27,6 +27,9 @@ pub struct Options {
     /// Who may ask: a line `TOKEN USER` each. Whoever sits at this machine if left out.
     #[arg(long, value_name = "FILE")]
     pub(super) tokens: Option<PathBuf>,
+    /// How much it takes on, such as runs_per_user=5 or request_time=10s; may come again. The guide lists all of them.
+    #[arg(long = "limit", value_name = "NAME=VALUE")]
+    pub(super) limits: Vec<String>,
     /// Pages that may ask, such as http://localhost:3000; may come again.
     #[arg(long = "allow-origin", value_name = "ORIGIN")]
     pub(super) origins: Vec<String>,

@@ -13,7 +13,7 @@ use self::look::Listed;
 use crate::agents::Ready;
 use crate::args::{self, Kept, STORE, Which, bad_usage};
 use crate::screen::Screen;
-use crate::style::Style;
+use crate::style::{Style, for_stdout};
 use crate::{Cli, STOPPED};
 
 /// What to do with conversations.
@@ -125,8 +125,7 @@ async fn list(cli: &Cli, options: &List) -> io::Result<ExitCode> {
     };
     let mut out = io::stdout().lock();
     if options.json {
-        serde_json::to_writer_pretty(&mut out, &listed)?;
-        writeln!(out)?;
+        writeln!(out, "{}", for_stdout(&serde_json::to_string_pretty(&listed)?))?;
         return Ok(ExitCode::SUCCESS);
     }
     if listed.is_empty() {

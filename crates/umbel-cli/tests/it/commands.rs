@@ -367,3 +367,45 @@ fn an_export_that_nobody_reads_any_more_is_no_failure() {
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     }
 }
+
+#[test]
+fn what_others_wrote_does_not_steer_the_terminal() {
+    const STEERING: [char; 4] = ['\u{1b}', '\u{9b}', '\u{202e}', '\u{7}'];
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let evil = r"\u001b]0;owned\u0007\u001b[31m\u009b1m\u202e";
+    write(
+        "agents.toml",
+        &format!(
+            "[agents.a]\ndescription = \"about {evil}\"\ninstruction = \"do {evil}\"\nscript = [\"says {evil}\"]\n\
+             tools = [\"now\"]\nsuggestions = [\"try {evil}\"]\n"
+        ),
+    );
+    write(
+        "cases.toml",
+        &format!(
+            "[[case]]\nname = \"case {evil}\"\n[[case.turn]]\nuser = \"hi\"\nanswer = \"wants {evil}\"\n"
+        ),
+    );
+    let agents = ["--agents", "agents.toml"];
+    let with = |args: &[&str]| umbel(folder.path(), &[args, &agents].concat());
+    let mut all = vec![
+        ("run", with(&["run", "hi", "--store", "sqlite:s.db", "--session", "one"])),
+        ("explain", with(&["explain"])),
+        ("explain --all", with(&["explain", "--all"])),
+        ("eval", with(&["eval", "cases.toml"])),
+        ("sessions", with(&["sessions", "list", "--store", "sqlite:s.db"])),
+        ("show", with(&["sessions", "show", "one", "--store", "sqlite:s.db"])),
+        ("doctor", with(&["doctor"])),
+    ];
+    let changed =
+        std::fs::read_to_string(folder.path().join("agents.toml")).unwrap().replace("says", "tells");
+    write("agents.toml", &changed);
+    all.push(("replay", with(&["replay", "--store", "sqlite:s.db", "--session", "one"])));
+    for (name, (_, out, err)) in all {
+        // What an agent says goes to a program as it is, and is cleaned for terminals.
+        let shown = if name == "run" { err } else { format!("{out}{err}") };
+        assert!(name == "run" || !shown.is_empty(), "{name}");
+        assert!(!shown.contains(STEERING), "{name}: {shown:?}");
+    }
+}

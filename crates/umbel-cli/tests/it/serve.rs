@@ -387,3 +387,17 @@ fn tools_of_the_front_end_are_called_if_it_has_them() {
     served.signal("-TERM");
     assert!(served.ended().0.success());
 }
+
+#[test]
+fn a_greeting_does_not_steer_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agents.toml");
+    let evil = r"\u001b]0;owned\u0007\u009b1m\u202e";
+    let text = format!(
+        "[agents.a]\ndescription = \"about {evil}\"\nscript = [\"x\"]\nsuggestions = [\"try {evil}\"]\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let served = Served::start(&["--port", "0", "--store", "memory:", file.to_str().unwrap()]);
+    assert!(served.greeting.contains("about ") && served.greeting.contains("try "), "{}", served.greeting);
+    assert!(!served.greeting.contains(['\u{1b}', '\u{9b}', '\u{202e}', '\u{7}']), "{:?}", served.greeting);
+}
