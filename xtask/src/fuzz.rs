@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: the parsers of providers' answers, fed with bytes that find new ways through them.
+//! `cargo xtask fuzz`: all that reads what comes from outside, fed with bytes that find new ways through it.
 //!
 //! libFuzzer needs the compiler to count where a program comes by. The flags for that are LLVM's, so the stable compiler
 //! takes them.
@@ -12,7 +12,22 @@ use std::process::{Command, ExitCode};
 use crate::cargo;
 use crate::test::{Verdict, root, succeed};
 
-const TARGETS: [&str; 5] = ["openai_chat", "openai_responses", "anthropic", "gemini", "ollama"];
+const TARGETS: [&str; 14] = [
+    "openai_chat",
+    "openai_responses",
+    "anthropic",
+    "gemini",
+    "ollama",
+    "agui_input",
+    "agui_events",
+    "json_patch",
+    "mcp",
+    "openapi",
+    "agents_file",
+    "jwt",
+    "log_entries",
+    "server_text",
+];
 
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \

@@ -4,6 +4,7 @@
 //! came whole is void: then the front end gets the conversation as the log has it.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -73,7 +74,7 @@ pub struct Translator {
     /// In the order of their ids: then those that are done are told of in the same order, whoever of them spoke first.
     speakers: Vec<Speaker>,
     /// The ids that sub-agents had.
-    spoke: Vec<SmolStr>,
+    spoke: HashMap<SmolStr, usize>,
     /// The state as the front end has it.
     state: Object,
     state_changed: bool,
@@ -103,7 +104,7 @@ impl Translator {
             knows_interrupts,
             drafts: SmallVec::new(),
             speakers: Vec::new(),
-            spoke: Vec::new(),
+            spoke: HashMap::new(),
             state: Object::new(),
             state_changed: false,
             pending: Vec::new(),
@@ -631,18 +632,19 @@ impl Translator {
     /// what the log will never have, and the log alone has to give the same name.
     fn speaker_id(&mut self, event: &Event) -> SmolStr {
         let name = format_smolstr!("{}-{}", event.run, event.author());
-        let before = self.spoke.iter().filter(|spoke| **spoke == name).count();
-        self.spoke.push(name.clone());
-        if before == 0 { name } else { format_smolstr!("{name}-{}", before + 1) }
+        let turns = self.spoke.entry(name.clone()).or_default();
+        *turns += 1;
+        if *turns == 1 { name } else { format_smolstr!("{name}-{turns}") }
     }
 
     /// Tells changes of the state. One to `null` removes the key, as it does in the thread.
     fn change_state(&mut self, delta: &Object, sink: &mut impl FnMut(AguiEvent<'_>)) {
         let mut ops: Vec<PatchOp> = Vec::new();
+        let is_gone = |key: &str| delta.get(key).is_some_and(Value::is_null);
         for (key, value) in delta.iter().filter(|(key, _)| self.cast.shows(key)) {
             let path = format!("/{}", crate::patch::escape(key));
             if value.is_null() {
-                ops.extend(self.state.shift_remove(key).map(|_| PatchOp::Remove { path }));
+                ops.extend(self.state.contains_key(key).then_some(PatchOp::Remove { path }));
                 continue;
             }
             match self.state.get(key) {
@@ -650,6 +652,11 @@ impl Translator {
                 None => ops.push(PatchOp::Add { path, value: value.clone() }),
             }
             self.state.insert(key.clone(), value.clone());
+        }
+        if ops.iter().any(|op| matches!(op, PatchOp::Remove { .. })) {
+            // All at once: what is behind a key that goes moves up each time.
+            let cast = &self.cast;
+            self.state.retain(|key, _| !(is_gone(key) && cast.shows(key)));
         }
         if !ops.is_empty() {
             self.state_changed = true;

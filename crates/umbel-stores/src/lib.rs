@@ -37,6 +37,9 @@ pub mod adk;
 pub mod contract;
 #[cfg(feature = "sealed")]
 mod entries;
+#[cfg(all(fuzzing, feature = "sealed"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(feature = "sealed")]
 mod lease;
 #[cfg(feature = "postgres")]

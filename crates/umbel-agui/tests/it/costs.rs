@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use umbel_agui::patch::{PatchOp, diff};
-use umbel_agui::{Cast, Conversation, Message};
+use umbel_agui::{Cast, Conversation, Message, Translator};
 use umbel_core::{Actions, Event, EventId, FunctionCall, FunctionResponse, Part, RunId, Source};
 use umbel_core::{Content, Role};
 
@@ -150,4 +150,33 @@ fn a_difference_is_told_by_the_shorter_way_at_each_level() {
     let steps = diff(&old, &new, "");
     let replace = |path: &str, value: Value| PatchOp::Replace { path: path.to_owned(), value };
     assert_eq!(steps, [replace("/a/y/n", json!(2)), replace("/b", json!([9, 8, 7, 6]))]);
+}
+
+/// How many events tell what happened.
+fn told(events: &[Arc<Event>]) -> usize {
+    let cast = Cast { root: "root".into(), ..Cast::default() };
+    let (mut translator, mut count) = (Translator::new(Arc::new(cast), "t", "r", true), 0);
+    translator.begin(None, None, umbel_core::Object::new(), Vec::new(), &mut |_| {});
+    events.iter().for_each(|event| translator.event(event, &mut |_| count += 1));
+    count
+}
+
+#[test]
+fn turns_of_agents_and_keys_that_go_cost_their_number() {
+    let turns = |size: usize| {
+        let turn =
+            |n: usize| event(n, "r", if n.is_multiple_of(2) { "one" } else { "two" }, vec![Part::text("so")]);
+        (0..size).map(turn).collect::<Vec<_>>()
+    };
+    assert_linear("turns of agents", 1_000, turns, |events| told(events));
+    let keys = |size: usize| {
+        let set = |n: usize, value: fn(usize) -> Value| {
+            let delta: umbel_core::Object = (0..size).map(|key| (format!("k{key}"), value(key))).collect();
+            let mut event = Event::clone(&event(n, "r", "root", vec![Part::text("so")]));
+            event.actions = Some(Box::new(Actions { state_delta: Some(delta), ..Actions::default() }));
+            Arc::new(event)
+        };
+        vec![set(1, |key| json!(key)), set(2, |_| Value::Null)]
+    };
+    assert_linear("keys that go", 2_000, keys, |events| told(events));
 }
