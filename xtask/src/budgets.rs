@@ -58,10 +58,12 @@ fn measure_and_compare() -> Result<Vec<String>, Trouble> {
     measured.insert("heap_bytes_per_session".to_owned(), heap.unwrap_or(u64::MAX));
     let stores = stores::Bench::new()?;
     measured.extend(stores::instructions_of_turns(&stores)?);
-    measured.extend(http::short(&http::Bench::new()?)?);
+    let http = http::Bench::new()?;
+    measured.extend(http::short(&http)?);
     measured.extend(model_bench::figures()?);
     let mut problems = compare(&budgets, &measured);
     let figures = onion::figures(&plain, &counting)?.into_iter().chain(stores::figures(&stores)?);
+    let figures = figures.chain(http::routes(&http)?);
     for Figure { name, value, wanted } in figures {
         println!("   {name:<52} {value:>6}  of {wanted}");
         if value > wanted {

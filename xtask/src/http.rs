@@ -1,11 +1,13 @@
 //! `cargo xtask bench http`: what serving agents costs, beside a raw handler that writes the same bytes.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::budgets::{Trouble, build, counted, folder_beside, json_of, per_one};
+use crate::onion::Figure;
 use crate::test::ensure;
 
 /// Connections, as the table has them.
@@ -92,6 +94,41 @@ impl Load {
     fn times(&self, figure: &str) -> f64 {
         self.of("umbel", figure) / self.of("raw", figure)
     }
+}
+
+/// How much more than four times as dear a request may be that is four times as large, in percent of four times: tables that
+/// grow and caches that do not hold all of it cost something.
+const LINEAR: u64 = 125;
+
+/// Whether what a request costs grows with what it brings or asks for, and no faster: instructions at one size and at four
+/// times that, for every route.
+pub(crate) fn routes(bench: &Bench) -> Result<Vec<Figure>, Trouble> {
+    let shapes = Command::new(&bench.binary).arg("shapes").output();
+    let shapes =
+        shapes.map_err(|error| Trouble::Broken(format!("the benchmark cannot be started: {error}")))?;
+    let mut figures = Vec::new();
+    for shape in String::from_utf8_lossy(&shapes.stdout).lines() {
+        let size = match shape {
+            // A client brings 128 tools at most.
+            "tools" => 30,
+            // What is counted is a run each, and 200 threads are searched at most.
+            "thread-of-runs" | "thread-before" | "runs" | "events" | "threads" | "search" | "replay"
+            | "find-run" | "steps" => 45,
+            _ => 800,
+        };
+        let cost = |size: u64| {
+            per_one(1, 3, |count| {
+                counted(&bench.binary, &["request", shape, &size.to_string(), &count.to_string()])
+            })
+        };
+        let (one, four) = (cost(size)?, cost(4 * size)?);
+        let name = format!("request `{shape}`, {one} and {four} instructions");
+        figures.push(Figure { name, value: four * 100 / (4 * one).max(1), wanted: LINEAR });
+    }
+    if figures.is_empty() {
+        return Err(Trouble::Broken("the benchmark knows no requests".to_owned()));
+    }
+    Ok(figures)
 }
 
 /// The figures that have budgets, in a short form.

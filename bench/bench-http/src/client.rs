@@ -78,6 +78,40 @@ impl Client {
         took
     }
 
+    /// One request and its whole answer: its status and its body.
+    pub async fn exchange(&mut self, method: &str, path: &str, body: &str) -> (u16, Vec<u8>) {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        self.stream.write_all(request.as_bytes()).await.expect("a server that reads");
+        self.answer.clear();
+        let head = loop {
+            if let Some(end) = self.answer.windows(4).position(|window| window == b"\r\n\r\n") {
+                break end + 4;
+            }
+            self.more().await;
+        };
+        let text = String::from_utf8_lossy(&self.answer[..head]).to_ascii_lowercase();
+        let status = text.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+        let length = text.split("content-length: ").nth(1).and_then(|rest| rest.split('\r').next());
+        match length {
+            Some(length) => {
+                let length: usize = length.parse().expect("a length");
+                while self.answer.len() < head + length {
+                    self.more().await;
+                }
+            }
+            None if status == 204 => {}
+            None => {
+                while !self.answer.ends_with(LAST) {
+                    self.more().await;
+                }
+            }
+        }
+        (status, self.answer[head..].to_vec())
+    }
+
     /// The frames of the last answer's body, as they came.
     pub fn frames(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.answer);

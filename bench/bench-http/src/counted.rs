@@ -6,15 +6,15 @@ use crate::child::{Served, block_on, record};
 use crate::client::{Client, Thread, one_turn};
 
 /// A server under callgrind. `what` is `umbel`, or the path of the raw handler.
-struct Counting {
-    server: Served,
+pub struct Counting {
+    pub server: Served,
     path: String,
     told: PathBuf,
     stream: PathBuf,
 }
 
 impl Counting {
-    fn start(what: &str, scenario: &str, store: &str) -> Self {
+    pub fn start(what: &str, scenario: &str, store: &str) -> Self {
         let own = std::env::temp_dir().join(format!("bench-http-{}", std::process::id()));
         let (told, stream) = (own.with_extension("callgrind"), own.with_extension("json"));
         let log = format!("--log-file={}", told.display());
@@ -34,7 +34,7 @@ impl Counting {
     }
 
     /// The instructions that it took until now, from its start to its end.
-    fn end(self) -> u64 {
+    pub fn end(self) -> u64 {
         self.server.end();
         let told = std::fs::read_to_string(&self.told).expect("what callgrind tells");
         let _ = std::fs::remove_file(&self.told);

@@ -4,7 +4,8 @@
 //! # Layout
 //! - `agents.rs`: what Umbel serves; `raw.rs`: the handler beside it; `serve.rs`: either as a process
 //! - `client.rs`: the other end of the wire; `child.rs`: a server that was started, and what it has used
-//! - `load.rs`, `memory.rs`, `history.rs`: what is measured; `counted.rs`: the same work for callgrind
+//! - `load.rs`, `memory.rs`, `history.rs`: what is measured; `counted.rs`: the same work for callgrind; `routes.rs`: what
+//!   requests cost by their size
 
 mod agents;
 mod child;
@@ -14,6 +15,7 @@ mod history;
 mod load;
 mod memory;
 mod raw;
+mod routes;
 mod serve;
 
 const USAGE: &str = "usage: bench-http COMMAND
@@ -29,6 +31,8 @@ commands:
   syncs FILE COUNT                     how long a page takes to the disk
   counted umbel|raw|parse SCENARIO RUNS STORE
                                        so many runs, one after the other, of a server under callgrind: instructions
+  shapes                               the requests that `request` knows
+  request SHAPE SIZE COUNT             instructions of so many requests of that shape and size, and of what is needed before
   counted-turns umbel|parse TURNS MORE instructions of so many more turns of a thread that has so many";
 
 fn main() {
@@ -50,6 +54,10 @@ fn main() {
         ["syncs", file, count] => println!("{}", load::syncs(file, number(count))),
         ["counted", what, scenario, runs, store] => {
             println!("{}", counted::runs(what, scenario, number(runs), store));
+        }
+        ["shapes"] => println!("{}", routes::SHAPES.join("\n")),
+        ["request", shape, size, count] => {
+            println!("{}", routes::requests(shape, number(size), number(count)));
         }
         ["counted-turns", what, turns, more] => {
             println!("{}", counted::turns(what, number(turns), number(more)));

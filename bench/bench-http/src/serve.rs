@@ -1,6 +1,7 @@
 //! A server as a process: it says where it listens, and stops when its input ends.
 
 use std::io::Write;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -10,7 +11,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use umbel::Runner;
-use umbel_server::{AgentEndpoint, Server, ServerLimits};
+use umbel_server::{AgentEndpoint, Server, ServerLimits, Service};
 
 use crate::agents;
 use crate::raw::{self, Recorded};
@@ -47,7 +48,16 @@ pub fn umbel(store: &str, threads: usize, kept: usize) {
             let runner = runner.sessions(sessions.clone()).build().expect("a runner");
             server = server.agent(path, AgentEndpoint::new(runner));
         }
+        let forgets: Arc<OnceLock<Service>> = Arc::default();
+        let forget = forgets.clone();
+        let server = server.mount(
+            "/forget",
+            axum::Router::new().fallback(async move || {
+                forget.get().expect("a service").forget_frames();
+            }),
+        );
         let service = server.build().expect("a server");
+        let _ = forgets.set(service.clone());
         service.serve(listen().await, told_to_stop()).await.expect("serving");
     });
 }

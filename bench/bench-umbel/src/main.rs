@@ -9,8 +9,8 @@ use futures::StreamExt;
 use harness::*;
 use serde_json::{Value, json};
 use umbel::{
-    BoxStream, Chunk, Content, FunctionCall, LlmAgent, Model, ModelRequest, Part, Response, RunConfig, Runner, Said,
-    SessionKey, tool,
+    BoxStream, Chunk, Content, FunctionCall, LlmAgent, Model, ModelRequest, Part, Response, RunConfig,
+    Runner, Said, SessionKey, tool,
 };
 
 #[derive(Debug)]
@@ -131,7 +131,9 @@ impl Model for TeamModel {
             Response::text(ANSWER)
         } else {
             let args = umbel::Object::from_iter([("agent_name".to_owned(), json!("weather"))]);
-            Response::new(Content::model(Part::call(FunctionCall::new("transfer_to_agent", args).with_id("call-1"))))
+            Response::new(Content::model(Part::call(
+                FunctionCall::new("transfer_to_agent", args).with_id("call-1"),
+            )))
         };
         Box::pin(futures::stream::iter([Ok(Chunk::Complete(response))]))
     }
@@ -145,7 +147,8 @@ fn team(n: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         for id in 0..n {
-            let key = runner.create_session_with("user", id.to_string(), Default::default()).await.unwrap().key;
+            let key =
+                runner.create_session_with("user", id.to_string(), Default::default()).await.unwrap().key;
             let mut events = runner.run(&key, PROMPT);
             let mut text = 0;
             while let Some(event) = events.next().await {

@@ -10,8 +10,9 @@ use harness::{ANSWER, PROMPT, alloc_totals};
 use serde_json::json;
 use umbel::layers::{Caching, Layered};
 use umbel::{
-    Chunk, Content, Event, Handler, LlmAgent, LogEntry, Model, ModelRequest, ModelTurn, NextTool, Object, Response,
-    Result, Role, Runner, SessionKey, Source, Step, ToolCall, ToolContext, ToolOutput, ToolResult, handler, tool,
+    Chunk, Content, Event, Handler, LlmAgent, LogEntry, Model, ModelRequest, ModelTurn, NextTool, Object,
+    Response, Result, Role, Runner, SessionKey, Source, Step, ToolCall, ToolContext, ToolOutput, ToolResult,
+    handler, tool,
 };
 
 #[derive(Debug)]
