@@ -51,7 +51,7 @@ commands:
       --server-kills N  kills of the server (30)
       --seed N          the random moments of an earlier run
   fuzz [TARGET]... [--seconds N]
-      feeds the parsers of providers' answers with bytes that find new ways through them, each for N seconds (600)
+      feeds all that reads what comes from outside with bytes that find new ways through it, each for N seconds (600)
   local-model
       serves a real small model on this machine and runs an agent on it, streamed and with a schema
   simulate [--seeds N] [--seed S] [--from S] [--store memory|sqlite] [--verbose]

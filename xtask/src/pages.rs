@@ -9,8 +9,11 @@ use crate::test::{Verdict, root};
 const INDEXES: [&str; 2] = ["README.md", "llms.txt"];
 
 /// Pages outside `docs/` and `examples/`.
-const OTHERS: [&str; 6] =
-    ["README.md", "llms.txt", "AGENTS.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"];
+const OTHERS: [&str; 7] =
+    ["README.md", "llms.txt", "AGENTS.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", SECURITY];
+
+/// The page that names a test for each threat.
+const SECURITY: &str = "SECURITY.md";
 
 pub(crate) fn check() -> Verdict {
     let root = root();
@@ -32,7 +35,49 @@ pub(crate) fn check() -> Verdict {
     for index in INDEXES {
         problems.extend(unlisted(index, &pages));
     }
+    let mut sources = String::new();
+    source_below(&root.join("crates"), &mut sources);
+    problems.extend(missing_tests(pages.get(Path::new(SECURITY)).map_or("", String::as_str), &sources));
     if problems.is_empty() { Verdict::Passed } else { Verdict::Failed(problems.join("; ")) }
+}
+
+/// All sources below a folder.
+fn source_below(folder: &Path, text: &mut String) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            source_below(&path, text);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            text.push_str(&std::fs::read_to_string(path).unwrap_or_default());
+        }
+    }
+}
+
+/// Tests that a table names in its last column and that are not there; rows without a test.
+fn missing_tests(page: &str, sources: &str) -> Vec<String> {
+    let is_row = |line: &&str| line.starts_with("| ") && !line.starts_with("| Who ");
+    let table = page.split("| Threat |").nth(1).unwrap_or_default();
+    let rows: Vec<&str> =
+        table.lines().skip(2).take_while(|line| line.starts_with('|')).filter(is_row).collect();
+    let mut missing = Vec::new();
+    if rows.is_empty() {
+        missing.push(format!("{SECURITY} has no table of threats"));
+    }
+    for row in rows {
+        let last = row.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap_or_default();
+        let names: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
+        if names.is_empty() {
+            missing.push(format!("{SECURITY} names no test: {row}"));
+        }
+        for name in names {
+            let is_test =
+                name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+            if is_test && !sources.contains(&format!("fn {name}(")) {
+                missing.push(format!("{SECURITY} names a test that is not there: {name}"));
+            }
+        }
+    }
+    missing
 }
 
 fn markdown_below(root: &Path, folder: &Path, names: &mut Vec<PathBuf>) {
@@ -155,5 +200,14 @@ mod tests {
     #[test]
     fn headings_are_named_as_links_name_them() {
         assert_eq!(headings("## A middleware (Eino's `Mw`)"), ["a-middleware-einos-mw"]);
+    }
+
+    #[test]
+    fn a_threat_without_a_test_is_seen() {
+        let page = "| Who | a |\n\n| Threat | Held | Test |\n|---|---|---|\n| a | b | `good_one`, `bad_one` |\n| c | d | none |\n| e | f | `cargo x` |\n";
+        let missing = missing_tests(page, "async fn good_one() {}");
+        assert_eq!(missing.len(), 2, "{missing:?}");
+        assert!(missing[0].contains("bad_one") && missing[1].contains("| c | d |"), "{missing:?}");
+        assert_eq!(missing_tests("", "").len(), 1);
     }
 }

@@ -152,8 +152,11 @@ export const talking = {
     const page = await studio.open("guide");
     await page.getByTestId("session").first().waitFor();
     await page.getByTestId("session-search").fill("WEATHER IN PARIS, FOR THE 1.");
+    // The list may be short for a moment before it is the one that was searched for.
+    const found = page.getByTestId("session").filter({ hasText: /weather in Paris, for the 1\./i });
+    await found.waitFor();
     await page.waitForFunction(() => document.querySelectorAll("[data-testid=session]").length === 1);
-    await page.getByTestId("session").getByRole("link").first().click();
+    await found.getByRole("link").first().click();
     await page.waitForURL((url) => url.hash.includes("/long"));
     await page.getByTestId("session-search").fill("nobody ever said this");
     await page.getByText("No session has these words.").waitFor();

@@ -71,6 +71,33 @@ test("no line is long enough to hold the page up", () => {
   }
 });
 
+test("text that is four times as long takes about four times as long", () => {
+  const shapes = {
+    items: "- a\n",
+    "items with empty lines": "- a\n\n",
+    "items with many empty lines": `- a\n${"\n".repeat(20)}`,
+    "lists of two kinds": "- a\n\n1. b\n\n",
+    "items in items": "- - - - - - - - - - a\n",
+    "lines of items": "- a\n  b\n\n  c\n",
+    "quotes with lists": "> - a\n>\n",
+    "rows": "|a|\n|-|\n",
+    "fences": "```\n",
+  };
+  const cpu = (/** @type {string} */ text) => {
+    const began = process.cpuUsage();
+    parse(text);
+    const { user, system } = process.cpuUsage(began);
+    return (user + system) / 1000;
+  };
+  for (const [name, shape] of Object.entries(shapes)) {
+    const text = shape.repeat(Math.ceil(200_000 / shape.length));
+    cpu(text.slice(0, 50_000));
+    const [quarter, whole] = [cpu(text.slice(0, 50_000)), cpu(text)];
+    // What takes no time at all cannot be compared.
+    assert.ok(whole < 200 || whole < quarter * 10, `${name}: ${quarter} ms, ${whole} ms`);
+  }
+});
+
 test("any text is read, fast and to its end", () => {
   const began = performance.now();
   for (const text of ["*".repeat(3000), "[".repeat(3000), "> ".repeat(500), "- ".repeat(500), "`".repeat(2001), "|".repeat(3000), `${"a_".repeat(2000)}`, "**a".repeat(800)]) assert.ok(parse(text).length > 0, text.slice(0, 5));
