@@ -40,5 +40,5 @@ pub use self::openapi::{OpenApi, OpenApiTools};
 pub use self::process::Group as ProcessGroup;
 pub use self::program::Program;
 #[cfg(target_os = "linux")]
-pub use self::sandbox::{Sandbox, SandboxExecutor};
+pub use self::sandbox::{Sandbox, SandboxExecutor, SandboxPool};
 pub use self::secret::Secret;

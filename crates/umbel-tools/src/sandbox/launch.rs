@@ -8,11 +8,14 @@ use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 use tokio::process::Command;
 
+use super::cgroup::{Cgroup, Cgroups};
+use super::pool::{SandboxPermit, SandboxPool};
 use super::{Sandbox, seccomp};
 
 const SUPERVISOR: &str = include_str!("supervisor.sh");
@@ -47,6 +50,8 @@ const NOBODIES: (u32, u32) = (0x7000_0000, 60_000);
 #[derive(Debug)]
 pub(super) struct Launch {
     pub(super) sandbox: Sandbox,
+    /// The cap that it shares with others.
+    pub(super) pool: SandboxPool,
     /// The filter of system calls, which `bwrap` reads; none without a sandbox. It is a file without a name.
     filter: Option<File>,
     /// First of the users that code runs as, and how many there are; none if this process is no root.
@@ -80,8 +85,9 @@ fn open_here(what: &impl AsRawFd) -> String {
 
 impl Launch {
     pub(super) fn prepare(sandbox: Sandbox) -> Result<Self, String> {
+        let pool = sandbox.pool.clone().unwrap_or_else(SandboxPool::of_process);
         if sandbox.is_unsandboxed {
-            return Ok(Self { sandbox, filter: None, users: None });
+            return Ok(Self { sandbox, pool, filter: None, users: None });
         }
         for (program, package) in
             [("bwrap", "bubblewrap"), ("prlimit", "util-linux"), ("setpriv", "util-linux")]
@@ -95,7 +101,7 @@ impl Launch {
         let filter =
             temporary(&filter).map_err(|error| format!("a temporary file cannot be written: {error}"))?;
         let users = rustix::process::geteuid().is_root().then(nobodies);
-        Ok(Self { sandbox, filter: Some(filter), users })
+        Ok(Self { sandbox, pool, filter: Some(filter), users })
     }
 
     /// The command that makes a sandbox, and what has to live as long as that. It is to be given a socket to be asked over.
@@ -139,7 +145,6 @@ impl Launch {
     }
 
     fn bwrap(&self) -> Vec<String> {
-        let disk = self.sandbox.limits.disk;
         let mut argv: Vec<String> =
             "bwrap --unshare-all --unshare-user --disable-userns --uid 1000 --gid 1000 \
             --hostname sandbox --cap-drop ALL --cap-add CAP_SETPCAP --new-session --die-with-parent --as-pid-1 \
@@ -163,14 +168,7 @@ impl Launch {
         add(&["--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"]);
         // How many terminals there may be is counted for the whole machine.
         add(&["--tmpfs", "/dev/pts", "--remount-ro", "/dev/pts"]);
-        let spaces = [
-            ("/dev/shm", disk / 4),
-            ("/work", disk),
-            ("/tmp", disk),
-            ("/code", (self.sandbox.limits.code as u64).saturating_add(PAGE)),
-            ("/own", self.result_bytes()),
-        ];
-        for (path, size) in spaces {
+        for (path, size) in self.spaces() {
             add(&["--size", &size.max(PAGE).to_string(), "--tmpfs", path]);
         }
         for path in &self.sandbox.seen {
@@ -181,11 +179,49 @@ impl Launch {
         argv
     }
 
+    /// The file systems that code can write to, and how large they are. They are memory.
+    fn spaces(&self) -> [(&'static str, u64); 5] {
+        let disk = self.sandbox.limits.disk;
+        [
+            ("/dev/shm", disk / 4),
+            ("/work", disk),
+            ("/tmp", disk),
+            ("/code", (self.sandbox.limits.code as u64).saturating_add(PAGE)),
+            ("/own", self.result_bytes()),
+        ]
+    }
+
     /// How large the largest file system is that code can write to.
     pub(super) fn largest_space(&self) -> u64 {
-        let limits = &self.sandbox.limits;
-        let code = (limits.code as u64).saturating_add(PAGE);
-        limits.disk.max(self.result_bytes()).max(code)
+        self.spaces().iter().map(|(_, size)| *size).max().unwrap_or_default()
+    }
+
+    /// The memory that a sandbox may take: that of its processes, and its file systems.
+    pub(super) fn all_memory(&self) -> u64 {
+        let spaces = self.spaces().into_iter().filter(|_| self.is_sandboxed());
+        spaces.fold(self.sandbox.limits.memory, |all, (_, size)| all.saturating_add(size))
+    }
+
+    /// How many processes and threads the kernel lets there be: twice as many as code may have, so
+    /// that who starts too many is seen, and named, before the kernel refuses.
+    fn tasks(&self) -> u64 {
+        self.sandbox.limits.processes.saturating_mul(2).saturating_add(OWN_PROCESSES)
+    }
+
+    /// The same, with those who look after the code.
+    fn all_tasks(&self) -> u64 {
+        self.tasks().saturating_add(2 * OWN_PROCESSES)
+    }
+
+    /// Waits for the permit to make a sandbox, as long as code may run.
+    pub(super) async fn admit(&self) -> umbel_core::Result<Arc<SandboxPermit>> {
+        self.pool.acquire(self.all_memory(), self.sandbox.limits.time).await.map(Arc::new)
+    }
+
+    /// Makes a control group for a sandbox, where that can be had.
+    pub(super) fn group(&self) -> std::io::Result<Option<Arc<Cgroup>>> {
+        let group = Cgroups::here().map(|here| here.create(self.all_memory(), self.all_tasks()));
+        group.transpose().map(|group| group.map(Arc::new))
     }
 
     /// Whether there is a sandbox.
@@ -207,12 +243,11 @@ impl Launch {
         let mut argv = vec!["prlimit".to_owned()];
         // 1 keeps the kernel from handing what is left of a process to a program of this machine.
         argv.extend(["--core=1".to_owned(), format!("--nofile={OPEN_FILES}")]);
-        let tasks = limits.processes.saturating_mul(2).saturating_add(OWN_PROCESSES);
-        let data = limits.memory.saturating_add(tasks.saturating_mul(STACK));
+        let data = limits.memory.saturating_add(self.tasks().saturating_mul(STACK));
         argv.extend([format!("--data={data}"), format!("--stack={STACK}"), format!("--fsize={file}")]);
         // Without a sandbox, all processes of the user would count.
         if self.is_sandboxed() {
-            argv.push(format!("--nproc={}", tasks.saturating_add(2 * OWN_PROCESSES)));
+            argv.push(format!("--nproc={}", self.all_tasks()));
         }
         argv
     }
@@ -228,11 +263,7 @@ impl Launch {
         }
         argv.extend(["prlimit".to_owned(), format!("--fsize={}", limits.disk)]);
         if self.is_sandboxed() {
-            // Twice as many, so that who starts too many is seen, and named, before the kernel refuses.
-            argv.push(format!(
-                "--nproc={}",
-                limits.processes.saturating_mul(2).saturating_add(OWN_PROCESSES)
-            ));
+            argv.push(format!("--nproc={}", self.tasks()));
         }
         // That of a session may take as long for each code.
         if self.sandbox.keeps.is_none() {

@@ -13,7 +13,9 @@ use tokio::net::unix::pipe;
 use tokio::process::Child;
 use umbel_core::{CodeFile, CodeInput, CodeOutcome, CodeOutput, Error, ErrorKind, Result};
 
+use super::cgroup::Cgroup;
 use super::launch::{Launch, Place};
+use super::pool::SandboxPermit;
 use super::watch::{self, Watch};
 use super::{Limits, files, verdict};
 use crate::process::{Group, kill_child, spawn_from_lasting_thread};
@@ -34,7 +36,8 @@ const LINE: u64 = 128;
 #[derive(Debug)]
 pub(super) struct Live {
     launch: Arc<Launch>,
-    child: Child,
+    /// None once it is left to others to wait for it.
+    child: Option<Child>,
     pid: u32,
     watch: Watch,
     control: BufReader<UnixStream>,
@@ -44,6 +47,9 @@ pub(super) struct Live {
     known: HashMap<String, u64>,
     /// The files that it was given: they are not given again, since the code may have changed them.
     given: HashMap<String, u64>,
+    /// All that is in the sandbox is in it, where there are control groups.
+    group: Option<Arc<Cgroup>>,
+    permit: Option<Arc<SandboxPermit>>,
     _place: Option<Place>,
 }
 
@@ -81,13 +87,17 @@ struct Reply {
 impl Live {
     /// Makes a sandbox, and waits until it is there. Between marking what this process has open and starting a program,
     /// something else may be opened that programs inherit; the supervisor then refuses, and another one is started.
-    pub(super) async fn start(launch: &Arc<Launch>) -> Result<Self> {
+    pub(super) async fn start(launch: &Arc<Launch>, permit: Option<Arc<SandboxPermit>>) -> Result<Self> {
         let (mut attempt, until) = (1, tokio::time::Instant::now() + START);
         loop {
-            let mut live = Self::spawn(launch).await?;
-            let why = match tokio::time::timeout_at(until, line(&mut live.control)).await {
-                Ok(Ok(line)) if line == "ready\n" => return Ok(live),
-                Ok(_) => live.last_words().await,
+            let mut live = Self::spawn(launch, permit.clone()).await?;
+            let why = match tokio::time::timeout_at(until, live.let_go()).await {
+                Ok(Ok(true)) => return Ok(live),
+                Ok(Ok(false)) => live.last_words().await,
+                Ok(Err(error)) => {
+                    let said = live.last_words().await;
+                    if said.is_empty() { error.to_string() } else { said }
+                }
                 Err(_) => format!("it was not there after {} s", START.as_secs()),
             };
             if !verdict::is_for_a_descriptor(&why) || attempt == ATTEMPTS {
@@ -97,11 +107,33 @@ impl Live {
         }
     }
 
-    async fn spawn(launch: &Arc<Launch>) -> Result<Self> {
+    /// Puts the first process into its control group before it starts others, and waits until it is
+    /// ready.
+    async fn let_go(&mut self) -> io::Result<bool> {
+        if line(&mut self.control).await? != "here\n" {
+            return Ok(false);
+        }
+        if let Some(group) = self.group.clone() {
+            let first = if self.launch.is_sandboxed() {
+                watch::children(self.pid).first().copied().unwrap_or_default()
+            } else {
+                self.pid
+            };
+            // The kernel may take some milliseconds.
+            tokio::task::spawn_blocking(move || group.add(first)).await.map_err(io::Error::other)??;
+        }
+        self.control.write_all(b"go\n").await?;
+        Ok(line(&mut self.control).await? == "ready\n")
+    }
+
+    async fn spawn(launch: &Arc<Launch>, permit: Option<Arc<SandboxPermit>>) -> Result<Self> {
         let failed = |error: io::Error| {
             Error::new(ErrorKind::Other, format!("the sandbox for code could not be started: {error}"))
         };
         let (mut command, place) = launch.command().map_err(failed)?;
+        let makes = launch.clone();
+        let group = tokio::task::spawn_blocking(move || makes.group()).await.map_err(io::Error::other);
+        let group = group.and_then(|group| group).map_err(failed)?;
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let (out, stdout) = pipe::pipe().map_err(failed)?;
@@ -112,15 +144,28 @@ impl Live {
         let child = spawn_from_lasting_thread(command).await.map_err(failed)?;
         let pid = child.id().unwrap_or_default();
         let control = BufReader::new(UnixStream::from_std(ours).map_err(failed)?);
-        let watch = Watch::new(pid, launch.clone());
+        let watch = Watch::new(pid, launch.clone(), group.clone());
         let (known, given) = (HashMap::new(), HashMap::new());
-        let launch = launch.clone();
-        Ok(Self { launch, child, pid, watch, control, stdout, stderr, known, given, _place: place })
+        let (launch, child) = (launch.clone(), Some(child));
+        Ok(Self {
+            launch,
+            child,
+            pid,
+            watch,
+            control,
+            stdout,
+            stderr,
+            known,
+            given,
+            group,
+            permit,
+            _place: place,
+        })
     }
 
     /// Whether it is still there, as far as can be seen.
     pub(super) fn is_there(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
     pub(super) async fn run(&mut self, input: &CodeInput) -> Result<Ended> {
@@ -152,6 +197,8 @@ impl Live {
                 () = tokio::time::sleep(limits.time) => Err(CodeOutcome::TimeLimit),
             }
         };
+        // Its control group is gone when it has ended.
+        let is_out_of_memory = self.group.as_ref().is_some_and(|group| group.out_of_memory() > 0);
         if !matches!(reply, Ok(Ok(_))) {
             self.end().await;
         }
@@ -159,6 +206,7 @@ impl Live {
         printed.drain(&self.stdout, &self.stderr, limits.output);
         match reply {
             Ok(Ok(reply)) => Ok(self.ended(reply, &printed, limits)),
+            Ok(Err(_)) if is_out_of_memory => Ok(stopped(CodeOutcome::MemoryLimit, &printed, limits)),
             Ok(Err(_)) => Ok(stopped(CodeOutcome::Killed { signal: None }, &printed, limits)),
             Err(limit) => Ok(stopped(limit, &printed, limits)),
         }
@@ -178,19 +226,24 @@ impl Live {
         text(&printed.stderr)
     }
 
-    async fn end(&mut self) {
+    /// Ends it, and waits until nothing is left of it.
+    pub(super) async fn end(&mut self) {
         self.kill();
-        let _ = self.child.wait().await;
+        bury(self.child.as_mut(), self.group.as_deref()).await;
     }
 
     /// Kills the first process of the sandbox, with which the kernel ends all others; `bwrap` outside then clears up. Killed
     /// itself, it would leave that to whoever adopts processes here, and in containers that is often nobody.
     fn kill(&self) {
+        let Some(child) = &self.child else { return };
+        if let Some(group) = &self.group {
+            group.kill();
+        }
         let is_child = |child| watch::children(self.pid).contains(&child);
         let first = watch::children(self.pid).first().copied().filter(|_| self.launch.is_sandboxed());
         // Once the child was waited for, its number is no longer its own, and there is nothing to do.
-        if self.child.id().is_some() && !first.is_some_and(|first| kill_child(first, is_child)) {
-            drop(Group::of(&self.child));
+        if child.id().is_some() && !first.is_some_and(|first| kill_child(first, is_child)) {
+            drop(Group::of(child));
         }
     }
 
@@ -227,6 +280,24 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.kill();
+        // The permit is given back when its memory is.
+        let (mut child, group, permit) = (self.child.take(), self.group.take(), self.permit.take());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                bury(child.as_mut(), group.as_deref()).await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+/// Waits until the processes of a sandbox that was killed are gone, and removes its control group.
+async fn bury(child: Option<&mut Child>, group: Option<&Cgroup>) {
+    if let Some(child) = child {
+        let _ = child.wait().await;
+    }
+    if let Some(group) = group {
+        group.remove().await;
     }
 }
 

@@ -2,14 +2,20 @@
 //!
 //! # Layout
 //! - `mod.rs`: what may be set, and the executor
-//! - `launch.rs`: the command line that makes a sandbox; `seccomp.rs`: what code may not ask of the kernel
+//! - `launch.rs`: the command line that makes a sandbox; `seccomp.rs`: what code may ask of the
+//!   kernel, by the numbers in `calls.rs`
 //! - `supervisor.sh`: the first process in there; `session.py`: what keeps definitions for later code
+//! - `pool.rs`: how many there may be, and how much memory they may take together; `cgroup.rs`:
+//!   control groups
 //! - `live.rs`: a sandbox that is there, and how it is asked; `watch.rs`: what it uses; `sessions.rs`: those that are kept
 //! - `files.rs`: files in and out; `verdict.rs`: from how code ended to its outcome
 
+mod calls;
+mod cgroup;
 mod files;
 mod launch;
 mod live;
+mod pool;
 mod seccomp;
 mod sessions;
 mod verdict;
@@ -27,6 +33,7 @@ use umbel_core::{
 
 use self::launch::Launch;
 use self::live::Live;
+pub use self::pool::SandboxPool;
 use self::sessions::Sessions;
 
 /// What the end of code may take, once its time is over.
@@ -77,6 +84,7 @@ pub struct Sandbox {
     env: Vec<(String, String)>,
     limits: Limits,
     keeps: Option<Keeps>,
+    pool: Option<SandboxPool>,
     is_unsandboxed: bool,
 }
 
@@ -116,6 +124,7 @@ impl Sandbox {
                 file_bytes: 16 << 20,
             },
             keeps: None,
+            pool: None,
             is_unsandboxed: false,
         }
     }
@@ -212,6 +221,14 @@ impl Sandbox {
         self.keeps.get_or_insert(Keeps { sessions: 8, idle: Duration::from_secs(600) })
     }
 
+    /// The pool that it belongs to: the cap over the number and the memory of all sandboxes that
+    /// share it. Without it, that is one for the whole process: 32 sandboxes, and half of the
+    /// memory.
+    pub fn pool(mut self, pool: SandboxPool) -> Self {
+        self.pool = Some(pool);
+        self
+    }
+
     /// Runs code **without a sandbox**: it can read and write what this process can, and reach the network. For machines that
     /// are a sandbox themselves, and for code that you would run yourself. The limits of time, processor time, memory, output
     /// and files stay; what code starts is killed with it, and with this process, unless it leaves its process group, as `setsid`
@@ -245,9 +262,10 @@ impl Sandbox {
         if let Some((name, _)) = self.env.iter().find(|(name, _)| !is_name(name)) {
             return Err(refuse(format!("`{}` is no name of a variable", name.escape_debug())));
         }
-        // The limits here come first, and say more. Neither the making of a sandbox nor waiting for other code of the session
-        // is the code's own time, but both have an end.
-        let time = self.limits.time.saturating_add(live::START).saturating_add(MARGIN);
+        // The limits here come first, and say more. Neither waiting for a permit, nor the making of
+        // a sandbox, nor waiting for other code of the session is the code's own time, but each has
+        // an end.
+        let time = self.limits.time.saturating_mul(2).saturating_add(live::START).saturating_add(MARGIN);
         let patience = self.keeps.map_or(Duration::ZERO, |_| time);
         let mut spec = CodeSpec::new(self.language.clone()).timeout(time.saturating_add(patience));
         spec.stateful = self.keeps.is_some();
@@ -255,8 +273,12 @@ impl Sandbox {
         spec.repeatable = !spec.stateful && !self.is_unsandboxed;
         let keeps = self.keeps;
         let launch = Arc::new(Launch::prepare(self).map_err(refuse)?);
+        if let Some(why) = launch.pool.refuse(launch.all_memory()) {
+            return Err(refuse(why));
+        }
         probe(&launch).map_err(refuse)?;
         let sessions = keeps.map(|keeps| Sessions::new(keeps.sessions, keeps.idle, patience));
+        sessions.iter().for_each(|sessions| launch.pool.join(sessions));
         Ok(SandboxExecutor { spec, launch, sessions })
     }
 }
@@ -267,8 +289,8 @@ impl fmt::Debug for Sandbox {
         let how = if self.is_unsandboxed { "UNSANDBOXED" } else { "sandboxed" };
         write!(
             f,
-            "Sandbox({}, {:?}, {how}, {:?}, {:?})",
-            self.language, self.interpreter, self.limits, self.keeps
+            "Sandbox({}, {:?}, {how}, {:?}, {:?}, {:?})",
+            self.language, self.interpreter, self.limits, self.keeps, self.pool
         )
     }
 }
@@ -282,8 +304,14 @@ fn probe(launch: &Arc<Launch>) -> std::result::Result<(), String> {
         let runtime = runtime.map_err(|error| format!("it cannot be tried: {error}"))?;
         let input = CodeInput::new("", launch.sandbox.language.clone());
         runtime.block_on(async {
-            let said = async { Live::start(&launch).await?.run(&input).await }.await;
-            match said {
+            // An empty program needs no permit: who builds agents does not wait for code that runs.
+            let said = async {
+                let mut live = Live::start(&launch, None).await?;
+                let ended = live.run(&input).await;
+                live.end().await;
+                ended
+            };
+            match said.await {
                 Ok(ended) if ended.output.outcome.is_ok() => Ok(()),
                 Ok(ended) => Err(verdict::cannot_run(&launch.sandbox.interpreter, &ended.output)),
                 Err(error) => Err(error.message().to_owned()),
@@ -314,7 +342,7 @@ impl SandboxExecutor {
         let left_out = files::fit(&mut input.files, &self.launch.sandbox.limits);
         let mut output = match (&self.sessions, &input.session) {
             (Some(sessions), Some(session)) => sessions.run(&self.launch, session, &input).await?,
-            _ => Live::start(&self.launch).await?.run(&input).await?.output,
+            _ => Live::start(&self.launch, Some(self.launch.admit().await?)).await?.run(&input).await?.output,
         };
         let notes: Vec<String> = output.note.take().into_iter().chain(left_out).collect();
         output.note = (!notes.is_empty()).then(|| notes.join(" "));
@@ -348,6 +376,6 @@ impl CodeExecutor for SandboxExecutor {
 
 impl fmt::Debug for SandboxExecutor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SandboxExecutor({:?})", self.launch.sandbox)
+        write!(f, "SandboxExecutor({:?}, {:?})", self.launch.sandbox, self.launch.pool)
     }
 }

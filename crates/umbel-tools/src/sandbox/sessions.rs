@@ -57,6 +57,11 @@ impl Slot {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a sandbox rests in it.
+    fn has_sandbox(&self) -> bool {
+        self.live.try_lock().is_ok_and(|live| live.is_some())
+    }
+
     fn touch(&self) {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -84,7 +89,7 @@ impl Sessions {
         let there = kept.take().and_then(|mut kept| kept.live.is_there().then_some(kept));
         let (mut live, number) = match there {
             Some(kept) => (kept.live, Some(kept.number)),
-            None => (Live::start(launch).await?, None),
+            None => (Live::start(launch, Some(launch.admit().await?)).await?, None),
         };
         let is_new = number.is_none();
         let ended = live.run(input).await?;
@@ -94,6 +99,8 @@ impl Sessions {
             let number = number.unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
             *kept = Some(Kept { live, rest, number });
             drop(kept);
+            drop(slot);
+            launch.pool.rested();
             if is_new {
                 tokio::spawn(look_after(Arc::downgrade(self), session.clone(), number));
             }
@@ -111,10 +118,7 @@ impl Sessions {
             return Ok(slot.clone());
         }
         if kept.len() >= self.limit {
-            // Whoever holds a slot besides the map is at work in it, or about to be.
-            let free = kept.iter().filter(|(_, slot)| Arc::strong_count(slot) == 1);
-            let oldest = free.min_by_key(|(_, slot)| slot.used()).map(|(key, _)| key.clone());
-            let Some(oldest) = oldest else {
+            let Some((oldest, _)) = Self::oldest(&kept, |_| true) else {
                 let message = format!("all {} sessions for code are at work: try again later", self.limit);
                 return Err(Error::new(ErrorKind::RateLimited, message));
             };
@@ -123,6 +127,30 @@ impl Sessions {
         let slot = Arc::new(Slot { live: tokio::sync::Mutex::new(None), used: Mutex::new(Instant::now()) });
         kept.insert(session.clone(), slot.clone());
         Ok(slot)
+    }
+
+    /// The session that was not used for longest, of those where nobody is at work, and when it
+    /// was.
+    fn oldest(
+        kept: &HashMap<SessionKey, Arc<Slot>>,
+        counts: impl Fn(&Slot) -> bool,
+    ) -> Option<(SessionKey, Instant)> {
+        // Whoever holds a slot besides the map is at work in it, or about to be.
+        let free = kept.iter().filter(|(_, slot)| Arc::strong_count(slot) == 1 && counts(slot));
+        free.map(|(key, slot)| (key.clone(), slot.used())).min_by_key(|(_, used)| *used)
+    }
+
+    /// Since when the sandbox rests that rests for longest.
+    pub(super) fn rests_since(&self) -> Option<Instant> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        Self::oldest(&kept, Slot::has_sandbox).map(|(_, used)| used)
+    }
+
+    /// Ends that one, if there is still one.
+    pub(super) fn end_oldest(&self) -> bool {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = Self::oldest(&kept, Slot::has_sandbox);
+        oldest.is_some_and(|(session, _)| kept.remove(&session).is_some())
     }
 
     /// Says what is to be done about a sandbox. One that was not used for long ends.

@@ -1,7 +1,9 @@
-# The first process of a sandbox. It says "ready" on its standard input, which is a socket, and is asked there: a line "SIZE
-# WORD FILES", then that many bytes of a tar archive with the code and so many files. It answers with a line "WORD STATUS SIZE",
-# and as many bytes of a tar archive with the files that the code made or changed; the word is "ended" if the command did, and
-# "full" if the archive could not be unpacked. "-" as the size says that the files are too large.
+# The first process of a sandbox. It says "here" on its standard input, which is a socket, waits for
+# a line, and says "ready". Then it is asked there: a line "SIZE WORD FILES", then that many bytes
+# of a tar archive with the code and so many files. It answers with a line "WORD STATUS SIZE", and
+# as many bytes of a tar archive with the files that the code made or changed; the word is "ended"
+# if the command did, and "full" if the archive could not be unpacked. "-" as the size says that the
+# files are too large.
 #
 # once|session  FOLDER  LIFELINE  MOST-FILES  COMMAND...
 #
@@ -17,6 +19,10 @@ for open in /proc/$$/fd/*; do
         exit 1
     fi
 done
+# It is alone until it is let go: whoever asks may put it into a control group before that, with all
+# that it starts then.
+echo here >&0
+read -r go <&0 || exit 1
 # All that is not gone by then ends with the process that asks.
 if [ -n "$lifeline" ]; then
     exec 9<"$lifeline"

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use umbel_core::CodeOutcome;
 
+use super::cgroup::Cgroup;
 use super::launch::Launch;
 
 /// How often it is looked at, unless looking takes long.
@@ -37,6 +38,7 @@ struct Usage {
 pub(super) struct Watch {
     pid: u32,
     launch: Arc<Launch>,
+    group: Option<Arc<Cgroup>>,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -65,8 +67,8 @@ impl Seen {
 }
 
 impl Watch {
-    pub(super) fn new(pid: u32, launch: Arc<Launch>) -> Self {
-        Self { pid, launch, seen: Arc::default() }
+    pub(super) fn new(pid: u32, launch: Arc<Launch>, group: Option<Arc<Cgroup>>) -> Self {
+        Self { pid, launch, group, seen: Arc::default() }
     }
 
     /// Waits until a limit is passed, and says which. Processor time that was used before does not count.
@@ -100,7 +102,8 @@ impl Watch {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let usage = usage_below(self.pid);
         seen.add(&usage);
-        (usage, seen.time())
+        // A control group forgets nobody.
+        (usage, self.group.as_ref().map_or(Duration::ZERO, |group| group.time()).max(seen.time()))
     }
 
     fn over(&self, used: Duration, cpu: Duration) -> Option<CodeOutcome> {
@@ -205,6 +208,12 @@ fn exact_memory(pids: &[u32]) -> u64 {
         _ => private_memory(*pid),
     };
     pids.iter().map(of).sum()
+}
+
+/// The memory of this machine.
+pub(super) fn machine_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    Some(kilobytes(&text, "MemTotal:")).filter(|bytes| *bytes > 0)
 }
 
 fn kilobytes(text: &str, name: &str) -> u64 {

@@ -388,6 +388,48 @@ pub(crate) const PROGRAMS: &[Abuse] = &[
     ),
     abuse("sets up a ring", "failed", "Function not implemented", "call('syscall',425,8,0)"),
     abuse(
+        "makes a call that no kernel has",
+        "failed",
+        "Function not implemented",
+        "call('syscall',9999,0,0,0)",
+    ),
+    abuse(
+        "makes a call that is newer than the allow-list",
+        "failed",
+        "Function not implemented",
+        "call('syscall',451,0,0,0)",
+    ),
+    abuse(
+        "asks for quotas",
+        "failed",
+        "Operation not permitted",
+        "call('syscall',179 if os.uname().machine=='x86_64' else 60,0,0,0,0)",
+    ),
+    abuse(
+        "loads another kernel",
+        "failed",
+        "Operation not permitted",
+        "call('syscall',246 if os.uname().machine=='x86_64' else 104,0,0,0,0)",
+    ),
+    abuse(
+        "reads the memory of another process",
+        "failed",
+        "Operation not permitted",
+        "call('syscall',310 if os.uname().machine=='x86_64' else 270,os.getpid(),None,0,None,0,0)",
+    ),
+    abuse(
+        "watches folders at the cost of the host's user",
+        "failed",
+        "Function not implemented",
+        "call('inotify_init1',0)",
+    ),
+    abuse(
+        "writes out the disks of the host",
+        "failed",
+        "Operation not permitted",
+        "call('syncfs',os.open('/usr',0))",
+    ),
+    abuse(
         "sets up a queue for files",
         "failed",
         "Function not implemented",

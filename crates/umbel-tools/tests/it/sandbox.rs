@@ -3,6 +3,10 @@
 //! Without bubblewrap these tests fail, and say what to install; `cargo xtask test sandbox` installs it and runs them as root
 //! and as a user.
 
+mod cgroup;
+mod pool;
+mod programs;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind as Io, Read};
@@ -19,11 +23,16 @@ use futures::future::join_all;
 use futures::{StreamExt, stream};
 use tempfile::TempDir;
 use umbel_core::{CodeExecutor, CodeFile, CodeInput, CodeOutcome, CodeOutput, SessionKey};
-use umbel_tools::{Sandbox, SandboxExecutor};
+use umbel_tools::{Sandbox, SandboxExecutor, SandboxPool};
 
 use crate::abuse::{Abuse, PRELUDE, PROGRAMS};
 
+/// Makes it in a pool of its own: tests at the same time are not to wait for each other.
 fn build(sandbox: Sandbox) -> SandboxExecutor {
+    build_shared(sandbox.pool(SandboxPool::new()))
+}
+
+fn build_shared(sandbox: Sandbox) -> SandboxExecutor {
     sandbox.build().unwrap_or_else(|error| panic!("{}", error.message()))
 }
 
@@ -200,6 +209,8 @@ fn what_cannot_work_is_not_built() {
     assert!(said.contains("python only"), "{said}");
     let said = error(Sandbox::python().disk(1000));
     assert!(said.contains("its disk has 1000"), "{said}");
+    let said = error(Sandbox::python().pool(SandboxPool::new().memory(512 << 20)));
+    assert!(said.contains("all together have 512 MiB (`SandboxPool::memory`)"), "{said}");
     let said = error(Sandbox::python().env("a b", ""));
     assert!(said.contains("no name of a variable"), "{said}");
 }
