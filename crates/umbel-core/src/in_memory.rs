@@ -21,8 +21,10 @@ use crate::session::{Session, SessionKey, SessionMap, without_temp};
 use crate::state::{State, StateScope};
 use crate::store::{
     Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, NewSession, News,
-    OpenQuestion, SessionStore, Versions, WaitChange, Waits, refuse_nul, refuse_nul_keys,
+    OpenQuestion, SessionStore, StoredUsage, Versions, WaitChange, Waits, refuse_nul, refuse_nul_keys,
 };
+use crate::title::{title_of, title_of_log};
+use crate::weight::json_bytes;
 use crate::work::Work;
 
 /// Keeps sessions in memory. They end with the process.
@@ -67,6 +69,16 @@ struct Slot {
     held: Option<Held>,
     /// What it waits for; most wait for nothing.
     waits: Option<Box<Waits>>,
+    /// What a list tells of the log, as far as the log was measured.
+    measured: Measured,
+}
+
+/// The title and the size of a log. They are measured when somebody asks, each entry once, so that a turn pays nothing.
+#[derive(Default)]
+struct Measured {
+    entries: usize,
+    title: Option<String>,
+    bytes: u64,
 }
 
 /// The lease of a session.
@@ -189,7 +201,25 @@ impl Slot {
             epoch: incarnation << 32,
             held: None,
             waits: None,
+            measured: Measured::default(),
         }
+    }
+
+    /// Brings what is measured of the log up to date.
+    fn measure(&mut self) {
+        if self.measured.entries == 0 {
+            self.measured.bytes = json_bytes(&*self.first);
+        }
+        for entry in self.log.iter_from(self.measured.entries) {
+            if self.measured.title.is_none() {
+                self.measured.title = title_of(std::slice::from_ref(entry));
+            }
+            self.measured.bytes += match entry {
+                LogEntry::Event(event) => json_bytes(&**event),
+                LogEntry::Record(step) => json_bytes(&**step),
+            };
+        }
+        self.measured.entries = self.log.len();
     }
 
     fn versions(&self, key: &SessionKey, shared: &SharedState) -> Versions {
@@ -259,7 +289,10 @@ impl Slot {
             self.log.push(LogEntry::Event(event));
         }
         if rewinds {
-            let waits = Waits::of_log(&self.log.iter().cloned().collect::<Vec<_>>());
+            self.measure();
+            let log: Vec<LogEntry> = self.log.iter().cloned().collect();
+            self.measured.title = title_of_log(&log);
+            let waits = Waits::of_log(&log);
             self.waits = Some(Box::new(waits)).filter(|waits| !waits.is_empty());
         }
         if let Some(before) = before {
@@ -291,8 +324,9 @@ impl Slot {
         self.held.as_ref().is_some_and(|held| !held.has_expired(Instant::now()))
     }
 
-    fn idle(&self, key: &SessionKey, shared: &SharedState) -> Idle {
+    fn idle(&mut self, key: &SessionKey, shared: &SharedState) -> Idle {
         let held = self.is_held();
+        self.measure();
         Idle {
             key: key.clone(),
             updated_at: self.updated_at,
@@ -301,6 +335,8 @@ impl Slot {
             abandoned: self.held.is_some() && !held,
             questions: self.waits.as_ref().map_or(0, |waits| waits.questions.len() as u64),
             awaited_calls: self.waits.as_ref().map_or(0, |waits| waits.calls.len() as u64),
+            title: self.measured.title.clone(),
+            bytes: self.measured.bytes,
         }
     }
 
@@ -560,33 +596,29 @@ impl SessionStore for InMemorySessions {
         app: &'a str,
         user: Option<&'a str>,
     ) -> Work<'a, Result<Vec<OpenQuestion>>> {
-        let inner = self.lock();
+        let Inner { sessions, shared, .. } = &mut *self.lock();
         let is_asked = |key: &SessionKey| key.app() == app && user.is_none_or(|user| user == key.user());
         let mut found = Vec::new();
-        for (key, slot) in inner.sessions.iter().filter(|(key, slot)| slot.parent.is_none() && is_asked(key))
-        {
-            let Some(waits) = &slot.waits else { continue };
-            found.push((slot.idle(key, &inner.shared), waits));
+        for (key, slot) in sessions.iter_mut().filter(|(key, slot)| slot.parent.is_none() && is_asked(key)) {
+            let Some(waits) = slot.waits.clone() else { continue };
+            found.push((slot.idle(key, shared), waits));
         }
         found.sort_by(|a, b| by_change(&a.0, &b.0));
         let questions = found.into_iter().flat_map(|(Idle { key, updated_at, .. }, waits)| {
-            let question = move |interrupt: &Interrupt| OpenQuestion {
-                key: key.clone(),
-                interrupt: interrupt.clone(),
-                updated_at,
-            };
-            waits.questions.iter().map(question)
+            let question =
+                move |interrupt: Interrupt| OpenQuestion { key: key.clone(), interrupt, updated_at };
+            waits.questions.into_iter().map(question)
         });
         Work::done(Ok(questions.collect()))
     }
 
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
-        let inner = self.lock();
-        let of_app = inner.sessions.iter().filter(|(key, slot)| key.app() == app && slot.parent.is_none());
+        let Inner { sessions, shared, .. } = &mut *self.lock();
+        let of_app = sessions.iter_mut().filter(|(key, slot)| key.app() == app && slot.parent.is_none());
         let mut found: Vec<Idle> = of_app
             .filter(|(key, _)| filter.user.is_none_or(|user| user == key.user()))
             .filter(|(_, slot)| slot.updated_at < filter.before)
-            .map(|(key, slot)| slot.idle(key, &inner.shared))
+            .map(|(key, slot)| slot.idle(key, shared))
             .collect();
         let order = |a: &Idle, b: &Idle| match filter.newest_first {
             true => by_change(b, a),
@@ -596,6 +628,23 @@ impl SessionStore for InMemorySessions {
         found.sort_by(order);
         found.truncate(filter.limit);
         Work::done(Ok(found))
+    }
+
+    fn summary<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Option<Idle>>> {
+        let Inner { sessions, shared, .. } = &mut *self.lock();
+        Work::done(Ok(sessions.get_mut(key).map(|slot| slot.idle(key, shared))))
+    }
+
+    fn usage<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<StoredUsage>> {
+        let mut usage = StoredUsage::default();
+        for (key, slot) in &mut self.lock().sessions {
+            if key.app() == app && key.user() == user {
+                slot.measure();
+                usage.sessions += u64::from(slot.parent.is_none());
+                usage.bytes += slot.measured.bytes;
+            }
+        }
+        Work::done(Ok(usage))
     }
 }
 

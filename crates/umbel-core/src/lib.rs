@@ -2,7 +2,8 @@
 //!
 //! # Layout
 //! - [`part`], [`content`], [`event`], [`actions`]: what is said and done; JSON forms are google-adk's
-//! - [`state`], [`session`], [`log`], [`store`], [`in_memory`]: where it is kept
+//! - [`state`], [`session`], [`log`], [`store`], [`in_memory`]: where it is kept; [`title`], [`weight`]: what a list and a
+//!   cache need to know of it
 //! - [`list`], [`history`]: sequences that share
 //! - [`model`], [`response`], [`instruction`]: the contract of a model
 //! - [`tool`], [`tool_context`]: the contract of a tool; [`function_tool`]: tools from closures
@@ -66,6 +67,7 @@ pub mod session;
 pub mod spawn_on_drop;
 pub mod state;
 pub mod store;
+pub mod title;
 pub mod tool;
 pub mod tool_context;
 pub mod trace_context;
@@ -73,6 +75,7 @@ pub mod transcript;
 pub mod turn;
 pub mod values;
 pub mod view;
+pub mod weight;
 pub mod work;
 
 pub use actions::{Actions, Compaction, Confirmation, ModelUsage};

@@ -184,6 +184,19 @@ pub struct Idle {
     pub questions: u64,
     /// How many calls have no answer yet of those whose answer comes later.
     pub awaited_calls: u64,
+    /// The first words of its first message: [`title_of_log`](crate::title::title_of_log).
+    pub title: Option<String>,
+    /// Bytes of its log and its first state, as JSON.
+    pub bytes: u64,
+}
+
+/// What a store holds for one user of an app.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoredUsage {
+    /// Sessions, without those that work for another one.
+    pub sessions: u64,
+    /// Bytes of the logs and first states of all their sessions, as JSON.
+    pub bytes: u64,
 }
 
 impl Idle {
@@ -467,6 +480,12 @@ pub trait SessionStore: Send + Sync + fmt::Debug {
     /// work for another one are left out. No log is read for it.
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>>;
 
+    /// One session as [`idle`](Self::idle) lists it, whether or not it works for another one. No log is read.
+    fn summary<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Option<Idle>>>;
+
+    /// What is stored for one user. It costs at most the number of their sessions, and reads no log.
+    fn usage<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<StoredUsage>>;
+
     /// Sees to it that nothing of what was deleted can be found in its files any more. A store whose deletions leave
     /// nothing behind, as one in memory, has nothing to do. It may rewrite all that is left, so erase many users before
     /// you call it once.
@@ -554,6 +573,14 @@ impl<S: SessionStore + ?Sized> SessionStore for Arc<S> {
 
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
         (**self).idle(app, filter)
+    }
+
+    fn summary<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Option<Idle>>> {
+        (**self).summary(key)
+    }
+
+    fn usage<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<StoredUsage>> {
+        (**self).usage(app, user)
     }
 
     fn delete_unchanged<'a>(&'a self, key: &'a SessionKey, expected: Versions) -> Work<'a, Result<()>> {

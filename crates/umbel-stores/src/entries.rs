@@ -9,7 +9,10 @@ use umbel_core::session::without_temp;
 #[cfg(feature = "sqlite")]
 use umbel_core::store::News;
 use umbel_core::store::{WaitChange, refuse_nul, refuse_nul_keys};
+use umbel_core::title::title_of;
 use umbel_core::{Error, ErrorKind, Event, LogEntry, Object, Part, Payload, Result, SessionKey, StateScope};
+
+use crate::transfer::StoredEntry;
 
 /// Entries as they are written.
 #[derive(Debug, Default)]
@@ -20,6 +23,10 @@ pub(crate) struct Prepared {
     pub(crate) updated_at: Option<f64>,
     /// What becomes of that which the session waits for.
     pub(crate) waits: WaitChange,
+    /// The title that the entries give a session without one.
+    pub(crate) title: Option<String>,
+    /// Bytes of all rows.
+    pub(crate) bytes: u64,
 }
 
 /// One entry of a log as it is written.
@@ -43,15 +50,20 @@ impl Prepared {
     pub(crate) fn new(entries: &[LogEntry]) -> Result<Self> {
         refuse_nul_keys(entries)?;
         let (rows, waits) = (Vec::with_capacity(entries.len()), WaitChange::of(entries));
-        let mut prepared = Self { rows, waits, ..Self::default() };
+        let mut prepared = Self { rows, waits, title: title_of(entries), ..Self::default() };
         for entry in entries {
             match entry {
                 LogEntry::Event(event) if event.is_partial() => {}
                 LogEntry::Event(event) => prepared.push_event(event)?,
-                LogEntry::Record(step) => prepared.rows.push(Row { time: None, body: to_json(&**step)? }),
+                LogEntry::Record(step) => prepared.push(None, to_json(&**step)?),
             }
         }
         Ok(prepared)
+    }
+
+    fn push(&mut self, time: Option<f64>, body: String) {
+        self.bytes += body.len() as u64;
+        self.rows.push(Row { time, body });
     }
 
     fn push_event(&mut self, event: &Event) -> Result<()> {
@@ -65,7 +77,7 @@ impl Prepared {
         // A time that is no number would be read as none, and none is what records have.
         let time = if event.timestamp.is_nan() { 0.0 } else { event.timestamp };
         self.updated_at = Some(time);
-        self.rows.push(Row { time: Some(time), body: to_json(&*event)? });
+        self.push(Some(time), to_json(&*event)?);
         Ok(())
     }
 }
@@ -100,6 +112,21 @@ pub(crate) fn decode(key: &SessionKey, version: u64, time: Option<f64>, body: &s
         None => serde_json::from_str(body).map(LogEntry::Record),
     };
     entry.map_err(|error| corrupt(&format!("entry {version} of session {key}"), error))
+}
+
+/// Reads the log and the first state of a session for an export, entry by entry: what cannot be read stays text.
+pub(crate) fn decode_stored(
+    key: &SessionKey,
+    first_state: &str,
+    rows: impl IntoIterator<Item = (Option<f64>, String)>,
+) -> (Object, Vec<StoredEntry>) {
+    let (state, mut entries) = match from_json("the first state of a session", first_state) {
+        Ok(state) => (state, Vec::new()),
+        Err(_) => (Object::new(), vec![Err(first_state.to_owned())]),
+    };
+    let rows = rows.into_iter().map(|(time, body)| decode(key, 0, time, &body).map_err(|_| body));
+    entries.extend(rows);
+    (state, entries)
 }
 
 /// Refuses a log with a hole: between two versions there are as many entries as versions.

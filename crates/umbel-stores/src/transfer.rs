@@ -38,6 +38,8 @@ enum Line {
     Event { event: Box<Event> },
     /// An entry of the session above.
     Record { record: Box<RunStep> },
+    /// An entry of the session above that the store holds and cannot read, as the store has it.
+    Unreadable { body: String },
     /// A version of an artifact; without a session it is the user's.
     Artifact {
         app: String,
@@ -133,6 +135,9 @@ pub(crate) struct SessionPiece {
     pub(crate) entries: Vec<LogEntry>,
 }
 
+/// An entry of a log as a store holds it: read, or its text if it cannot be read.
+pub(crate) type StoredEntry = Result<LogEntry, String>;
+
 /// Writes pieces as lines.
 pub(crate) struct Lines<W> {
     out: W,
@@ -150,7 +155,10 @@ impl<W: Write> Lines<W> {
         self.pieces += 1;
         match piece {
             Piece::State { app, user, state } => self.line(&Line::State { app, user, state }),
-            Piece::Session(session) => self.session(session),
+            Piece::Session(mut session) => {
+                let entries = std::mem::take(&mut session.entries);
+                self.session(session, entries.into_iter().map(Ok))
+            }
             Piece::Artifact { place: [app, user, session, name], version, part, saved_at } => {
                 let (part, saved_at) = (Box::new(part), Some(saved_at));
                 self.line(&Line::Artifact { app, user, session, name, version, part, saved_at })
@@ -177,16 +185,31 @@ impl<W: Write> Lines<W> {
         Ok(self.pieces)
     }
 
-    fn session(&mut self, session: SessionPiece) -> Result<()> {
-        let SessionPiece { key, parent, state, updated_at, owner, entries } = session;
+    /// Writes a session as its store holds it. Entries that cannot be read stand in their places, as text.
+    pub(crate) fn stored_session(&mut self, session: SessionPiece, entries: Vec<StoredEntry>) -> Result<()> {
+        self.pieces += 1;
+        let unreadable = entries.iter().filter(|entry| entry.is_err()).count();
+        if unreadable > 0 {
+            tracing::warn!(session = %session.key, unreadable, "exported a session with entries that cannot be read");
+        }
+        self.session(session, entries)
+    }
+
+    fn session(
+        &mut self,
+        session: SessionPiece,
+        entries: impl IntoIterator<Item = StoredEntry>,
+    ) -> Result<()> {
+        let SessionPiece { key, parent, state, updated_at, owner, .. } = session;
         let [app, user, id] = [key.app(), key.user(), key.id()].map(str::to_owned);
         let parent =
             parent.map(|parent| Parent { user: parent.user().to_owned(), id: parent.id().to_owned() });
         self.line(&Line::Session(SessionLine { app, user, id, parent, state, updated_at, owner }))?;
         for entry in entries {
             self.line(&match entry {
-                LogEntry::Event(event) => Line::Event { event: Box::new((*event).clone()) },
-                LogEntry::Record(record) => Line::Record { record: Box::new((*record).clone()) },
+                Ok(LogEntry::Event(event)) => Line::Event { event: Box::new((*event).clone()) },
+                Ok(LogEntry::Record(record)) => Line::Record { record: Box::new((*record).clone()) },
+                Err(body) => Line::Unreadable { body },
             })?;
         }
         Ok(())
@@ -281,6 +304,11 @@ fn piece(line: Line) -> Result<Piece> {
             let sealed = Sealed { key_id, bytes: STANDARD.decode(sealed).map_err(unreadable)? };
             let saved_at = saved_at.unwrap_or_else(|| SystemClock.now());
             Piece::Credential { owner: Owner::new(&app, &user, &name)?, sealed, saved_at }
+        }
+        Line::Unreadable { .. } => {
+            let message = "this entry could not be read when it was exported: repair it, or delete the line to \
+                           import the session without it";
+            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         Line::Umbel { .. } | Line::Event { .. } | Line::Record { .. } | Line::Memory { .. } => {
             return Err(Error::new(ErrorKind::InvalidInput, "a line stands where it cannot"));

@@ -310,6 +310,7 @@
 //! | `telemetry` | `umbel::telemetry`: traces and metrics by OpenTelemetry's conventions, sent by OTLP over HTTP | No |
 //! | `jwks-url` | The server's tokens checked with keys from a web address | No |
 //! | `studio` | Pages that show what agents do, served with them | No |
+//! | `tls` | TLS for servers without a proxy | No |
 
 pub mod guide;
 

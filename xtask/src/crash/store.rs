@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use umbel::store::{
     Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, News, OpenQuestion,
+    StoredUsage,
 };
 use umbel::{NewSession, Object, Result, Session, SessionKey, SessionStore, Versions, Work};
 
@@ -124,6 +125,14 @@ impl SessionStore for Watched {
 
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
         self.inner.idle(app, filter)
+    }
+
+    fn summary<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Option<Idle>>> {
+        self.inner.summary(key)
+    }
+
+    fn usage<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<StoredUsage>> {
+        self.inner.usage(app, user)
     }
 
     fn scrub(&self) -> Work<'_, Result<()>> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use umbel::store::{
     Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, News, OpenQuestion,
+    StoredUsage,
 };
 use umbel::{
     Error, ErrorKind, NewSession, Object, Result, Session, SessionKey, SessionStore, Versions, Work,
@@ -375,5 +376,15 @@ impl SessionStore for FaultStore {
             let (user, after) = (user.as_deref(), after.as_ref());
             wait_now(store.idle(&app, IdleFilter { before, user, after, limit, newest_first }))
         })
+    }
+
+    fn summary<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Option<Idle>>> {
+        let key = key.clone();
+        self.perform(StoreOp::ListSessions, move |store| wait_now(store.summary(&key)))
+    }
+
+    fn usage<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<StoredUsage>> {
+        let (app, user) = (app.to_owned(), user.to_owned());
+        self.perform(StoreOp::ListSessions, move |store| wait_now(store.usage(&app, &user)))
     }
 }

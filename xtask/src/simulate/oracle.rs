@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use umbel::store::IdleFilter;
+use umbel::title::title_of_log;
+use umbel::weight::json_bytes;
 use umbel::{CallId, ErrorKind, EventId, LogEntry, Outcome, Runner, SessionKey, StateScope, Versions};
 
 use super::fault_store::wait_now;
@@ -101,6 +103,7 @@ impl Oracle<'_> {
     pub(super) async fn at_end(&self, process: &SimProcess) -> Vec<String> {
         self.after_group();
         self.leases();
+        self.summaries();
         let readers = self.stage.ledger.lock().readers.clone();
         let emits = self.stage.ledger.lock().emits.clone();
         let (models, empty) = (self.models(), LogModel::default());
@@ -162,6 +165,26 @@ impl Oracle<'_> {
         let abandoned = wait_now(self.stage.store.abandoned(APP)).unwrap_or_default();
         if let Some(one) = abandoned.first() {
             self.violate("no-lease", format!("{} is abandoned", one.key));
+        }
+    }
+
+    /// The title and the size that the store keeps beside a log are those of the log.
+    fn summaries(&self) {
+        for key in self.keys() {
+            let found = wait_now(self.stage.store.summary(&key)).ok().flatten();
+            let log = wait_now(self.stage.store.news(&key, Versions::default())).ok().flatten();
+            let (Some(found), Some(log)) = (found, log) else { continue };
+            let first = log.session_state.as_deref().map_or(0, json_bytes);
+            let bytes = log.entries.iter().map(|entry| match entry {
+                LogEntry::Event(event) => json_bytes(&**event),
+                LogEntry::Record(step) => json_bytes(&**step),
+            });
+            let expected = (title_of_log(&log.entries), first + bytes.sum::<u64>());
+            if (&found.title, found.bytes) != (&expected.0, expected.1) {
+                let detail =
+                    format!("{key} has {:?} and {} bytes, not {expected:?}", found.title, found.bytes);
+                self.violate("index", detail);
+            }
         }
     }
 

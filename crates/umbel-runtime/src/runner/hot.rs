@@ -10,6 +10,7 @@ use umbel_core::json::empty_object;
 use umbel_core::session::SessionMap;
 use umbel_core::store::{Acquired, News};
 use umbel_core::tool_context::{ABOUT, ONCE};
+use umbel_core::weight::event_bytes;
 use umbel_core::{
     Address, Answer, CallId, Content, ContentsView, DecisionKind, Event, FunctionCall, History, Interrupt,
     List, LogEntry, Outcome, Question, Result, RunId, RunStep, SessionKey, SessionStore, Source, State,
@@ -40,6 +41,9 @@ pub(crate) struct HotSession {
     projections: SmallVec<[Projection; 1]>,
     /// What the last runs left behind, as long as it can be gone on with.
     trail: Option<Box<Trail>>,
+    /// So many events were weighed, and what they take on the heap.
+    weighed: usize,
+    weight: usize,
 }
 
 /// What runs left behind that can be gone on with: after an answer, a cancellation or a crash.
@@ -210,6 +214,13 @@ impl HotSession {
         &self.events
     }
 
+    /// Weighs the events that came since the last time. Bytes on the heap, roughly.
+    fn weigh(&mut self) -> usize {
+        self.weight += self.events.iter_from(self.weighed).map(|event| event_bytes(event)).sum::<usize>();
+        self.weighed = self.events.len();
+        self.weight
+    }
+
     /// Adds an event to the log, as far as it is known here.
     pub(super) fn push_event(&mut self, event: Arc<Event>) {
         if let Some(live) = &mut self.live {
@@ -224,6 +235,7 @@ impl HotSession {
             let state = news.session_state.unwrap_or_else(empty_object);
             self.state = State::new(state, empty_object(), empty_object());
             (self.events, self.live) = (List::new(), None);
+            (self.weighed, self.weight) = (0, 0);
             self.projections.clear();
             self.trail = None;
         }
@@ -423,16 +435,39 @@ fn rewinds(news: &News) -> bool {
         && news.entries.iter().any(|entry| entry.event().is_some_and(|event| event.rewinds_to().is_some()))
 }
 
-/// Sessions kept at hand while nobody uses them, so many and no more.
+/// A cache of sessions that no run holds, bounded by their number and by their bytes.
 #[derive(Debug)]
 pub(crate) struct HotSessions {
-    sessions: Mutex<SessionMap<Box<HotSession>>>,
+    sessions: Mutex<Cached>,
     limit: usize,
+    /// `None` where the store shares its events with the cache, so that the cache adds next to nothing.
+    limit_bytes: Option<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Cached {
+    by_key: SessionMap<Box<HotSession>>,
+    bytes: usize,
+}
+
+impl Cached {
+    fn remove(&mut self, key: &SessionKey) -> Option<Box<HotSession>> {
+        let session = self.by_key.remove(key)?;
+        self.bytes = self.bytes.saturating_sub(session.weight);
+        Some(session)
+    }
+
+    /// Evicts any session: it is read from the store again when it is needed.
+    fn evict(&mut self) {
+        if let Some(victim) = self.by_key.keys().next().cloned() {
+            self.remove(&victim);
+        }
+    }
 }
 
 impl HotSessions {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { sessions: Mutex::default(), limit }
+    pub(crate) fn new(limit: usize, limit_bytes: Option<usize>) -> Self {
+        Self { sessions: Mutex::default(), limit, limit_bytes }
     }
 
     /// Takes a session out, for one run.
@@ -440,23 +475,79 @@ impl HotSessions {
         self.lock().remove(key)
     }
 
-    /// Puts it back.
+    /// Puts it back, and evicts others until all fit.
     pub(crate) fn put(&self, key: &SessionKey, mut session: Box<HotSession>) {
         if self.limit == 0 {
             return;
         }
         session.state.replace_scope(StateScope::Temp, empty_object());
-        let mut sessions = self.lock();
-        if sessions.len() >= self.limit {
-            // Any will do: what is dropped is read again when it is needed.
-            if let Some(victim) = sessions.keys().next().cloned() {
-                sessions.remove(&victim);
+        let most = self.limit_bytes.unwrap_or(usize::MAX);
+        let bytes = if self.limit_bytes.is_some() { session.weigh() } else { 0 };
+        let mut cached = self.lock();
+        if bytes > most {
+            cached.remove(key);
+            return;
+        }
+        if cached.by_key.len() >= self.limit || cached.bytes > most - bytes {
+            cached.remove(key);
+            while cached.by_key.len() >= self.limit || cached.bytes > most - bytes {
+                cached.evict();
             }
         }
-        sessions.insert(key.clone(), session);
+        cached.bytes += bytes;
+        if let Some(old) = cached.by_key.insert(key.clone(), session) {
+            cached.bytes = cached.bytes.saturating_sub(old.weight);
+        }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, SessionMap<Box<HotSession>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Cached> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: usize) -> SessionKey {
+        SessionKey::new("app", "ann", n.to_string()).unwrap()
+    }
+
+    fn session(bytes: usize) -> Box<HotSession> {
+        let mut session = Box::<HotSession>::default();
+        let event = Event::new(RunId::from("r"), Source::user());
+        session.push(Arc::new(event.with_content(Content::user(&*"x".repeat(bytes)))));
+        session
+    }
+
+    #[test]
+    fn cached_sessions_are_bounded_by_bytes() {
+        let cache = HotSessions::new(1_000, Some(1 << 20));
+        for n in 0..100 {
+            cache.put(&key(n), session(100_000));
+            assert!(cache.lock().bytes <= 1 << 20);
+        }
+        assert_eq!(cache.lock().by_key.len(), 10);
+        // One that is put again, grown, counts once.
+        let last = cache.take(&key(99)).unwrap();
+        cache.put(&key(99), last);
+        cache.put(&key(99), session(100_000));
+        assert_eq!(cache.lock().by_key.len(), 10);
+        cache.put(&key(200), session(2 << 20));
+        assert!(cache.take(&key(200)).is_none(), "larger than the cache");
+        for n in 0..100 {
+            cache.take(&key(n));
+        }
+        assert_eq!(cache.lock().bytes, 0);
+    }
+
+    #[test]
+    fn cached_sessions_are_bounded_by_number() {
+        let cache = HotSessions::new(3, None);
+        (0..10).for_each(|n| cache.put(&key(n), session(100)));
+        assert_eq!(cache.lock().by_key.len(), 3);
+        let none = HotSessions::new(3, Some(0));
+        none.put(&key(0), session(1));
+        assert!(none.take(&key(0)).is_none());
     }
 }

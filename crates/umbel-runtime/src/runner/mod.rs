@@ -50,6 +50,9 @@ use crate::team::{Extras, Team};
 /// How many idle sessions a runner keeps at hand unless told otherwise.
 const HOT_SESSIONS: usize = 1_024;
 
+/// How many bytes they take unless told otherwise.
+const HOT_SESSION_BYTES: usize = 256 << 20;
+
 /// Runs agents on sessions. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Runner {
@@ -75,7 +78,7 @@ impl Shared {
     /// What a runner of that team would share, with the stores and settings of a run.
     pub(crate) fn for_child(run: &Run, team: Arc<Team>) -> Self {
         // Sessions of calls are not come back to.
-        let hot = HotSessions::new(0);
+        let hot = HotSessions::new(0, None);
         let (app, owner) = (run.session_key().app().into(), run.id().as_str().into());
         let (started, extensions) = (started(&team), carrying(&team));
         let (services, config) = (run.services().clone(), run.config().clone());
@@ -259,6 +262,7 @@ pub struct RunnerBuilder {
     /// Where the plugins stand among the handlers.
     plugins_at: Option<usize>,
     hot_sessions: usize,
+    hot_session_bytes: usize,
 }
 
 impl RunnerBuilder {
@@ -273,7 +277,16 @@ impl RunnerBuilder {
             dependencies: Extensions::new(),
         };
         let (config, extras) = (RunConfig::default(), Extras::default());
-        Self { app, agent, services, config, extras, plugins_at: None, hot_sessions: HOT_SESSIONS }
+        Self {
+            app,
+            agent,
+            services,
+            config,
+            extras,
+            plugins_at: None,
+            hot_sessions: HOT_SESSIONS,
+            hot_session_bytes: HOT_SESSION_BYTES,
+        }
     }
 
     /// Where sessions are kept; in memory unless said otherwise.
@@ -370,9 +383,17 @@ impl RunnerBuilder {
         self
     }
 
-    /// How many idle sessions are kept at hand.
+    /// How many sessions are cached while no run holds them; 1,024 unless told otherwise. With 0 each run reads its session
+    /// from the store.
     pub fn hot_sessions(mut self, limit: usize) -> Self {
         self.hot_sessions = limit;
+        self
+    }
+
+    /// How many bytes the cached sessions take on the heap, roughly; 256 MiB unless told otherwise. A larger session is not
+    /// cached. It does not apply to a store in memory, which shares its events with the cache.
+    pub fn hot_session_bytes(mut self, limit: usize) -> Self {
+        self.hot_session_bytes = limit;
         self
     }
 
@@ -386,12 +407,13 @@ impl RunnerBuilder {
         let team = Team::new(tree, Arc::new(self.extras))?;
         warn_of_mixing(&team);
         let owner = self.services.ids.mint(IdKind::Session);
+        let hot_bytes = (!self.services.sessions.is_immediate()).then_some(self.hot_session_bytes);
         let shared = Shared {
             app: self.app,
             owner,
             services: Arc::new(self.services),
             config: Arc::new(self.config),
-            hot: HotSessions::new(self.hot_sessions),
+            hot: HotSessions::new(self.hot_sessions, hot_bytes),
             active: ActiveRuns::default(),
             started: started(&team),
             extensions: carrying(&team),

@@ -157,7 +157,8 @@ macro_rules! __session_cases {
                 questions_of_an_app_are_listed_by_last_change, calls_are_awaited_until_they_are_answered,
                 idle_sessions_come_in_pages_longest_ago_first, an_idle_session_tells_who_is_at_work,
                 only_what_is_unchanged_and_free_is_deleted, an_erased_user_leaves_nothing,
-                a_user_is_not_erased_while_a_run_is_under_way
+                a_user_is_not_erased_while_a_run_is_under_way, a_session_has_the_title_of_its_first_message,
+                usage_counts_every_byte_of_a_user
             }
         }
     };

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use umbel_core::store::{Idle, IdleFilter};
+use umbel_core::store::{Idle, IdleFilter, StoredUsage};
+use umbel_core::weight::json_bytes;
 use umbel_core::{
     CallId, Content, ErrorKind, EventFilter, FunctionResponse, Interrupt, LogEntry, NewSession, Object,
-    Outcome, Part, RunStep, SessionKey, Source, Versions,
+    Outcome, Part, RunId, RunStep, SessionKey, Source, Versions,
 };
 
 use super::leases::{SHORT, WAIT};
@@ -318,4 +319,76 @@ pub async fn a_user_is_not_erased_while_a_run_is_under_way(store: &Sessions) {
     );
     refused(store.commit(&child, None, entries([said("late")])).await, ErrorKind::SessionNotFound);
     assert!(!exists(store, &child).await);
+}
+
+/// A message of the user, in a run of its own.
+fn asks(run: &str, text: &str) -> LogEntry {
+    let mut event = message(text, 1.0);
+    (event.run, event.source) = (RunId::from(run), Source::user());
+    event.content = Some(Arc::new(Content::user(text)));
+    LogEntry::Event(Arc::new(event))
+}
+
+pub async fn a_session_has_the_title_of_its_first_message(store: &Sessions) {
+    let first = new_session(store).await;
+    let title = async |key: &SessionKey| store.summary(key).await.unwrap().unwrap().title;
+    assert_eq!(title(&first.key).await, None);
+    let opening = entries([sets(json!({"k": 1})), said("Welcome"), asks("r1", " The \n weather?\0 ")]);
+    store.commit(&first.key, None, opening).await.unwrap();
+    assert_eq!(title(&first.key).await.as_deref(), Some("The weather?"));
+    store.commit(&first.key, None, entries([asks("r2", "Something else")])).await.unwrap();
+    assert_eq!(idle(store, &first.key).await.title.as_deref(), Some("The weather?"));
+    let mut rewind = message("", 1.0);
+    rewind.run = RunId::from("r3");
+    rewind.actions_mut().rewind_before_invocation_id = Some(RunId::from("r1"));
+    let rewind = LogEntry::Event(Arc::new(rewind));
+    store.commit(&first.key, None, entries([rewind, asks("r4", "Better this")])).await.unwrap();
+    assert_eq!(title(&first.key).await.as_deref(), Some("Better this"));
+
+    let long = new_session(store).await;
+    let text = "word ".repeat(1_000);
+    let taken = acquire(store, &long.key, LONG, Versions::default(), entries([])).await.unwrap();
+    store.append(&taken.lease, taken.versions, entries([asks("r1", &text)])).await.unwrap();
+    let expected = format!("{}…", "word ".repeat(15).trim_end());
+    assert_eq!(title(&long.key).await, Some(expected));
+    let missing = key(long.key.app(), "ann", "missing");
+    assert_eq!(store.summary(&missing).await.unwrap(), None);
+}
+
+/// The bytes of what is in a session.
+async fn bytes(store: &Sessions, key: &SessionKey) -> u64 {
+    let news = store.news(key, Versions::default()).await.unwrap().unwrap();
+    let first = json_bytes(&*news.session_state.unwrap());
+    let entries = news.entries.iter().map(|entry| match entry {
+        LogEntry::Event(event) => json_bytes(&**event),
+        LogEntry::Record(step) => json_bytes(&**step),
+    });
+    first + entries.sum::<u64>()
+}
+
+pub async fn usage_counts_every_byte_of_a_user(store: &Sessions) {
+    let app = fresh_app();
+    assert_eq!(store.usage(&app, "ann").await.unwrap(), StoredUsage::default());
+    let (one, two) = (key(&app, "ann", "one"), key(&app, "ann", "two"));
+    let state = super::object(json!({"k": "å".repeat(100)}));
+    store.create(NewSession::new(one.clone()).state(state)).await.unwrap();
+    store.create(NewSession::new(two.clone())).await.unwrap();
+    let child = key(&app, "ann", "child");
+    store.create(NewSession::new(child.clone()).parent(one.clone())).await.unwrap();
+    let other = key(&app, "bob", "one");
+    store.create(NewSession::new(other.clone())).await.unwrap();
+    store.commit(&other, None, entries([said("not Ann's")])).await.unwrap();
+    store.commit(&child, None, entries([said("for one")])).await.unwrap();
+    let taken = acquire(store, &one, LONG, Versions::default(), entries([said("1")])).await.unwrap();
+    let versions = store.append(&taken.lease, taken.versions, entries([said("å\n2")])).await.unwrap();
+    let shared = entries([sets(json!({"user:u": "x".repeat(500), "k": 2}))]);
+    let versions = store.append(&taken.lease, versions, shared).await.unwrap();
+    store.release(&taken.lease, versions, entries([said("3"), finished()])).await.unwrap();
+    let (one_bytes, child_bytes) = (bytes(store, &one).await, bytes(store, &child).await);
+    assert_eq!(store.summary(&one).await.unwrap().unwrap().bytes, one_bytes);
+    let expected = StoredUsage { sessions: 2, bytes: one_bytes + child_bytes + bytes(store, &two).await };
+    assert_eq!(store.usage(&app, "ann").await.unwrap(), expected);
+    store.delete(&one).await.unwrap();
+    let left = StoredUsage { sessions: 1, bytes: bytes(store, &two).await };
+    assert_eq!(store.usage(&app, "ann").await.unwrap(), left);
 }

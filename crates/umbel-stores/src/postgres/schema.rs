@@ -10,14 +10,18 @@ use super::within::{self, answered};
 use super::{query, sessions};
 
 /// Each takes a database one version further. What was released is never changed, only added to.
-pub(super) const MIGRATIONS: [&str; 3] = [
+pub(super) const MIGRATIONS: [&str; 4] = [
     include_str!("migrations/1_sessions.sql"),
     include_str!("migrations/2_artifacts_memory_credentials.sql"),
     include_str!("migrations/3_waits_and_ages.sql"),
+    include_str!("migrations/4_titles_and_sizes.sql"),
 ];
 
 /// The version from which on a session's row tells what it waits for.
 const WAITS: usize = 3;
+
+/// The version from which on a session's row has its title.
+const TITLES: usize = 4;
 
 /// Whoever migrates holds this lock ("umbl"), so that servers that start together do it once.
 const LOCK: i64 = 0x756d_626c;
@@ -48,6 +52,9 @@ async fn migrate_at_leisure(change: &Transaction<'_>) -> Result<(), Trouble> {
     }
     if from < WAITS {
         sessions::fill_in_waits(change).await?;
+    }
+    if from < TITLES {
+        sessions::fill_in_titles(change).await?;
     }
     Ok(())
 }

@@ -11,8 +11,9 @@ use tokio_postgres::types::ToSql;
 use umbel_core::json::empty_object;
 use umbel_core::store::{
     Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, NewSession, News,
-    OpenQuestion, WaitChange, Waits, refuse_nul,
+    OpenQuestion, StoredUsage, WaitChange, Waits, refuse_nul,
 };
+use umbel_core::title::title_of_log;
 use umbel_core::{
     Clock, Event, List, LogEntry, Object, Result, Session, SessionKey, SessionStore, State, SystemClock,
     Versions, Work,
@@ -23,7 +24,10 @@ use super::{Postgres, Tries, query, signed, unknown, unsigned, upkeep};
 use crate::entries::{Prepared, Scoped, decode, from_json, keys_from, known_after, refuse_holes, to_json};
 use crate::lease::ttl_millis;
 use crate::refusal::{self, busy, exists, fenced, not_found, stale};
-use crate::transfer::SessionPiece;
+
+mod whole;
+
+pub(super) use whole::{import_session, stored_session};
 
 /// The server's clock, in milliseconds.
 pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
@@ -33,7 +37,7 @@ const ROW: &str = "SELECT s.id, s.version, s.epoch, s.lease_until, s.lease_ttl, 
     (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = $2),
     (SELECT version FROM umbel_scopes WHERE app = $1 AND user_id = ''),
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-    s.questions IS NOT NULL OR s.awaited_calls IS NOT NULL
+    s.questions IS NOT NULL OR s.awaited_calls IS NOT NULL, s.bytes, s.title IS NOT NULL
     FROM umbel_sessions s WHERE s.app = $1 AND s.user_id = $2 AND s.name = $3";
 
 /// A session's row.
@@ -52,6 +56,8 @@ struct Row {
     written_by: Option<i64>,
     /// It waits for something.
     waits: bool,
+    bytes: u64,
+    has_title: bool,
 }
 
 impl Row {
@@ -74,6 +80,8 @@ impl Row {
             now: row.try_get(8)?,
             written_by: None,
             waits: row.try_get(9)?,
+            bytes: unsigned(row.try_get(10)?),
+            has_title: row.try_get(11)?,
         }))
     }
 
@@ -152,8 +160,13 @@ impl Row {
         }
         self.version += entries.rows.len() as u64;
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
+        self.bytes += entries.bytes;
+        if entries.title.is_some() && !self.has_title {
+            save_title(change, self.id, entries.title.as_deref()).await?;
+        }
         if entries.waits.rewinds {
             let log = self.news(change, key, Versions::default()).await?.entries;
+            save_title(change, self.id, title_of_log(&log).as_deref()).await?;
             save_waits(change, self.id, &Waits::of_log(&log)).await?;
         } else if self.waits || entries.waits.begins_to_wait() {
             let mut waits = waits(change, self.id).await?;
@@ -182,8 +195,9 @@ impl Row {
 
     /// Writes how far the log has come, and nothing of the lease.
     async fn save(&self, change: &Transaction<'_>) -> Result<(), Trouble> {
-        let update = "UPDATE umbel_sessions SET version = $1, updated_at = $2 WHERE id = $3";
-        query(change, update, &[&signed(self.version), &self.updated_at, &self.id]).await?;
+        let update = "UPDATE umbel_sessions SET version = $1, updated_at = $2, bytes = $3 WHERE id = $4";
+        let (version, bytes) = (signed(self.version), signed(self.bytes));
+        query(change, update, &[&version, &self.updated_at, &bytes, &self.id]).await?;
         Ok(())
     }
 
@@ -197,10 +211,10 @@ impl Row {
         self.epoch += 1;
         self.lease_until = ttl.map(|ttl| self.now.saturating_add(ttl));
         let update = "UPDATE umbel_sessions SET version = $1, updated_at = $2, epoch = $3, owner = $4,
-            lease_until = $5, lease_ttl = $6 WHERE id = $7 RETURNING xmin::text::bigint";
-        let (version, epoch) = (signed(self.version), signed(self.epoch));
-        let values: [&(dyn ToSql + Sync); 7] =
-            [&version, &self.updated_at, &epoch, &owner, &self.lease_until, &ttl, &self.id];
+            lease_until = $5, lease_ttl = $6, bytes = $7 WHERE id = $8 RETURNING xmin::text::bigint";
+        let (version, epoch, bytes) = (signed(self.version), signed(self.epoch), signed(self.bytes));
+        let values: [&(dyn ToSql + Sync); 8] =
+            [&version, &self.updated_at, &epoch, &owner, &self.lease_until, &ttl, &bytes, &self.id];
         let updated = query(change, update, &values).await?;
         self.written_by = updated.first().map(|row| row.try_get(0)).transpose()?;
         Ok(())
@@ -276,6 +290,26 @@ async fn save_waits(change: &Transaction<'_>, id: i64, waits: &Waits) -> Result<
     let update = "UPDATE umbel_sessions SET questions = nullif($1::text[], '{}'), awaited_calls = nullif($2::text[], '{}')
         WHERE id = $3";
     query(change, update, &[&each_to_json(&waits.questions)?, &each_to_json(&waits.calls)?, &id]).await?;
+    Ok(())
+}
+
+async fn save_title(change: &Transaction<'_>, id: i64, title: Option<&str>) -> Result<(), Trouble> {
+    query(change, "UPDATE umbel_sessions SET title = $1 WHERE id = $2", &[&title, &id]).await?;
+    Ok(())
+}
+
+/// Finds the titles of sessions that were written before their rows had them. A log that cannot be read has none.
+pub(super) async fn fill_in_titles(change: &Transaction<'_>) -> Result<(), Trouble> {
+    for row in query(change, "SELECT app, user_id, name FROM umbel_sessions", &[]).await? {
+        let [app, user, name]: [&str; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
+        let key = SessionKey::new(app, user, name)?;
+        let row = Row::lock(change, &key).await?;
+        match row.news(change, &key, Versions::default()).await {
+            Ok(news) => save_title(change, row.id, title_of_log(&news.entries).as_deref()).await?,
+            Err(Trouble::Refused(_)) => {}
+            Err(trouble) => return Err(trouble),
+        }
+    }
     Ok(())
 }
 
@@ -376,8 +410,8 @@ async fn insert(
     first: &str,
 ) -> Result<Option<i64>, Trouble> {
     let insert =
-        "INSERT INTO umbel_sessions (app, user_id, name, parent, first_state, version, updated_at, epoch)
-        VALUES ($1, $2, $3, $4, $5, 0, $6, 0) ON CONFLICT (app, user_id, name) DO NOTHING RETURNING id";
+        "INSERT INTO umbel_sessions (app, user_id, name, parent, first_state, version, updated_at, epoch, bytes)
+        VALUES ($1, $2, $3, $4, $5, 0, $6, 0, octet_length($5)) ON CONFLICT (app, user_id, name) DO NOTHING RETURNING id";
     let now = SystemClock.now();
     let made = query(change, insert, &[&key.app(), &key.user(), &key.id(), &parent, &first, &now]).await?;
     let Some(made) = made.first() else { return Ok(None) };
@@ -552,36 +586,6 @@ async fn get(
     Ok(Some(row.session(moment, key, events.into_iter().collect()).await?))
 }
 
-/// A session with its log, to be exported.
-pub(super) async fn whole_session(
-    moment: &Transaction<'_>,
-    key: SessionKey,
-    parent: Option<SessionKey>,
-    owner: Option<String>,
-) -> Result<SessionPiece, Trouble> {
-    let row = Row::find(moment, &key).await?.ok_or_else(|| not_found(&key))?;
-    let news = row.news(moment, &key, Versions::default()).await?;
-    let state = news.session_state.map(Arc::unwrap_or_clone).unwrap_or_default();
-    Ok(SessionPiece { key, parent, state, updated_at: row.updated_at, owner, entries: news.entries })
-}
-
-/// Makes a session with its log. What the log sets of user and app is known from elsewhere.
-pub(super) async fn import_session(change: &Transaction<'_>, session: &SessionPiece) -> Result<(), Trouble> {
-    let SessionPiece { key, parent, state, updated_at, owner, entries } = session;
-    let new = NewSession { key: key.clone(), state: Object::new(), parent: parent.clone() };
-    create(change, &new, &Scoped { session: state.clone(), ..Scoped::default() }).await?;
-    let mut entries = Prepared::new(entries)?;
-    entries.state = Scoped { session: entries.state.session, ..Scoped::default() };
-    entries.updated_at = Some(*updated_at);
-    let mut row = Row::lock(change, key).await?;
-    row.write(change, key, &entries).await?;
-    match owner {
-        // A lease that ran out: the run was under way, and is to be recovered.
-        Some(owner) => row.save_with_lease(change, Some(owner), Some(0)).await,
-        None => row.save(change).await,
-    }
-}
-
 impl Postgres {
     /// Appends under a lease, and gives it back if told so.
     async fn append_leased(
@@ -664,6 +668,7 @@ async fn append_statement(
     let append = format!(
         "WITH s AS (
             UPDATE umbel_sessions s SET version = s.version + $7, updated_at = coalesce($8, s.updated_at),
+                bytes = s.bytes + $14, title = coalesce(s.title, $15),
                 awaited_calls = nullif(array(SELECT unnest(s.awaited_calls) EXCEPT SELECT unnest($13::text[])), '{{}}'){}
             WHERE s.id = $4 AND s.epoch = $5 AND s.version = $6 AND s.app = $1 AND s.user_id = $2 AND s.name = $3
             RETURNING s.id
@@ -686,8 +691,24 @@ async fn append_statement(
     let (count, at) = (signed(entries.rows.len() as u64), entries.updated_at);
     let ((times, bodies), (keys, values)) = (columns(entries), pairs(&entries.state.session)?);
     let answered = each_to_json(&entries.waits.answered)?;
-    let values: [&(dyn ToSql + Sync); 13] =
-        [&app, &user, &name, &id, &epoch, &version, &count, &at, &times, &bodies, &keys, &values, &answered];
+    let bytes = signed(entries.bytes);
+    let values: [&(dyn ToSql + Sync); 15] = [
+        &app,
+        &user,
+        &name,
+        &id,
+        &epoch,
+        &version,
+        &count,
+        &at,
+        &times,
+        &bodies,
+        &keys,
+        &values,
+        &answered,
+        &bytes,
+        &entries.title,
+    ];
     let rows = query(client, &append, &values).await?;
     if rows.is_empty() {
         // Nothing fitted; why, the row tells.
@@ -862,5 +883,13 @@ impl SessionStore for Postgres {
 
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
         Work::later(self.read(move |moment, _| Box::pin(upkeep::idle(moment, app, filter))))
+    }
+
+    fn summary<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Option<Idle>>> {
+        Work::later(self.read(move |moment, _| Box::pin(upkeep::summary(moment, key))))
+    }
+
+    fn usage<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<StoredUsage>> {
+        Work::later(self.read(move |moment, _| Box::pin(upkeep::usage(moment, app, user))))
     }
 }

@@ -14,7 +14,7 @@ use umbel_core::{Error, ErrorKind, Result, SessionKey};
 use super::credentials::save;
 use super::fault::Trouble;
 use super::memory::{Row as MemoryRow, replace};
-use super::sessions::{import_session, set_shared_state, shared_state, whole_session};
+use super::sessions::{import_session, set_shared_state, shared_state, stored_session};
 use super::within::{self, answered};
 use super::{Postgres, query, signed, unsigned};
 use crate::entries::{from_json, join_part, split_part};
@@ -101,7 +101,8 @@ async fn export_sessions<W: Write>(moment: &Transaction<'_>, lines: &mut Lines<W
             _ => None,
         };
         let key = SessionKey::new(app, row.try_get::<_, &str>(1)?, row.try_get::<_, &str>(2)?)?;
-        lines.write(Piece::Session(whole_session(moment, key, parent, row.try_get(5)?).await?))?;
+        let (session, entries) = stored_session(moment, key, parent, row.try_get(5)?).await?;
+        lines.stored_session(session, entries)?;
     }
     Ok(())
 }

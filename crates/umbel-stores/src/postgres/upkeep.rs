@@ -1,7 +1,7 @@
 //! What looks after sessions in PostgreSQL: which of them wait, which are idle, and what is left of a user.
 
 use deadpool_postgres::Transaction;
-use umbel_core::store::{Idle, IdleFilter, OpenQuestion};
+use umbel_core::store::{Idle, IdleFilter, OpenQuestion, StoredUsage};
 use umbel_core::{SessionKey, Versions};
 
 use super::fault::Trouble;
@@ -31,6 +31,55 @@ pub(super) async fn open_questions(
     Ok(found)
 }
 
+/// The columns of an [`Idle`].
+fn columns() -> String {
+    format!(
+        "SELECT id, user_id, name, version, updated_at, lease_until > {NOW},
+            cardinality(questions)::bigint, cardinality(awaited_calls)::bigint,
+            (SELECT version FROM umbel_scopes WHERE app = s.app AND user_id = s.user_id),
+            (SELECT version FROM umbel_scopes WHERE app = s.app AND user_id = ''), title, bytes
+         FROM umbel_sessions s WHERE app = $1"
+    )
+}
+
+/// Reads [`columns`].
+fn idle_of(app: &str, row: &tokio_postgres::Row) -> Result<Idle, Trouble> {
+    let number = |at| Ok::<_, Trouble>(unsigned(row.try_get::<_, Option<i64>>(at)?.unwrap_or(0)));
+    let held: Option<bool> = row.try_get(5)?;
+    Ok(Idle {
+        key: SessionKey::new(app, row.try_get::<_, &str>(1)?, row.try_get::<_, &str>(2)?)?,
+        updated_at: row.try_get(4)?,
+        versions: Versions {
+            incarnation: number(0)?,
+            session: number(3)?,
+            user: number(8)?,
+            app: number(9)?,
+        },
+        held: held == Some(true),
+        abandoned: held == Some(false),
+        questions: number(6)?,
+        awaited_calls: number(7)?,
+        title: row.try_get(10)?,
+        bytes: number(11)?,
+    })
+}
+
+/// One session as a list has it.
+pub(super) async fn summary(moment: &Transaction<'_>, key: &SessionKey) -> Result<Option<Idle>, Trouble> {
+    let select = format!("{} AND user_id = $2 AND name = $3", columns());
+    let rows = query(moment, &select, &[&key.app(), &key.user(), &key.id()]).await?;
+    rows.first().map(|row| idle_of(key.app(), row)).transpose()
+}
+
+/// What is stored for a user.
+pub(super) async fn usage(moment: &Transaction<'_>, app: &str, user: &str) -> Result<StoredUsage, Trouble> {
+    let select = "SELECT count(*) FILTER (WHERE parent IS NULL), coalesce(sum(bytes), 0)::bigint
+        FROM umbel_sessions WHERE app = $1 AND user_id = $2";
+    let rows = query(moment, select, &[&app, &user]).await?;
+    let Some(row) = rows.first() else { return Ok(StoredUsage::default()) };
+    Ok(StoredUsage { sessions: unsigned(row.try_get(0)?), bytes: unsigned(row.try_get(1)?) })
+}
+
 /// The sessions of an app that last changed before a time.
 pub(super) async fn idle(
     moment: &Transaction<'_>,
@@ -42,39 +91,18 @@ pub(super) async fn idle(
         false => (">", "updated_at, id"),
     };
     let select = format!(
-        "SELECT id, user_id, name, version, updated_at, lease_until > {NOW},
-            cardinality(questions)::bigint, cardinality(awaited_calls)::bigint,
-            (SELECT version FROM umbel_scopes WHERE app = s.app AND user_id = s.user_id),
-            (SELECT version FROM umbel_scopes WHERE app = s.app AND user_id = '')
-         FROM umbel_sessions s WHERE app = $1 AND parent IS NULL AND updated_at < $2
+        "{} AND parent IS NULL AND updated_at < $2
             AND ($3::text IS NULL OR user_id = $3)
             AND ($4::float8 IS NULL OR (updated_at, id) {is_behind} ($4, $5::bigint))
-         ORDER BY {order} LIMIT $6"
+         ORDER BY {order} LIMIT $6",
+        columns()
     );
     let updated_at = filter.after.map(|last| last.updated_at);
     let id = filter.after.map(|last| signed(last.versions.incarnation));
     let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
     let rows =
         query(moment, &select, &[&app, &filter.before, &filter.user, &updated_at, &id, &limit]).await?;
-    let found = rows.iter().map(|row| {
-        let number = |at| Ok::<_, Trouble>(unsigned(row.try_get::<_, Option<i64>>(at)?.unwrap_or(0)));
-        let held: Option<bool> = row.try_get(5)?;
-        Ok(Idle {
-            key: SessionKey::new(app, row.try_get::<_, &str>(1)?, row.try_get::<_, &str>(2)?)?,
-            updated_at: row.try_get(4)?,
-            versions: Versions {
-                incarnation: number(0)?,
-                session: number(3)?,
-                user: number(8)?,
-                app: number(9)?,
-            },
-            held: held == Some(true),
-            abandoned: held == Some(false),
-            questions: number(6)?,
-            awaited_calls: number(7)?,
-        })
-    });
-    found.collect()
+    rows.iter().map(|row| idle_of(app, row)).collect()
 }
 
 /// Deletes the sessions of a user with those that work for them, and the user's state, unless one of them is held.

@@ -9,14 +9,18 @@ use super::fault::fault;
 use super::sessions;
 
 /// Each takes a database one version further. What was released is never changed, only added to.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("migrations/1_sessions.sql"),
     include_str!("migrations/2_artifacts_memory_credentials.sql"),
     include_str!("migrations/3_waits_and_ages.sql"),
+    include_str!("migrations/4_titles_and_sizes.sql"),
 ];
 
 /// The version from which on a session's row tells what it waits for.
 const WAITS: usize = 3;
+
+/// The version from which on a session's row has its title.
+const TITLES: usize = 4;
 
 /// The version that the tables of a database have once it was opened.
 pub const SCHEMA_VERSION: usize = MIGRATIONS.len();
@@ -41,6 +45,9 @@ pub(super) fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {
     }
     if from < WAITS {
         sessions::fill_in_waits(&change).map_err(|trouble| trouble.at(path))?;
+    }
+    if from < TITLES {
+        sessions::fill_in_titles(&change).map_err(|trouble| trouble.at(path))?;
     }
     change.pragma_update(None, "user_version", NEWEST).map_err(say)?;
     change.pragma_update(None, "application_id", APPLICATION_ID).map_err(say)?;

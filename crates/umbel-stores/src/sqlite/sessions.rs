@@ -9,8 +9,9 @@ use smol_str::SmolStr;
 use umbel_core::json::empty_object;
 use umbel_core::store::{
     Abandoned, Acquire, Acquired, Entries, EventFilter, Idle, IdleFilter, Lease, NewSession, News,
-    OpenQuestion, WaitChange, Waits,
+    OpenQuestion, StoredUsage, WaitChange, Waits,
 };
+use umbel_core::title::title_of_log;
 use umbel_core::{
     Clock, Event, List, LogEntry, Object, Result, Session, SessionKey, SessionStore, State, SystemClock,
     Versions, Work,
@@ -18,11 +19,12 @@ use umbel_core::{
 
 use super::{Sqlite, Trouble, signed, unsigned, upkeep};
 use crate::entries::{
-    Prepared, Scoped, decode, from_json, keys_from, known_after, refuse_holes, to_json, together,
+    Prepared, Scoped, decode, decode_stored, from_json, keys_from, known_after, refuse_holes, to_json,
+    together,
 };
 use crate::lease::ttl_millis;
 use crate::refusal::{self, busy, exists, fenced, not_found, stale};
-use crate::transfer::SessionPiece;
+use crate::transfer::{SessionPiece, StoredEntry};
 
 /// News that are read while the lease is taken. Whoever is further behind reads first, beside the writer.
 const SMALL_GAP: u64 = 64;
@@ -37,6 +39,10 @@ struct Row {
     updated_at: f64,
     user_version: u64,
     app_version: u64,
+    bytes: u64,
+    has_title: bool,
+    /// The title that was written and is not saved yet.
+    new_title: Option<String>,
 }
 
 impl Row {
@@ -45,7 +51,7 @@ impl Row {
         let mut find = connection.prepare_cached(
             "SELECT id, version, epoch, lease_until, lease_ttl, updated_at,
                     (SELECT version FROM scopes WHERE app = ?1 AND user = ?2),
-                    (SELECT version FROM scopes WHERE app = ?1 AND user = '')
+                    (SELECT version FROM scopes WHERE app = ?1 AND user = ''), bytes, title NOT NULL
              FROM sessions WHERE app = ?1 AND user = ?2 AND name = ?3",
         )?;
         let found = find.query_row(params![key.app(), key.user(), key.id()], |row| {
@@ -58,6 +64,9 @@ impl Row {
                 updated_at: row.get(5)?,
                 user_version: unsigned(row.get::<_, Option<i64>>(6)?.unwrap_or(0)),
                 app_version: unsigned(row.get::<_, Option<i64>>(7)?.unwrap_or(0)),
+                bytes: unsigned(row.get(8)?),
+                has_title: row.get(9)?,
+                new_title: None,
             })
         });
         Ok(found.optional()?)
@@ -105,17 +114,23 @@ impl Row {
         key: &SessionKey,
         entries: &Prepared,
     ) -> Result<(), Trouble> {
-        let Versions { session, user, app, .. } = write(connection, key, self.versions(), entries)?;
+        let versions = write(connection, key, self.versions(), entries)?;
+        let Versions { session, user, app, .. } = versions;
         (self.version, self.user_version, self.app_version) = (session, user, app);
+        self.bytes += entries.bytes;
+        if !self.has_title && !entries.waits.rewinds {
+            self.new_title.clone_from(&entries.title);
+        }
         self.updated_at = entries.updated_at.unwrap_or(self.updated_at);
         Ok(())
     }
 
     /// Writes how far the log has come, and nothing of the lease.
     fn save(&self, connection: &Connection) -> Result<(), Trouble> {
-        let mut update =
-            connection.prepare_cached("UPDATE sessions SET version = ?1, updated_at = ?2 WHERE id = ?3")?;
-        update.execute(params![signed(self.version), self.updated_at, self.id])?;
+        let mut update = connection
+            .prepare_cached("UPDATE sessions SET version = ?1, updated_at = ?2, bytes = ?3 WHERE id = ?4")?;
+        update.execute(params![signed(self.version), self.updated_at, signed(self.bytes), self.id])?;
+        self.save_new_title(connection)?;
         Ok(())
     }
 
@@ -128,11 +143,19 @@ impl Row {
     ) -> Result<(), Trouble> {
         let mut update = connection.prepare_cached(
             "UPDATE sessions SET version = ?1, updated_at = ?2, epoch = ?3, owner = ?4, lease_until = ?5,
-                    lease_ttl = ?6 WHERE id = ?7",
+                    lease_ttl = ?6, bytes = ?7 WHERE id = ?8",
         )?;
-        let (version, epoch) = (signed(self.version), signed(self.epoch));
-        update.execute(params![version, self.updated_at, epoch, owner, until, ttl, self.id])?;
-        Ok(())
+        let (version, epoch, bytes) = (signed(self.version), signed(self.epoch), signed(self.bytes));
+        update.execute(params![version, self.updated_at, epoch, owner, until, ttl, bytes, self.id])?;
+        self.save_new_title(connection)
+    }
+
+    /// Writes the title, which a session gets once.
+    fn save_new_title(&self, connection: &Connection) -> Result<(), Trouble> {
+        match &self.new_title {
+            Some(title) => save_title(connection, self.id, Some(title)),
+            None => Ok(()),
+        }
     }
 
     /// The whole session, with the events that were asked for.
@@ -212,7 +235,9 @@ fn write(
         let before = waits(connection, id)?;
         let mut after = before.clone();
         if entries.waits.rewinds {
-            after = Waits::of_log(&entries_after(connection, key, id, 0)?);
+            let log = entries_after(connection, key, id, 0)?;
+            save_title(connection, id, title_of_log(&log).as_deref())?;
+            after = Waits::of_log(&log);
         } else {
             after.apply(entries.waits.clone());
         }
@@ -236,17 +261,25 @@ fn append(
 ) -> Result<Versions, Trouble> {
     let mut update = connection.prepare_cached(if gives_back {
         "UPDATE sessions SET version = ?1, updated_at = coalesce(?2, updated_at), epoch = epoch + 1, owner = NULL,
-                lease_until = NULL, lease_ttl = NULL WHERE id = ?3 AND epoch = ?4 AND version = ?5"
+                lease_until = NULL, lease_ttl = NULL, bytes = bytes + ?6
+         WHERE id = ?3 AND epoch = ?4 AND version = ?5"
     } else {
-        "UPDATE sessions SET version = ?1, updated_at = coalesce(?2, updated_at)
+        "UPDATE sessions SET version = ?1, updated_at = coalesce(?2, updated_at), bytes = bytes + ?6
          WHERE id = ?3 AND epoch = ?4 AND version = ?5"
     })?;
     let (id, epoch) = (signed(expected.incarnation), signed(lease.epoch));
     let (before, after) = (expected.session, expected.session + entries.rows.len() as u64);
-    if update.execute(params![signed(after), entries.updated_at, id, epoch, signed(before)])? == 0 {
+    let bytes = signed(entries.bytes);
+    if update.execute(params![signed(after), entries.updated_at, id, epoch, signed(before), bytes])? == 0 {
         let row = Row::get(connection, &lease.key)?;
         let is_ours = row.id == id && row.epoch == lease.epoch;
         return Err(if is_ours { stale(&lease.key) } else { fenced(&lease.key) }.into());
+    }
+    // Few messages of users come while a run goes on, and a session has a title by then.
+    if let Some(title) = entries.title.as_deref().filter(|_| !entries.waits.rewinds) {
+        let mut update =
+            connection.prepare_cached("UPDATE sessions SET title = ?1 WHERE id = ?2 AND title IS NULL")?;
+        update.execute(params![title, id])?;
     }
     write(connection, &lease.key, expected, entries)
 }
@@ -404,6 +437,26 @@ fn save_waits(connection: &Connection, id: i64, waits: &Waits) -> Result<(), Tro
     Ok(())
 }
 
+fn save_title(connection: &Connection, id: i64, title: Option<&str>) -> Result<(), Trouble> {
+    connection.prepare_cached("UPDATE sessions SET title = ?1 WHERE id = ?2")?.execute(params![title, id])?;
+    Ok(())
+}
+
+/// Finds the titles of sessions that were written before their rows had them. A log that cannot be read has none.
+pub(super) fn fill_in_titles(connection: &Connection) -> Result<(), Trouble> {
+    let mut select = connection.prepare("SELECT id, app, user, name FROM sessions")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let id = row.get(0)?;
+        let key =
+            SessionKey::new(row.get::<_, String>(1)?, row.get::<_, String>(2)?, row.get::<_, String>(3)?)?;
+        if let Ok(log) = entries_after(connection, &key, id, 0) {
+            save_title(connection, id, title_of_log(&log).as_deref())?;
+        }
+    }
+    Ok(())
+}
+
 /// A list as a column holds it: nothing where it is empty.
 fn list_column<T: Serialize>(list: &[T]) -> Result<Option<String>> {
     if list.is_empty() { Ok(None) } else { to_json(&list).map(Some) }
@@ -440,10 +493,11 @@ fn insert(
     updated_at: f64,
 ) -> Result<i64, Trouble> {
     let mut insert = connection.prepare_cached(
-        "INSERT INTO sessions (app, user, name, parent, first_state, version, updated_at, epoch)
-         VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0)",
+        "INSERT INTO sessions (app, user, name, parent, first_state, version, updated_at, epoch, bytes)
+         VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0, ?7)",
     )?;
-    insert.execute(params![key.app(), key.user(), key.id(), parent, first, updated_at])?;
+    let bytes = signed(first.len() as u64);
+    insert.execute(params![key.app(), key.user(), key.id(), parent, first, updated_at, bytes])?;
     Ok(connection.last_insert_rowid())
 }
 
@@ -577,16 +631,20 @@ fn list(connection: &Connection, app: &str, user: &str) -> Result<Vec<Session>, 
 }
 
 /// A session with its log, to be exported.
-pub(super) fn whole_session(
+pub(super) fn stored_session(
     connection: &Connection,
     key: SessionKey,
     parent: Option<SessionKey>,
     owner: Option<String>,
-) -> Result<SessionPiece, Trouble> {
+) -> Result<(SessionPiece, Vec<StoredEntry>), Trouble> {
     let row = Row::get(connection, &key)?;
-    let news = row.news(connection, &key, Versions::default())?;
-    let state = news.session_state.map(Arc::unwrap_or_clone).unwrap_or_default();
-    Ok(SessionPiece { key, parent, state, updated_at: row.updated_at, owner, entries: news.entries })
+    let first: String =
+        connection.query_row("SELECT first_state FROM sessions WHERE id = ?1", [row.id], |row| row.get(0))?;
+    let mut select = connection.prepare("SELECT time, body FROM log WHERE session = ?1 ORDER BY version")?;
+    let rows = select.query_map([row.id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (state, stored) = decode_stored(&key, &first, rows.collect::<rusqlite::Result<Vec<_>>>()?);
+    let piece = SessionPiece { key, parent, state, updated_at: row.updated_at, owner, entries: Vec::new() };
+    Ok((piece, stored))
 }
 
 /// Makes a session with its log. What the log sets of user and app is known from elsewhere.
@@ -786,6 +844,16 @@ impl SessionStore for Sqlite {
             let filter = IdleFilter { before, user, after, limit, newest_first };
             upkeep::idle(connection, &app, filter, now(&*clock))
         }))
+    }
+
+    fn summary<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Option<Idle>>> {
+        let (key, clock) = (key.clone(), self.clock());
+        Work::later(self.read(move |connection| upkeep::summary(connection, &key, now(&*clock))))
+    }
+
+    fn usage<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<StoredUsage>> {
+        let (app, user) = (app.to_owned(), user.to_owned());
+        Work::later(self.read(move |connection| upkeep::usage(connection, &app, &user)))
     }
 
     fn scrub(&self) -> Work<'_, Result<()>> {

@@ -9,7 +9,7 @@ use umbel_core::{Result, SessionKey};
 
 use super::credentials::save;
 use super::memory::{Row as MemoryRow, replace};
-use super::sessions::{import_session, set_shared_state, shared_state, whole_session};
+use super::sessions::{import_session, set_shared_state, shared_state, stored_session};
 use super::{Sqlite, Trouble, signed, unsigned};
 use crate::entries::{from_json, join_part, split_part};
 use crate::refusal::artifact_exists;
@@ -68,7 +68,8 @@ fn export_sessions<W: Write>(connection: &Connection, lines: &mut Lines<W>) -> R
             _ => None,
         };
         let key = SessionKey::new(&app, row.get::<_, String>(1)?, row.get::<_, String>(2)?)?;
-        lines.write(Piece::Session(whole_session(connection, key, parent, row.get(5)?)?))?;
+        let (session, entries) = stored_session(connection, key, parent, row.get(5)?)?;
+        lines.stored_session(session, entries)?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What looks after sessions in SQLite: which of them wait, which are idle, and what is left of a user.
 
-use rusqlite::{Connection, ToSql, params};
-use umbel_core::store::{Idle, IdleFilter, OpenQuestion};
+use rusqlite::{Connection, OptionalExtension, ToSql, params};
+use umbel_core::store::{Idle, IdleFilter, OpenQuestion, StoredUsage};
 use umbel_core::{Interrupt, SessionKey, Versions};
 
 use super::sessions::delete;
@@ -32,6 +32,54 @@ pub(super) fn open_questions(
     Ok(found)
 }
 
+/// The columns of an [`Idle`].
+const SUMMARY: &str = "SELECT id, user, name, version, updated_at, lease_until,
+        json_array_length(questions), json_array_length(awaited_calls),
+        (SELECT version FROM scopes WHERE app = s.app AND user = s.user),
+        (SELECT version FROM scopes WHERE app = s.app AND user = ''), title, bytes
+     FROM sessions s WHERE app = :app";
+
+/// Reads the columns of [`SUMMARY`].
+fn idle_of(app: &str, row: &rusqlite::Row<'_>, now: i64) -> Result<Idle, Trouble> {
+    let number = |at| Ok::<_, Trouble>(unsigned(row.get::<_, Option<i64>>(at)?.unwrap_or(0)));
+    let lease_until: Option<i64> = row.get(5)?;
+    Ok(Idle {
+        key: SessionKey::new(app, row.get::<_, String>(1)?, row.get::<_, String>(2)?)?,
+        updated_at: row.get(4)?,
+        versions: Versions {
+            incarnation: number(0)?,
+            session: number(3)?,
+            user: number(8)?,
+            app: number(9)?,
+        },
+        held: lease_until.is_some_and(|until| until > now),
+        abandoned: lease_until.is_some_and(|until| until <= now),
+        questions: number(6)?,
+        awaited_calls: number(7)?,
+        title: row.get(10)?,
+        bytes: number(11)?,
+    })
+}
+
+/// One session as a list has it.
+pub(super) fn summary(connection: &Connection, key: &SessionKey, now: i64) -> Result<Option<Idle>, Trouble> {
+    let sql = format!("{SUMMARY} AND user = :user AND name = :name");
+    let mut select = connection.prepare_cached(&sql)?;
+    let values = [(":app", key.app()), (":user", key.user()), (":name", key.id())];
+    let found = select.query_row(&values, |row| Ok(idle_of(key.app(), row, now))).optional()?;
+    found.transpose()
+}
+
+/// What is stored for a user.
+pub(super) fn usage(connection: &Connection, app: &str, user: &str) -> Result<StoredUsage, Trouble> {
+    let mut select = connection.prepare_cached(
+        "SELECT count(*) FILTER (WHERE parent IS NULL), coalesce(sum(bytes), 0) FROM sessions
+         WHERE app = ?1 AND user = ?2",
+    )?;
+    let used = select.query_row([app, user], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(StoredUsage { sessions: unsigned(used.0), bytes: unsigned(used.1) })
+}
+
 /// The sessions of an app that last changed before a time.
 pub(super) fn idle(
     connection: &Connection,
@@ -41,12 +89,7 @@ pub(super) fn idle(
 ) -> Result<Vec<Idle>, Trouble> {
     let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
     let after = filter.after.map(|last| (last.updated_at, super::signed(last.versions.incarnation)));
-    let mut sql = "SELECT id, user, name, version, updated_at, lease_until,
-            json_array_length(questions), json_array_length(awaited_calls),
-            (SELECT version FROM scopes WHERE app = s.app AND user = s.user),
-            (SELECT version FROM scopes WHERE app = s.app AND user = '')
-         FROM sessions s WHERE app = :app AND parent IS NULL AND updated_at < :before"
-        .to_owned();
+    let mut sql = format!("{SUMMARY} AND parent IS NULL AND updated_at < :before");
     let mut values: Vec<(&str, &dyn ToSql)> =
         vec![(":app", &app), (":before", &filter.before), (":limit", &limit)];
     if let Some(user) = &filter.user {
@@ -66,22 +109,7 @@ pub(super) fn idle(
     let mut rows = select.query(&*values)?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        let number = |at| Ok::<_, Trouble>(unsigned(row.get::<_, Option<i64>>(at)?.unwrap_or(0)));
-        let lease_until: Option<i64> = row.get(5)?;
-        found.push(Idle {
-            key: SessionKey::new(app, row.get::<_, String>(1)?, row.get::<_, String>(2)?)?,
-            updated_at: row.get(4)?,
-            versions: Versions {
-                incarnation: number(0)?,
-                session: number(3)?,
-                user: number(8)?,
-                app: number(9)?,
-            },
-            held: lease_until.is_some_and(|until| until > now),
-            abandoned: lease_until.is_some_and(|until| until <= now),
-            questions: number(6)?,
-            awaited_calls: number(7)?,
-        });
+        found.push(idle_of(app, row, now)?);
     }
     Ok(found)
 }

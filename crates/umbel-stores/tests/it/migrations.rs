@@ -14,7 +14,11 @@ use umbel_stores::{Keys, Sqlite, Stores};
 
 use crate::sqlite::{entries, key, new_file};
 
-const SQLITE: [&str; 2] = [include_str!("schemas/sqlite_1.sql"), include_str!("schemas/sqlite_2.sql")];
+const SQLITE: [&str; 3] = [
+    include_str!("schemas/sqlite_1.sql"),
+    include_str!("schemas/sqlite_2.sql"),
+    include_str!("schemas/sqlite_3.sql"),
+];
 
 /// What the credentials of the old databases are encrypted with.
 fn keys() -> Keys {
@@ -47,6 +51,16 @@ async fn assert_whole(stores: &Stores, version: usize) {
     assert_eq!(stores.memory.search("app", "ann", "one").await.unwrap().len(), 1);
     let secret = stores.credentials.load("app", "ann", "mail").await.unwrap();
     assert_eq!(secret, Some(Credential::new("s3cret")));
+    if version < 3 {
+        return;
+    }
+    let bob = SessionKey::new("app", "bob", "s2").unwrap();
+    let summary = sessions.summary(&bob).await.unwrap().unwrap();
+    let body = r#"{"invocationId":"e-1","author":"user","timestamp":1.5,"content":{"role":"user","parts":[{"text":"Où?"}]}}"#;
+    assert_eq!(
+        (summary.title.as_deref(), summary.bytes),
+        (Some("Où?"), (body.len() + r#"{"k":0}"#.len()) as u64)
+    );
 }
 
 /// As it is stored, but for comments and line breaks.
@@ -107,8 +121,11 @@ mod postgres {
     use super::{assert_whole, keys};
     use crate::postgres::{connect, new_database, server};
 
-    const POSTGRES: [&str; 2] =
-        [include_str!("schemas/postgres_1.sql"), include_str!("schemas/postgres_2.sql")];
+    const POSTGRES: [&str; 3] = [
+        include_str!("schemas/postgres_1.sql"),
+        include_str!("schemas/postgres_2.sql"),
+        include_str!("schemas/postgres_3.sql"),
+    ];
 
     /// Columns, keys and indexes.
     async fn schema(url: &str) -> Vec<String> {

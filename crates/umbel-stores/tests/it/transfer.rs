@@ -127,6 +127,30 @@ async fn an_export_comes_back_without_loss() {
 }
 
 #[tokio::test]
+async fn an_entry_that_cannot_be_read_is_exported_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("1.db");
+    let keys = Keys::parse(&Key::generate("k1").unwrap()).unwrap();
+    let store = Sqlite::options(&file).keys(keys.clone()).open().await.unwrap();
+    fill(&store).await;
+    let whole = exported(&store).await;
+    let damage =
+        "UPDATE log SET body = '{\"damaged' WHERE session = (SELECT min(session) FROM log) AND version = 1";
+    assert_eq!(rusqlite::Connection::open(&file).unwrap().execute(damage, []).unwrap(), 1);
+    let lines = exported(&store).await;
+    let differing: Vec<_> = lines.lines().zip(whole.lines()).filter(|(now, then)| now != then).collect();
+    assert_eq!(lines.lines().count(), whole.lines().count());
+    assert_eq!(differing.len(), 1, "{differing:?}");
+    assert_eq!(differing[0].0, r#"{"line":"unreadable","body":"{\"damaged"}"#);
+    let second = Sqlite::options(folder.path().join("2.db")).keys(keys).open().await.unwrap();
+    let error = second.import(Cursor::new(lines.clone())).await.unwrap_err();
+    assert!(error.message().contains("delete the line"), "{error}");
+    let rest: Vec<&str> = lines.lines().filter(|line| !line.contains("unreadable")).collect();
+    second.import(Cursor::new(rest.join("\n"))).await.unwrap();
+    assert_eq!(exported(&second).await.lines().count(), rest.len());
+}
+
+#[tokio::test]
 async fn an_import_is_taken_whole_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();
     let store = Sqlite::open(folder.path().join("umbel.db")).await.unwrap();

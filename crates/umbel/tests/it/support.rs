@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use serde_json::Value;
-use umbel::store::{Abandoned, Acquire, Acquired, Entries, Idle, IdleFilter, News, OpenQuestion};
+use umbel::store::{
+    Abandoned, Acquire, Acquired, Entries, Idle, IdleFilter, News, OpenQuestion, StoredUsage,
+};
 use umbel::{
     Agent, Content, Error, ErrorKind, Event, EventFilter, FunctionCall, FunctionResponse, FunctionTool,
     InMemorySessions, Interrupt, Lease, LogEntry, ModelRequest, NewSession, Object, Outcome, Part, Response,
@@ -527,6 +529,14 @@ impl SessionStore for Spy {
             return Work::done(Err(Error::new(ErrorKind::Store, "the disk is gone")));
         }
         self.0.store.idle(app, filter)
+    }
+
+    fn summary<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Option<Idle>>> {
+        self.0.store.summary(key)
+    }
+
+    fn usage<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<StoredUsage>> {
+        self.0.store.usage(app, user)
     }
 }
 
