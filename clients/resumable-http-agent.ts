@@ -16,6 +16,8 @@ interface Thread {
   messages: Message[];
   state: unknown;
   runningRunId?: string | null;
+  /** The cursor of the page of messages before this one. */
+  previous?: string | null;
 }
 
 /** What the server says that cannot be helped by asking again. */
@@ -112,9 +114,28 @@ export class ResumableHttpAgent extends HttpAgent {
     return response;
   }
 
+  /** A thread with all its messages, which come in pages, newest page first. */
   private async thread(id: string, before: string | undefined, signal: AbortSignal): Promise<Thread | undefined> {
-    const query = before === undefined ? "" : `?before=${encodeURIComponent(before)}`;
-    const url = `${this.base()}/threads/${encodeURIComponent(id)}${query}`;
+    const newest = await this.threadPage(id, { before }, signal);
+    if (newest === undefined) {
+      return undefined;
+    }
+    const pages = [newest.messages];
+    for (let until = newest.previous; until; ) {
+      const page = await this.threadPage(id, { before, until }, signal);
+      pages.unshift(page?.messages ?? []);
+      until = page?.previous;
+    }
+    return { ...newest, messages: pages.flat() };
+  }
+
+  private async threadPage(
+    id: string,
+    query: Record<string, string | undefined>,
+    signal: AbortSignal,
+  ): Promise<Thread | undefined> {
+    const given = Object.entries(query).filter((entry): entry is [string, string] => entry[1] !== undefined);
+    const url = `${this.base()}/threads/${encodeURIComponent(id)}?${new URLSearchParams(given)}`;
     const response = await this.fetch(url, { headers: this.headers, signal });
     if (response.status === 404) {
       return undefined;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::Value;
 use smol_str::SmolStr;
+use umbel_core::SessionKey;
 use umbel_runtime::Prices;
 
 use crate::apps::Apps;
@@ -17,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::mount::ToCaller;
 use crate::problem::Problem;
 use crate::protected::Published;
+use crate::quotas::Reserved;
 use crate::resolve::Choice;
 use crate::runs::Runs;
 use crate::sweep::Sweep;
@@ -76,6 +78,11 @@ impl App {
             && self.agents.iter().any(|other| other.has_app(name) && is_other(other))
     }
 
+    /// The user whose quotas a request counts for. Without auth there is one principal, without quotas.
+    pub(crate) fn quota_user<'a>(&self, principal: &'a Principal) -> Option<&'a SmolStr> {
+        self.auth.as_ref().map(|_| &principal.id)
+    }
+
     /// Whether somebody may look into agents and their work.
     pub(crate) fn may_inspect(&self, principal: &Principal) -> bool {
         self.inspect || principal.has_scope(INSPECT)
@@ -107,6 +114,39 @@ impl App {
             Some((_, scope)) if !principal.may_use(scope) => Err(Problem::lacks_scope(scope)),
             _ => Ok(()),
         }
+    }
+}
+
+impl Offered {
+    /// Reserves memory for a request that reads a thread.
+    pub(crate) async fn reserve(&self, principal: &Principal, key: &SessionKey) -> Result<Reserved, Problem> {
+        let (runs, user) = (&self.app.runs, self.app.quota_user(principal));
+        let store = self.endpoint.runner.sessions();
+        runs.quotas.reserve_log(user, &**store, key, runs.limits()).await
+    }
+
+    /// Checks whether a user may store so many more bytes in a thread; `is_copy` says that it is new in any case.
+    pub(crate) async fn check_stored(
+        &self,
+        key: &SessionKey,
+        bytes: u64,
+        is_copy: bool,
+    ) -> Result<(), Problem> {
+        if self.app.auth.is_none() {
+            return Ok(());
+        }
+        let (runs, store) = (&self.app.runs, self.endpoint.runner.sessions());
+        runs.quotas.check_stored(&**store, key, (bytes, is_copy), runs.limits()).await
+    }
+
+    /// Work that goes on by itself, with its CPU time charged to a user.
+    pub(crate) fn spawn(&self, user: &str, work: impl Future<Output = ()> + Send + 'static) {
+        if self.app.auth.is_none() {
+            tokio::spawn(work);
+            return;
+        }
+        let (runs, user) = (self.app.runs.clone(), SmolStr::new(user));
+        tokio::spawn(async move { runs.quotas.metered(user, work).await });
     }
 }
 

@@ -1,6 +1,8 @@
 //! Connections: how many there may be, and which are closed to make room for others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+#[cfg(unix)]
+use std::net::Ipv4Addr;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -31,6 +33,12 @@ impl Peer {
         }
     }
 
+    /// This machine, for connections that have no address.
+    #[cfg(unix)]
+    pub(crate) fn local() -> Self {
+        Self::of(Ipv4Addr::LOCALHOST.into())
+    }
+
     /// Whether it is this machine: people who sit here, or a proxy for everybody.
     fn is_local(self) -> bool {
         self.0.is_loopback() || self == Self::of(Ipv6Addr::LOCALHOST.into())
@@ -41,6 +49,8 @@ impl Peer {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) peer: Peer,
+    /// Whether it is encrypted.
+    pub(crate) is_tls: bool,
     number: u64,
     connections: Weak<Connections>,
     /// Somebody who may ask has asked.
@@ -114,7 +124,7 @@ impl Connections {
 
     /// Takes a connection in. If there are too many, the oldest one by which nobody has asked yet who may is closed; `None` if
     /// there is none.
-    pub(crate) fn open(self: &Arc<Self>, peer: Peer) -> Option<OpenConnection> {
+    pub(crate) fn open(self: &Arc<Self>, peer: Peer, is_tls: bool) -> Option<OpenConnection> {
         let mut table = self.lock();
         let of_peer = table.peers.get(&peer).copied().unwrap_or_default();
         let too_many_of_peer = !peer.is_local() && of_peer >= self.per_peer;
@@ -137,7 +147,8 @@ impl Connections {
         table.open += 1;
         *table.peers.entry(peer).or_default() += 1;
         let (connections, is_trusted) = (Arc::downgrade(self), AtomicBool::new(false));
-        let connection = Arc::new(Connection { peer, number, connections, is_trusted, close: Notify::new() });
+        let close = Notify::new();
+        let connection = Arc::new(Connection { peer, is_tls, number, connections, is_trusted, close });
         table.strangers.insert(number, connection.clone());
         table.strangers_of.entry(peer).or_default().insert(number);
         drop(table);
@@ -235,7 +246,7 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_stranger_makes_room_and_who_may_ask_stays() {
         let connections = Connections::with(3, 100);
-        let open = |text: &str| connections.open(peer(text));
+        let open = |text: &str| connections.open(peer(text), false);
         let [first, second, third] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|text| open(text).unwrap());
         first.0.trust();
         let fourth = open("10.0.0.4").unwrap();
@@ -257,7 +268,7 @@ mod tests {
     #[tokio::test]
     async fn a_peer_has_its_own_limit_and_makes_room_for_itself() {
         let connections = Connections::with(100, 2);
-        let open = |text: &str| connections.open(peer(text)).unwrap();
+        let open = |text: &str| connections.open(peer(text), false).unwrap();
         let other = open("2001:db8::1");
         let [one, two] = [open("2001:db8:0:1::1"), open("2001:db8:0:1::2")];
         // One network is one peer, however many addresses it has.
@@ -266,10 +277,12 @@ mod tests {
         drop(one);
         two.0.trust();
         three.0.trust();
-        assert!(connections.open(peer("2001:db8:0:1::4")).is_none());
+        assert!(connections.open(peer("2001:db8:0:1::4"), false).is_none());
         // A proxy on this machine has everybody's.
         let local: Vec<_> = ["127.0.0.1", "::1", "::ffff:127.0.0.1"].repeat(3);
-        let local: Vec<_> = local.into_iter().map(open).collect();
+        let mut local: Vec<_> = local.into_iter().map(open).collect();
+        #[cfg(unix)]
+        local.extend((0..3).map(|_| connections.open(Peer::local(), false).unwrap()));
         for id in &local {
             assert!(!is_closed(id).await);
         }

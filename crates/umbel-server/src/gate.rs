@@ -42,7 +42,7 @@ pub(crate) struct Gate {
 impl Gate {
     /// A problem if the request is not meant for this server, or comes from a page that may not ask. A page in a browser
     /// can make a name of its own point to this machine, and so reach a server that only listens here.
-    fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    fn check(&self, headers: &HeaderMap, is_tls: bool) -> Result<(), Problem> {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let name = host.map(without_port).unwrap_or_default();
         if !self.hosts.is_empty() && !self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name)) {
@@ -51,7 +51,11 @@ impl Gate {
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
         let origin = origin.to_str().unwrap_or_default();
-        let own = origin.split_once("://").is_some_and(|(_, from)| Some(from) == host);
+        // Behind a proxy nobody knows by which scheme clients ask. With TLS, a page that came
+        // without is another's.
+        let own = origin
+            .split_once("://")
+            .is_some_and(|(scheme, from)| Some(from) == host && (!is_tls || scheme == "https"));
         if own || self.allows(origin) {
             return Ok(());
         }
@@ -96,7 +100,10 @@ pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
     let span = head.and_then(|head| head.span(app.trusts_traces && entered.is_ok()));
     let work = async {
         match entered {
-            Ok(Some(request)) => next.run(request).await,
+            Ok(Some(request)) => match user_of(&app, &request) {
+                Some(user) => app.runs.quotas.metered(user, next.run(request)).await,
+                None => next.run(request).await,
+            },
             // A browser asks whether a page may ask.
             Ok(None) => preflight(),
             Err(problem) => {
@@ -130,6 +137,12 @@ pub(crate) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
     response
 }
 
+/// The user whose quotas a request counts for, if there are several.
+fn user_of(app: &App, request: &Request) -> Option<SmolStr> {
+    app.auth.as_ref()?;
+    Some(request.extensions().get::<Principal>()?.id.clone())
+}
+
 fn panicked(panic: &(dyn Any + Send)) -> Problem {
     Problem::from(Error::from_panic("a request", panic))
 }
@@ -149,7 +162,8 @@ fn turned_away(app: &App, problem: Problem) -> Response {
 /// Checks a request and finds out who sent it; `None` if a browser only asks whether a page may send one.
 async fn enter(app: &App, request: Request) -> Result<Option<Request>, Problem> {
     let (mut head, body) = request.into_parts();
-    app.gate.check(&head.headers)?;
+    let connection = head.extensions.get::<Arc<Connection>>().cloned();
+    app.gate.check(&head.headers, connection.as_ref().is_some_and(|connection| connection.is_tls))?;
     let asks_first = head.method == Method::OPTIONS
         && head.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
         && !app.gate.origins.is_empty();
@@ -158,7 +172,6 @@ async fn enter(app: &App, request: Request) -> Result<Option<Request>, Problem> 
     }
     // Whether the server is alive is no secret.
     if !app.gate.is_open(&head.method, head.uri.path()) {
-        let connection = head.extensions.get::<Arc<Connection>>().cloned();
         let principal = match &app.auth {
             Some(auth) => authenticate(app, &**auth, &head, connection.as_deref()).await?,
             None => Principal::local(),
@@ -192,6 +205,7 @@ async fn authenticate(
     let principal = known?;
     rates.note_good(&head.headers);
     rates.count_request(&principal.id, app.runs.limits())?;
+    app.runs.quotas.check_cpu(&principal.id, app.runs.limits())?;
     Ok(principal)
 }
 

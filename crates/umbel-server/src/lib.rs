@@ -5,6 +5,7 @@
 //!
 //! # Layout
 //! - [`Server`]: agents at paths, put together; [`AgentEndpoint`]: an agent as it is offered
+//! - [`Listener`]: where it listens: TCP, a unix socket, or with the feature `tls` TLS over TCP
 //! - [`Auth`]: who asks, by [`BearerTokens`], by [`Jwt`], or by a closure ([`auth_fn`])
 //! - [`Server::mount`]: services of others, such as an MCP server; [`ProtectedResource`]: where tokens come from
 //! - [`Problem`]: what a client is told when something is wrong
@@ -34,6 +35,7 @@ mod gate;
 #[cfg(feature = "jwks-url")]
 mod jwks_url;
 mod jwt;
+mod listener;
 mod live;
 mod metrics;
 mod mount;
@@ -45,6 +47,7 @@ mod plan;
 mod post;
 mod problem;
 mod protected;
+mod quotas;
 mod rates;
 mod recover;
 mod refrain;
@@ -61,6 +64,8 @@ mod sweep;
 mod thread_events;
 mod thread_list;
 mod threads;
+#[cfg(feature = "tls")]
+mod tls;
 mod tokens;
 mod trace;
 mod watched;
@@ -69,6 +74,7 @@ pub use auth::{Auth, Principal, auth_fn, bearer_token};
 pub use brought::run_config_of;
 pub use endpoint::{AgentEndpoint, ClientInput, SameThread};
 pub use jwt::Jwt;
+pub use listener::Listener;
 pub use live::Disconnect;
 pub use problem::Problem;
 pub use protected::ProtectedResource;
@@ -76,5 +82,7 @@ pub use resolve::Asking;
 pub use runs::ServerLimits;
 pub use server::{Server, Service};
 pub use sweep::Sweep;
+#[cfg(feature = "tls")]
+pub use tls::Tls;
 pub use tokens::BearerTokens;
 pub use trace::{TraceLimits, Traces};

@@ -6,20 +6,19 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 /// A connection that fails if nothing can be written for too long: whoever stops reading must not hold it for ever. As long
 /// as writing does not have to wait, it costs nothing.
-pub(crate) struct Patience {
-    stream: TcpStream,
+pub(crate) struct Patience<S> {
+    stream: S,
     patience: Duration,
     /// Runs while something waits to be written.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patience {
-    pub(crate) fn new(stream: TcpStream, patience: Duration) -> Self {
+impl<S> Patience<S> {
+    pub(crate) fn new(stream: S, patience: Duration) -> Self {
         Self { stream, patience, waiting: None }
     }
 
@@ -38,7 +37,7 @@ impl Patience {
     }
 }
 
-impl AsyncRead for Patience {
+impl<S: AsyncRead + Unpin> AsyncRead for Patience<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -48,7 +47,7 @@ impl AsyncRead for Patience {
     }
 }
 
-impl AsyncWrite for Patience {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patience<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.waited(cx, written)

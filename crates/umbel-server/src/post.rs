@@ -26,6 +26,7 @@ use crate::live::{LiveRun, View};
 use crate::metrics::Counted;
 use crate::plan::{Asked, plan};
 use crate::problem::Problem;
+use crate::quotas::Reserved;
 use crate::replay;
 use crate::resolve::Asking;
 use crate::runs::{Admission, ServerLimits, Ticket};
@@ -55,6 +56,7 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     let principal = principal(&head)?;
     let encoding = encoding(&head.headers);
     check_type(&head.headers)?;
+    let reserved = reserve_body(offered, &principal, body.size_hint().upper()).await?;
     let body = read(offered.app.runs.limits(), body).await?;
     let input = RunAgentInput::parse_within(&body, &InputLimits::default())?;
     let asking = Asking { head: &head, principal: &principal, input: Some(&input) };
@@ -62,6 +64,7 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
     let offered = chosen.as_ref().unwrap_or(offered);
     let endpoint = &offered.endpoint;
     let key = offered.endpoint.key(&head, &principal, &input.thread_id)?;
+    offered.check_stored(&key, body.len() as u64, false).await?;
     let state = match &endpoint.state {
         Some(make) => make(&head, &principal)?,
         None => Object::new(),
@@ -91,12 +94,15 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
             let asked = Asked { key, input: &input, digest, principal: &principal, state: &state, trace };
             let planned = plan(endpoint, &asked).await;
             start(offered.clone(), ticket, planned).await?;
+            drop(reserved);
         }
         Some(first) => {
             let (offered, trace) = (offered.clone(), TraceContext::current());
-            tokio::spawn(async move {
+            let (user, again) = (live.key.user().to_owned(), offered.clone());
+            offered.spawn(&user, async move {
                 first.ended().await;
-                wait_turn(&offered, ticket, &body, (&principal, &state), trace).await;
+                wait_turn(&again, ticket, &body, (&principal, &state), trace).await;
+                drop(reserved);
             });
         }
     }
@@ -112,12 +118,14 @@ async fn start(
 ) -> Result<(), Problem> {
     match planned {
         Ok(Some(plan)) => {
-            step_off(async move { drive(&offered, ticket, plan).await }).await;
+            let (user, run) = (ticket.live.key.user().to_owned(), offered.clone());
+            step_off(&offered, &user, async move { drive(&run, ticket, plan).await }).await;
             Ok(())
         }
         Ok(None) => {
             // The same request came before, to a server that is gone or has forgotten.
-            tokio::spawn(async move { tell_again(&offered, ticket).await });
+            let (user, again) = (ticket.live.key.user().to_owned(), offered.clone());
+            offered.spawn(&user, async move { tell_again(&again, ticket).await });
             Ok(())
         }
         Err(problem) if problem.is_of_run() => {
@@ -130,10 +138,10 @@ async fn start(
 
 /// Lets a run take its first steps at once, and go on by itself if it has to wait. What it says until then leaves together
 /// with the head of the response, and a run that never waits needs no task.
-async fn step_off(run: impl Future<Output = ()> + Send + 'static) {
+async fn step_off(offered: &Offered, user: &str, run: impl Future<Output = ()> + Send + 'static) {
     let mut run = Box::pin(run);
     if poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await.is_pending() {
-        tokio::spawn(run);
+        offered.spawn(user, run);
     }
 }
 
@@ -187,7 +195,8 @@ pub(crate) async fn from_log(
     let response = offered.stream(&live, view, encoding);
     offered.app.metrics.count(Counted::Replay);
     let offered = offered.clone();
-    tokio::spawn(async move { replay::replay(&offered, &live, log, seen).await });
+    let (user, again) = (live.key.user().to_owned(), offered.clone());
+    offered.spawn(&user, async move { replay::replay(&again, &live, log, seen).await });
     Ok(response)
 }
 
@@ -290,6 +299,17 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     }
     let message = "send JSON, with `Content-Type: application/json`";
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "NOT_JSON", message))
+}
+
+/// Reserves memory for the body of a request. One that does not say how long it is may be as long as any.
+async fn reserve_body(
+    offered: &Offered,
+    principal: &Principal,
+    bytes: Option<u64>,
+) -> Result<Reserved, Problem> {
+    let (runs, user) = (&offered.app.runs, offered.app.quota_user(principal));
+    let most = u64::try_from(runs.limits().body_bytes).unwrap_or(u64::MAX);
+    runs.quotas.reserve(user, bytes.unwrap_or(most).min(most), runs.limits()).await
 }
 
 /// The body of a request, if it is not too large and does not take too long.

@@ -91,7 +91,7 @@ impl Rates {
 
 /// Token buckets by name.
 #[derive(Debug)]
-struct Buckets<K> {
+pub(crate) struct Buckets<K> {
     per_second: f64,
     most: f64,
     levels: Mutex<HashMap<K, Bucket>>,
@@ -111,14 +111,30 @@ impl Bucket {
 }
 
 impl<K: Eq + Hash> Buckets<K> {
-    fn new(per_second: f64, most: f64) -> Self {
+    pub(crate) fn new(per_second: f64, most: f64) -> Self {
         // One at least, so that whoever waits gets through.
         Self { per_second, most: most.max(1.0), levels: Mutex::default() }
     }
 
     /// Takes one out. If there is none, gives how long it takes until there is.
-    fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
+    pub(crate) fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
         let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        let bucket = self.bucket(&mut levels, key, now);
+        if bucket.level < 1.0 {
+            return Err(self.until_one(*bucket));
+        }
+        bucket.level -= 1.0;
+        Ok(())
+    }
+
+    /// Takes that much out, even if the bucket is in debt then.
+    pub(crate) fn spend(&self, key: K, amount: f64, now: Instant) {
+        let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        self.bucket(&mut levels, key, now).level -= amount;
+    }
+
+    /// The bucket of a key, filled up to now.
+    fn bucket<'a>(&self, levels: &'a mut HashMap<K, Bucket>, key: K, now: Instant) -> &'a mut Bucket {
         if levels.len() >= MOST && !levels.contains_key(&key) {
             levels.retain(|_, bucket| bucket.filled(self.per_second, self.most, now).level < self.most);
             if levels.len() >= MOST {
@@ -127,15 +143,11 @@ impl<K: Eq + Hash> Buckets<K> {
         }
         let bucket = levels.entry(key).or_insert(Bucket { level: self.most, at: now });
         *bucket = bucket.filled(self.per_second, self.most, now);
-        if bucket.level < 1.0 {
-            return Err(self.until_one(*bucket));
-        }
-        bucket.level -= 1.0;
-        Ok(())
+        bucket
     }
 
     /// How long it takes until there is one, if there is none.
-    fn wait(&self, key: &K, now: Instant) -> Option<Duration> {
+    pub(crate) fn wait(&self, key: &K, now: Instant) -> Option<Duration> {
         let levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
         let bucket = levels.get(key)?.filled(self.per_second, self.most, now);
         (bucket.level < 1.0).then(|| self.until_one(bucket))
@@ -148,7 +160,7 @@ impl<K: Eq + Hash> Buckets<K> {
 
 impl Problem {
     /// Something is done too often.
-    fn too_often(code: &str, message: String, wait: Duration) -> Self {
+    pub(crate) fn too_often(code: &str, message: String, wait: Duration) -> Self {
         let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, code, message);
         Self { retry_after: Some(wait.as_secs().saturating_add(1).min(3_600)), ..problem }
     }

@@ -12,6 +12,7 @@ use crate::drive::refuse;
 use crate::endpoint::SameThread;
 use crate::live::{LiveRun, Stop};
 use crate::problem::Problem;
+use crate::quotas::Quotas;
 use crate::rates::Rates;
 
 /// How much a server takes on. Of times, zero is at once and [`Duration::MAX`] is never.
@@ -48,6 +49,19 @@ pub struct ServerLimits {
     pub requests_per_second: u32,
     /// Tokens that are not good, from one address in a minute; 30. Then none is looked at that was not good before.
     pub bad_tokens_per_minute: u32,
+    /// Bytes that the threads of one user take in the store of one app; 1 GiB. It is measured every 5 seconds. This and what
+    /// follows does not apply without auth, when there is one principal.
+    pub stored_bytes_per_user: u64,
+    /// Threads of one user in one app; 10,000.
+    pub threads_per_user: u64,
+    /// Forks of one user in a minute; 30.
+    pub forks_per_minute: u32,
+    /// Milliseconds of CPU time that the requests and runs of one user take in a second; 1,000, and 30 seconds at once.
+    pub cpu_millis_per_second: u32,
+    /// Bytes of memory that the requests of one user take at the same time, if they are large; 256 MiB. More wait.
+    pub in_flight_bytes_per_user: u64,
+    /// The same of all users together; 1 GiB. It applies without auth, too.
+    pub in_flight_bytes: u64,
 }
 
 impl Default for ServerLimits {
@@ -67,6 +81,12 @@ impl Default for ServerLimits {
             connections_per_peer: 1_000,
             requests_per_second: 100,
             bad_tokens_per_minute: 30,
+            stored_bytes_per_user: 1 << 30,
+            threads_per_user: 10_000,
+            forks_per_minute: 30,
+            cpu_millis_per_second: 1_000,
+            in_flight_bytes_per_user: 256 << 20,
+            in_flight_bytes: 1 << 30,
         }
     }
 }
@@ -86,6 +106,7 @@ impl ServerLimits {
     pub fn set(&mut self, name: &str, value: &str) -> umbel_core::Result<()> {
         let refuse = |what: String| umbel_core::Error::new(umbel_core::ErrorKind::Build, what);
         let number = || value.parse().map_err(|_| refuse(format!("the limit `{name}` is a whole number")));
+        let large = || value.parse().map_err(|_| refuse(format!("the limit `{name}` is a whole number")));
         let rate = || value.parse().map_err(|_| refuse(format!("the limit `{name}` is a whole number")));
         let time = || {
             let why = || refuse(format!("the limit `{name}` is a time, such as `30s`, `500ms` or `never`"));
@@ -106,6 +127,12 @@ impl ServerLimits {
             "connections_per_peer" => self.connections_per_peer = number()?,
             "requests_per_second" => self.requests_per_second = rate()?,
             "bad_tokens_per_minute" => self.bad_tokens_per_minute = rate()?,
+            "stored_bytes_per_user" => self.stored_bytes_per_user = large()?,
+            "threads_per_user" => self.threads_per_user = large()?,
+            "forks_per_minute" => self.forks_per_minute = rate()?,
+            "cpu_millis_per_second" => self.cpu_millis_per_second = rate()?,
+            "in_flight_bytes_per_user" => self.in_flight_bytes_per_user = large()?,
+            "in_flight_bytes" => self.in_flight_bytes = large()?,
             _ => {
                 return Err(refuse(format!(
                     "there is no limit `{name}`: they are {}",
@@ -117,7 +144,7 @@ impl ServerLimits {
     }
 
     /// The names of all limits.
-    pub const NAMES: [&'static str; 14] = [
+    pub const NAMES: [&'static str; 20] = [
         "runs",
         "runs_per_user",
         "run_bytes",
@@ -132,6 +159,12 @@ impl ServerLimits {
         "connections_per_peer",
         "requests_per_second",
         "bad_tokens_per_minute",
+        "stored_bytes_per_user",
+        "threads_per_user",
+        "forks_per_minute",
+        "cpu_millis_per_second",
+        "in_flight_bytes_per_user",
+        "in_flight_bytes",
     ];
 }
 
@@ -159,6 +192,8 @@ pub(crate) struct Runs {
     table: Mutex<Table>,
     /// How often one may ask.
     pub(crate) rates: Rates,
+    /// What users have used up.
+    pub(crate) quotas: Quotas,
     /// Told when no run may begin any more.
     drains: Notify,
 }
@@ -203,8 +238,8 @@ pub(crate) enum Admission {
 
 impl Runs {
     pub(crate) fn new(limits: ServerLimits) -> Arc<Self> {
-        let rates = Rates::new(&limits);
-        Arc::new(Self { limits, table: Mutex::default(), rates, drains: Notify::new() })
+        let (rates, quotas) = (Rates::new(&limits), Quotas::new(&limits));
+        Arc::new(Self { limits, table: Mutex::default(), rates, quotas, drains: Notify::new() })
     }
 
     pub(crate) fn limits(&self) -> &ServerLimits {

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -19,8 +18,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use smol_str::SmolStr;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use umbel_core::deadline::finite;
 use umbel_core::{Caller, Error, ErrorKind, Result};
@@ -29,9 +27,10 @@ use umbel_runtime::Prices;
 use crate::app::{App, Offered};
 use crate::apps::Apps;
 use crate::auth::{Auth, Principal};
-use crate::connections::{Connection, Connections, Peer};
+use crate::connections::{Connection, Connections, OpenConnection};
 use crate::endpoint::AgentEndpoint;
 use crate::gate::{self, Gate};
+use crate::listener::{Accepted, Listener};
 use crate::live::Stop;
 use crate::metrics::Metrics;
 use crate::mount::ToCaller;
@@ -49,6 +48,10 @@ use crate::{agents, mount, post, routes, steps, thread_events, thread_list, thre
 
 /// How often runs that nobody looks at, and those that are over, are seen to.
 const TIDY: Duration = Duration::from_millis(500);
+
+/// The flush timeout of a stopping server: how long connections may take to send what is left. On a
+/// busy machine many streams need more than 2 s.
+const FLUSH: Duration = Duration::from_secs(5);
 
 /// Puts a server together: agents at paths, who may ask, and how much it takes on.
 #[derive(Default)]
@@ -478,30 +481,27 @@ impl Service {
         futures::join!(recover_on(self.served.subscribe()), tidy, sweep_on(self.served.subscribe()));
     }
 
-    /// Serves until `stop` is done. Then no run begins any more; those under way may go on for a while, and each stream
-    /// ends with a terminal event.
-    pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) -> io::Result<()> {
+    /// Serves until `stop` is done. Then no run begins any more; those under way may go on for a
+    /// while, and each stream ends with a terminal event. It listens where a `TcpListener` or a
+    /// [`Listener`] does.
+    pub async fn serve(
+        self,
+        listener: impl Into<Listener>,
+        stop: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let listener = listener.into();
         let runs = self.app().runs.clone();
-        check_address(&self.app(), listener.local_addr()?)?;
+        check_place(&self.app(), &listener)?;
         let (closing, closed) = watch::channel(false);
         let connections = Connections::new(runs.limits());
         let accept = async {
             loop {
                 match listener.accept().await {
-                    Ok((stream, address)) => {
+                    Ok((stream, peer)) => {
                         // Nobody who is here can make room.
-                        let Some(open) = connections.open(Peer::of(address.ip())) else { continue };
-                        // Frames are small and must not wait for each other.
-                        let _ = stream.set_nodelay(true);
+                        let Some(open) = connections.open(peer, listener.is_tls()) else { continue };
                         let doors = Doors { served: self.served.clone(), connection: Some(open.0.clone()) };
-                        let work = connection(doors, stream, closed.clone(), runs.limits());
-                        tokio::spawn(async move {
-                            tokio::select! {
-                                () = work => {}
-                                () = open.0.closed() => {}
-                            }
-                            drop(open);
-                        });
+                        spawn(open, doors, stream, closed.clone(), runs.limits());
                     }
                     Err(error) => {
                         tracing::warn!("a connection could not be taken: {error}");
@@ -519,7 +519,7 @@ impl Service {
         self.drain().await;
         let _ = closing.send(true);
         // Those who do not read their last words are not waited for.
-        let _ = tokio::time::timeout(Duration::from_secs(2), connections.empty()).await;
+        let _ = tokio::time::timeout(FLUSH, connections.empty()).await;
         Ok(())
     }
 
@@ -580,19 +580,73 @@ where
 }
 
 /// Without auth, whoever can reach the server is taken to sit at this machine.
-fn check_address(app: &App, address: SocketAddr) -> io::Result<()> {
-    if app.auth.is_some() || address.ip().is_loopback() {
-        return Ok(());
-    }
+fn check_place(app: &App, listener: &Listener) -> io::Result<()> {
+    let Some(address) = listener.exposed()?.filter(|_| app.auth.is_none()) else { return Ok(()) };
     let message =
         format!("{address} can be reached from elsewhere, and nobody is asked who they are: set `auth`");
     Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
 }
 
-/// Serves one connection. Told to close, it answers what it has and then does.
-fn connection(
+/// Serves a connection in a task of its own, until it ends or has to make room.
+fn spawn(
+    open: OpenConnection,
     doors: Doors,
-    stream: tokio::net::TcpStream,
+    stream: Accepted,
+    closed: watch::Receiver<bool>,
+    limits: &ServerLimits,
+) {
+    match stream {
+        Accepted::Tcp(stream) => {
+            let stream = Patience::new(stream, limits.read_time);
+            tokio::spawn(until_closed(open, connection(doors, stream, closed, limits)));
+        }
+        #[cfg(feature = "tls")]
+        Accepted::Tls(stream, tls) => {
+            let stream = Patience::new(stream, limits.read_time);
+            tokio::spawn(until_closed(open, tls_connection(doors, stream, tls, closed, limits.clone())));
+        }
+        #[cfg(unix)]
+        Accepted::Unix(stream) => {
+            let stream = Patience::new(stream, limits.read_time);
+            tokio::spawn(until_closed(open, connection(doors, stream, closed, limits)));
+        }
+    }
+}
+
+async fn until_closed(open: OpenConnection, work: impl Future<Output = ()>) {
+    tokio::select! {
+        () = work => {}
+        () = open.0.closed() => {}
+    }
+    drop(open);
+}
+
+/// Serves one connection after its handshake, which has as much time as a request.
+#[cfg(feature = "tls")]
+async fn tls_connection(
+    doors: Doors,
+    stream: Patience<tokio::net::TcpStream>,
+    tls: crate::tls::Tls,
+    mut closed: watch::Receiver<bool>,
+    limits: ServerLimits,
+) {
+    let handshake = tokio::time::timeout(limits.request_time, tls.handshake(stream));
+    let shaken = tokio::select! {
+        shaken = handshake => shaken,
+        // Nobody who has not asked yet gets an answer any more.
+        _ = closed.changed() => return,
+    };
+    match shaken {
+        Ok(Ok(stream)) => connection(doors, stream, closed, &limits).await,
+        Ok(Err(error)) => tracing::debug!("a handshake failed: {error}"),
+        Err(_) => tracing::debug!("a handshake took too long (`request_time`)"),
+    }
+}
+
+/// Serves one connection. Told to close, it answers what it has and then does.
+fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    doors: Doors,
+    stream: S,
     mut closed: watch::Receiver<bool>,
     limits: &ServerLimits,
 ) -> impl Future<Output = ()> + Send + 'static {
@@ -601,7 +655,6 @@ fn connection(
     let head_time = finite(limits.request_time);
     http.timer(TokioTimer::new()).header_read_timeout(head_time).max_buf_size(64 * 1024);
     let service = TowerToHyperService::new(doors);
-    let stream = Patience::new(stream, limits.read_time);
     async move {
         let mut connection = http.serve_connection(TokioIo::new(stream), service);
         let over = tokio::select! {
@@ -626,7 +679,7 @@ fn connection(
 }
 
 /// Tells a client that its request took too long, before there was one that a route could answer.
-async fn too_slow(mut stream: Patience) {
+async fn too_slow(mut stream: impl AsyncWrite + Unpin) {
     let problem = Problem::too_slow();
     let body = problem.body().to_string();
     let answer = format!(

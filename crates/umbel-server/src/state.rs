@@ -5,6 +5,9 @@
 //! meanwhile, what the session has stays, and the client is told.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -82,7 +85,10 @@ impl Merged {
         let differs = |key: &str, value: &Value| ours.get(key).unwrap_or(&Value::Null) != value;
         let changed = theirs.iter().filter(|(key, value)| cast.shows(key) && differs(key, value));
         let changed = changed.map(|(key, value)| (key, Some(value)));
-        let missing = ours.keys().filter(|key| !theirs.contains_key(*key)).map(|key| (key, None));
+        // Who sends nothing of what is there removes nothing: it keeps no state.
+        let keeps_some = theirs.keys().any(|key| ours.contains_key(key));
+        let missing =
+            ours.keys().filter(|key| keeps_some && !theirs.contains_key(*key)).map(|key| (key, None));
         let mut told: Option<Option<Told<'_>>> = None;
         let mut keeps_state = None;
         for (key, sent) in changed.chain(missing) {
@@ -138,11 +144,12 @@ fn is_shared(key: &str) -> bool {
 
 /// How far the log was told to a client.
 struct Told<'a> {
-    events: &'a List<Arc<Event>>,
     /// So many events were told in any case.
     sure: usize,
     /// So many at most. Who saw the last message begin has it, but maybe not what came with it or right behind it.
     count: usize,
+    end: usize,
+    writes: RefCell<WriteIndex<'a>>,
 }
 
 impl<'a> Told<'a> {
@@ -158,25 +165,24 @@ impl<'a> Told<'a> {
         let run = &last.run;
         let is_silent = |event: &Arc<Event>| messages(cast, [event], true).is_empty();
         let behind = events.iter_from(count).take_while(|event| event.run == *run && is_silent(event));
-        Some(Self { events, sure, count: count + behind.count() })
+        let count = count + behind.count();
+        Some(Self { sure, count, end: events.len(), writes: RefCell::new(WriteIndex::new(events)) })
     }
 
     /// Whether somebody changed a key since.
     fn changed_since(&self, key: &str) -> bool {
-        let since = self.events.iter_from(self.count).filter(|event| !is_of_client(event));
-        since.into_iter().any(|event| writes(event, key).is_some())
+        self.writes.borrow_mut().newest(key, self.count..self.end, |write| !write.is_of_client).is_some()
     }
 
     /// What the client was last told of a key, as far as an event says it.
-    fn last(&self, key: &str) -> Option<&Value> {
-        let told = self.events.iter().rev().skip(self.events.len() - self.count);
-        told.into_iter().find_map(|event| writes(event, key))
+    fn last(&self, key: &str) -> Option<&'a Value> {
+        self.writes.borrow_mut().newest(key, 0..self.count, |_| true)
     }
 
     /// The same, with what the client wrote itself since.
-    fn heard(&self, key: &str) -> Option<&Value> {
-        let since = self.events.iter_from(self.count).filter(|event| is_of_client(event));
-        since.into_iter().rev().find_map(|event| writes(event, key)).or_else(|| self.last(key))
+    fn heard(&self, key: &str) -> Option<&'a Value> {
+        let own = self.writes.borrow_mut().newest(key, self.count..self.end, |write| write.is_of_client);
+        own.or_else(|| self.last(key))
     }
 
     /// Whether the client was told that a key is there. What no event wrote was there from the beginning, unless other
@@ -191,26 +197,85 @@ impl<'a> Told<'a> {
     /// Whether what a client sends is what it had before an event of which it may not have been told.
     fn may_have_missed(&self, key: &str, sent: Option<&Value>) -> bool {
         let sent = sent.unwrap_or(&Value::Null);
-        let unsure = self.events.iter_from(self.sure).take(self.count - self.sure);
-        let mut written = unsure.into_iter().filter_map(|event| writes(event, key));
-        let Some(mut next) = written.next() else { return false };
-        let before = self.events.iter().rev().skip(self.events.len() - self.sure);
-        let mut had = before.into_iter().find_map(|event| writes(event, key)).unwrap_or(&Value::Null);
-        loop {
-            if had == sent {
-                return true;
-            }
-            had = next;
-            match written.next() {
-                Some(value) => next = value,
-                None => return false,
-            }
+        let mut writes = self.writes.borrow_mut();
+        // Newest first; each of them but the newest is what the client had before the one behind it.
+        let unsure = writes.within(key, self.sure..self.count);
+        if unsure.is_empty() {
+            return false;
         }
+        unsure.iter().skip(1).any(|value| *value == sent)
+            || writes.newest(key, 0..self.sure, |_| true).unwrap_or(&Value::Null) == sent
     }
 }
 
-fn writes<'a>(event: &'a Event, key: &str) -> Option<&'a Value> {
-    event.state_delta()?.get(key)
+/// A value that an event wrote.
+#[derive(Clone, Copy)]
+struct StateWrite<'a> {
+    /// The index of the event.
+    index: usize,
+    is_of_client: bool,
+    value: &'a Value,
+}
+
+/// The writes of each key, newest first, as far as the log was walked back: all keys share one walk.
+struct WriteIndex<'a> {
+    rest: Box<dyn Iterator<Item = &'a Arc<Event>> + 'a>,
+    /// Events before this index were not walked yet.
+    walked: usize,
+    by_key: HashMap<&'a str, Vec<StateWrite<'a>>>,
+}
+
+impl<'a> WriteIndex<'a> {
+    fn new(events: &'a List<Arc<Event>>) -> Self {
+        let rest = Box::new(events.iter().rev());
+        Self { rest, walked: events.len(), by_key: HashMap::new() }
+    }
+
+    /// The newest value of a key that an event in this range wrote.
+    fn newest(
+        &mut self,
+        key: &str,
+        range: Range<usize>,
+        counts: impl Fn(&StateWrite<'_>) -> bool,
+    ) -> Option<&'a Value> {
+        let writes = self.by_key.get(key).map(Vec::as_slice).unwrap_or_default();
+        let first = writes.partition_point(|write| write.index >= range.end);
+        let mut within = writes.iter().skip(first).take_while(|write| write.index >= range.start);
+        if let Some(found) = within.find(|write| counts(write)) {
+            return Some(found.value);
+        }
+        while self.walked > range.start && self.step() {
+            let oldest = self.by_key.get(key).and_then(|writes| writes.last());
+            let oldest = oldest.filter(|write| write.index == self.walked && range.contains(&write.index));
+            if let Some(found) = oldest.filter(|write| counts(write)) {
+                return Some(found.value);
+            }
+        }
+        None
+    }
+
+    /// All values of a key that events in this range wrote, newest first.
+    fn within(&mut self, key: &str, range: Range<usize>) -> Vec<&'a Value> {
+        while self.walked > range.start && self.step() {}
+        let writes = self.by_key.get(key).map(Vec::as_slice).unwrap_or_default();
+        let first = writes.partition_point(|write| write.index >= range.end);
+        let within = writes.iter().skip(first).take_while(|write| write.index >= range.start);
+        within.map(|write| write.value).collect()
+    }
+
+    /// Walks back by one event; `false` at the beginning of the log.
+    fn step(&mut self) -> bool {
+        let Some(event) = self.rest.next() else { return false };
+        self.walked -= 1;
+        let index = self.walked;
+        if let Some(delta) = event.state_delta() {
+            let is_of_client = is_of_client(event);
+            for (key, value) in delta {
+                self.by_key.entry(key).or_default().push(StateWrite { index, is_of_client, value });
+            }
+        }
+        true
+    }
 }
 
 /// Whether an event is nothing but state that a client sent: it knows of that.
@@ -240,4 +305,59 @@ pub(crate) fn visible(cast: &Cast, state: &State) -> Object {
         all.extend(scoped.filter(|(key, value)| cast.shows(key) && !value.is_null()));
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use umbel_core::{Content, RunId, Source};
+
+    use super::*;
+
+    /// A log of so many events, each of which writes one of the keys, the last of which the client has.
+    fn log(events: usize, keys: usize) -> List<Arc<Event>> {
+        let event = |index: usize| {
+            let mut event = Event::new(RunId::from("r"), Arc::new(Source::new("agent")));
+            event.content = Some(Arc::new(Content::model(format!("number {index}").as_str())));
+            let value = json!(index);
+            event.actions_mut().state_delta =
+                Some(Object::from_iter([(format!("k{}", index % keys), value)]));
+            Arc::new(event)
+        };
+        (0..events).map(event).collect()
+    }
+
+    #[test]
+    fn the_newest_write_of_a_key_is_found_wherever_the_walk_stands() {
+        let events = log(60, 7);
+        let writes = |key: usize, range: Range<usize>| {
+            range.rev().find(|index| index % 7 == key).map(|index| json!(index))
+        };
+        let mut index = WriteIndex::new(&events);
+        for (key, range) in
+            [(3, 50..60), (3, 0..40), (0, 57..60), (6, 10..30), (2, 0..60), (5, 0..5), (5, 0..6), (1, 20..20)]
+        {
+            let name = format!("k{key}");
+            assert_eq!(
+                index.newest(&name, range.clone(), |_| true).cloned(),
+                writes(key, range.clone()),
+                "{key} {range:?}"
+            );
+            let all: Vec<Value> = index.within(&name, range.clone()).into_iter().cloned().collect();
+            let expected: Vec<Value> =
+                range.rev().filter(|index| index % 7 == key).map(|index| json!(index)).collect();
+            assert_eq!(all, expected);
+        }
+    }
+
+    #[test]
+    fn a_state_of_many_keys_walks_the_log_once() {
+        let events = log(2_000, 1_000);
+        let mut index = WriteIndex::new(&events);
+        for key in 0..1_000 {
+            assert!(index.newest(&format!("k{key}"), 0..1_990, |_| true).is_some());
+            assert!(index.newest(&format!("none{key}"), 0..1_990, |_| true).is_none());
+        }
+        assert_eq!(index.walked, 0);
+        assert_eq!(index.by_key.values().map(Vec::len).sum::<usize>(), 2_000);
+    }
 }

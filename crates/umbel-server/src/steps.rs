@@ -15,6 +15,7 @@ use crate::app::Offered;
 use crate::brought::Brought;
 use crate::post::principal;
 use crate::problem::Problem;
+use crate::quotas::Reserved;
 use crate::resolve::Asking;
 use crate::routes::{Looked, Named, answer, find_run, query};
 
@@ -26,6 +27,7 @@ pub(crate) struct Steps {
     pub(crate) runs: Vec<RunId>,
     events: List<Arc<Event>>,
     pub(crate) answers: Vec<Arc<Event>>,
+    pub(crate) reserved: Reserved,
 }
 
 impl Steps {
@@ -35,6 +37,7 @@ impl Steps {
         let asking = Asking { head, principal: &principal, input: None };
         let (thread, mut looked) = (query(&head.uri, "thread"), Looked::new());
         let (offered, key) = find_run(offered, &asking, run, thread.as_deref(), &mut looked).await?;
+        let reserved = offered.reserve(&principal, &key).await?;
         let view = offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("run"))?;
         let marked = view.events.iter().filter(|event| event.is_user());
         let marked = marked.filter(|event| InputMark::of(event).is_some_and(|mark| mark.run == *run));
@@ -45,7 +48,7 @@ impl Steps {
         }
         let is_answer = |event: &&Arc<Event>| event.is_answer() && runs.contains(&event.run);
         let answers = view.events.iter().filter(is_answer).cloned().collect();
-        Ok(Self { offered, key, runs, events: view.events, answers })
+        Ok(Self { offered, key, runs, events: view.events, answers, reserved })
     }
 }
 
@@ -56,7 +59,7 @@ pub(crate) async fn steps(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let Steps { key, answers, .. } = Steps::of(&offered, &head, &run).await?;
+    let Steps { key, answers, reserved, .. } = Steps::of(&offered, &head, &run).await?;
     let steps = answers.iter().enumerate().map(|(index, event)| {
         let calls = event.calls().cloned().chain(event.code_call());
         let calls: Vec<SmolStr> = calls.map(|call| call.name).collect();
@@ -66,7 +69,7 @@ pub(crate) async fn steps(
         })
     });
     let steps: Vec<Value> = steps.collect();
-    Ok(answer(StatusCode::OK, &json!({"threadId": key.id(), "runId": run, "steps": steps})))
+    Ok(reserved.hold(answer(StatusCode::OK, &json!({"threadId": key.id(), "runId": run, "steps": steps}))))
 }
 
 /// `GET {agent}/runs/{run}/steps/{step}/request`: what the model was asked, made from the log again.
@@ -76,7 +79,7 @@ pub(crate) async fn request(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, _) = request.into_parts();
-    let Steps { offered, key, events, answers, .. } = Steps::of(&offered, &head, &run).await?;
+    let Steps { offered, key, events, answers, reserved, .. } = Steps::of(&offered, &head, &run).await?;
     let event = step.checked_sub(1).and_then(|index| answers.get(index));
     let event = event.ok_or_else(|| Problem::not_found("step"))?;
     let endpoint = &offered.endpoint;
@@ -94,7 +97,7 @@ pub(crate) async fn request(
         leaves_out.push("what `run_config` made of the run");
     }
     let asked = endpoint.runner.request_before_with(&key, &event.id, config).await?;
-    Ok(answer(StatusCode::OK, &form(&asked, &leaves_out)))
+    Ok(reserved.hold(answer(StatusCode::OK, &form(&asked, &leaves_out))))
 }
 
 /// A request as JSON, with what is known to be missing in it.

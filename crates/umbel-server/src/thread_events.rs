@@ -10,6 +10,7 @@ use smol_str::SmolStr;
 use umbel_agui::{Cast, InputMark};
 use umbel_core::json::empty_object;
 use umbel_core::store::News;
+use umbel_core::weight::event_bytes;
 use umbel_core::{Event, List, Object, RunId, State, StateScope, Versions};
 
 use crate::problem::Problem;
@@ -19,6 +20,9 @@ use crate::threads::{ThreadName, events_of};
 
 /// So many events are on a page at most.
 const PAGE: usize = 10_000;
+
+/// So many bytes they take, roughly; one event may take more.
+const PAGE_BYTES: usize = 16 << 20;
 
 /// A page of a log.
 #[derive(Serialize)]
@@ -47,6 +51,7 @@ struct Entry {
 pub(crate) async fn events(thread: ThreadName, uri: Uri) -> Result<Response, Problem> {
     let ThreadName { offered, key, principal } = thread;
     offered.app.check_inspect(&principal)?;
+    let reserved = offered.reserve(&principal, &key).await?;
     let endpoint = &offered.endpoint;
     let after = number(&uri, "after")?;
     let limit = number(&uri, "limit")?.unwrap_or(PAGE).clamp(1, PAGE);
@@ -63,7 +68,13 @@ pub(crate) async fn events(thread: ThreadName, uri: Uri) -> Result<Response, Pro
         }
     };
     let from = after.map_or(0, |after| after.saturating_add(1));
-    let page: List<Arc<Event>> = all.iter_from(from).take(limit).cloned().collect();
+    let mut bytes = 0;
+    let fits = |event: &&Arc<Event>| {
+        let is_first = bytes == 0;
+        bytes += event_bytes(event);
+        is_first || bytes <= PAGE_BYTES
+    };
+    let page: List<Arc<Event>> = all.iter_from(from).take(limit).take_while(fits).cloned().collect();
     let names = names(all.iter());
     let seen = endpoint.runner.each_as_seen(&key, &page).await?;
     let events = (from..).zip(page.iter().zip(seen)).filter_map(|(index, (event, seen))| {
@@ -80,7 +91,8 @@ pub(crate) async fn events(thread: ThreadName, uri: Uri) -> Result<Response, Pro
     };
     let failed = |error| Problem::internal("ERROR", "the log cannot be written as JSON", &error);
     let body = serde_json::to_vec(&page).map_err(failed)?;
-    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response())
+    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    Ok(reserved.hold((kind, body).into_response()))
 }
 
 /// What clients call the runs of a log.

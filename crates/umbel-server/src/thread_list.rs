@@ -1,15 +1,12 @@
-//! The list of a user's threads, in pages, with titles, and how it is searched. No log is read for it but its first words.
-
-use std::collections::HashSet;
-use std::str::FromStr;
-use std::sync::Arc;
+//! The list of a user's threads, in pages, with titles, and how it is searched. No log is read for it.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use futures::{StreamExt, TryStreamExt, stream};
 use http::{StatusCode, Uri};
 use serde_json::{Value, json};
-use umbel_core::{ErrorKind, Event, EventFilter, Idle, IdleFilter, SessionKey, Versions};
+use std::collections::HashSet;
+use std::str::FromStr;
+use umbel_core::{Idle, IdleFilter, SessionKey, Versions};
 
 use crate::app::Offered;
 use crate::post::principal;
@@ -20,20 +17,10 @@ use crate::routes::{answer, query};
 /// So many threads are on a page at most, and so many are searched: those that changed last.
 const MOST: usize = 200;
 
-/// Among so many events the user's first message is looked for. State that is set comes before it.
-const OPENING: usize = 4;
-
-/// So many characters a title has at most.
-const TITLE: usize = 80;
-
-/// So many threads are asked for their first words at a time.
-const AT_ONCE: usize = 8;
-
 /// A thread in the list.
 struct Listed {
     offered: Offered,
     idle: Idle,
-    title: Option<String>,
 }
 
 impl Listed {
@@ -42,30 +29,19 @@ impl Listed {
         Place(self.idle.updated_at, self.idle.versions.incarnation)
     }
 
-    /// The same with the beginning of what the user said first.
-    async fn with_title(self) -> Result<Self, Problem> {
-        let filter = EventFilter { first: Some(OPENING), ..EventFilter::default() };
-        let session = match self.offered.endpoint.runner.sessions().get(&self.idle.key, filter).await {
-            // A thread that cannot be read can be found and deleted all the same.
-            Err(error) if error.kind() == ErrorKind::Corrupt => None,
-            session => session?,
-        };
-        Ok(Self { title: session.and_then(|session| title(session.events.iter())), ..self })
-    }
-
     /// Whether each of these words is in its title or its name.
     fn has(&self, words: &[String]) -> bool {
-        let title = self.title.as_deref().unwrap_or_default().to_lowercase();
+        let title = self.idle.title.as_deref().unwrap_or_default().to_lowercase();
         let name = self.idle.key.id().to_lowercase();
         words.iter().all(|word| title.contains(word) || name.contains(word))
     }
 
     fn form(&self) -> Value {
-        let Self { offered, idle, title } = self;
+        let Self { offered, idle } = self;
         json!({
             "threadId": idle.key.id(),
             "updatedAt": idle.updated_at,
-            "title": title,
+            "title": idle.title,
             "running": idle.held || offered.app.runs.of_thread(&idle.key).is_some(),
             "waiting": idle.questions > 0 || idle.awaited_calls > 0,
         })
@@ -92,6 +68,8 @@ impl Place {
             abandoned: false,
             questions: 0,
             awaited_calls: 0,
+            title: None,
+            bytes: 0,
         }
     }
 }
@@ -136,16 +114,13 @@ pub(crate) async fn threads(State(offered): State<Offered>, request: Request) ->
         // One more tells whether there are more.
         newest(&offered, &asking, after, limit + 1).await?
     } else {
-        let all = with_titles(newest(&offered, &asking, None, MOST).await?).await?;
+        let all = newest(&offered, &asking, None, MOST).await?;
         let fits =
             |listed: &Listed| listed.has(&words) && after.is_none_or(|at| listed.place().is_after(&at));
         all.into_iter().filter(fits).collect()
     };
     let is_more = found.len() > limit;
     found.truncate(limit);
-    if words.is_empty() {
-        found = with_titles(found).await?;
-    }
     let next = found.last().filter(|_| is_more).map(|last| last.place().to_string());
     let threads: Vec<Value> = found.iter().map(Listed::form).collect();
     Ok(answer(StatusCode::OK, &json!({"threads": threads, "next": next})))
@@ -169,7 +144,7 @@ async fn newest(
         // Agents may share their sessions. Where they do not and a name is there twice, the first is the one that the name
         // stands for on all routes.
         let found = found.into_iter().filter(|idle| seen.insert(idle.key.clone()));
-        all.extend(found.map(|idle| Listed { offered: candidate.clone(), idle, title: None }));
+        all.extend(found.map(|idle| Listed { offered: candidate.clone(), idle }));
     }
     all.sort_by(|a, b| match a.place().is_after(&b.place()) {
         true => std::cmp::Ordering::Greater,
@@ -180,45 +155,9 @@ async fn newest(
     Ok(all)
 }
 
-async fn with_titles(threads: Vec<Listed>) -> Result<Vec<Listed>, Problem> {
-    stream::iter(threads).map(Listed::with_title).buffered(AT_ONCE).try_collect().await
-}
-
-/// The first words of the first message.
-fn title<'a>(events: impl Iterator<Item = &'a Arc<Event>>) -> Option<String> {
-    let mut said = events.filter(|event| event.is_user()).map(|event| event.text());
-    said.find_map(|text| Some(shortened(&text)).filter(|title| !title.is_empty()))
-}
-
-/// A text in one line, cut between words where it is too long.
-fn shortened(text: &str) -> String {
-    let mut line = String::new();
-    for word in text.split_whitespace() {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-        if line.chars().nth(TITLE).is_some() {
-            let cut: String = line.chars().take(TITLE - 1).collect();
-            let words = cut.rsplit_once(' ').map_or(&*cut, |(words, _)| words);
-            return format!("{words}…");
-        }
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_title_is_one_line_of_whole_words() {
-        assert_eq!(shortened("  Weather \n in\tRome "), "Weather in Rome");
-        assert_eq!(shortened(&"word ".repeat(100)), format!("{}…", "word ".repeat(15).trim_end()));
-        assert_eq!(shortened(&"x".repeat(100)), format!("{}…", "x".repeat(79)));
-        assert_eq!(shortened(&"å".repeat(80)), "å".repeat(80));
-        assert_eq!(shortened(" \n "), "");
-    }
 
     #[test]
     fn a_place_in_the_list_is_read_as_it_was_written_and_nothing_else_is_one() {

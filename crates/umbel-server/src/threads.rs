@@ -9,8 +9,10 @@ use http::request::Parts;
 use http::{StatusCode, Uri};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
+use umbel_agui::messages::live;
 use umbel_agui::{InputLimits, InputMark, event_of, interrupt_on_the_wire, messages};
 use umbel_core::store::Entries;
+use umbel_core::weight::event_bytes;
 use umbel_core::{
     Event, EventFilter, IdKind, List, LogEntry, NewSession, Outcome, RunStep, Services, SessionKey, Source,
     StateScope, Versions,
@@ -22,9 +24,17 @@ use crate::auth::Principal;
 use crate::live::Stop;
 use crate::post::{principal, read};
 use crate::problem::Problem;
+use crate::quotas::Reserved;
 use crate::resolve::Asking;
 use crate::routes::{Named, answer, query};
 use crate::state::visible;
+use crate::thread_list::number;
+
+/// Events of a page by default, and at most for `limit`.
+const PAGE: usize = 1_000;
+
+/// Bytes of a page's events on the heap, roughly. A single turn may take more.
+const PAGE_BYTES: usize = 4 << 20;
 
 /// The name of a thread that would be the caller's, and the agent that has it. Whether there is one was not looked at.
 pub(crate) struct ThreadName {
@@ -52,17 +62,20 @@ impl FromRequestParts<Offered> for ThreadName {
 pub(crate) struct Thread {
     offered: Offered,
     key: SessionKey,
+    principal: Principal,
     view: SessionView,
+    reserved: Reserved,
 }
 
 impl FromRequestParts<Offered> for Thread {
     type Rejection = Problem;
 
     async fn from_request_parts(head: &mut Parts, offered: &Offered) -> Result<Self, Problem> {
-        let ThreadName { offered, key, .. } = ThreadName::from_request_parts(head, offered).await?;
+        let ThreadName { offered, key, principal } = ThreadName::from_request_parts(head, offered).await?;
+        let reserved = offered.reserve(&principal, &key).await?;
         let view =
             offered.endpoint.runner.session(&key).await?.ok_or_else(|| Problem::not_found("thread"))?;
-        Ok(Self { offered, key, view })
+        Ok(Self { offered, key, principal, view, reserved })
     }
 }
 
@@ -74,15 +87,44 @@ fn until_run(events: &List<Arc<Event>>, run: &str) -> List<Arc<Event>> {
     events.iter().take(count).cloned().collect()
 }
 
-/// `GET {agent}/threads/{thread}`: its messages and its state. With `before`, the messages are those there were when that
-/// run began: whoever reads the run's stream from its beginning has all then.
+/// The index of the first event of the newest page: whole turns, at least `limit` events unless they take [`PAGE_BYTES`].
+///
+/// A page never begins with an answer, so that a call and its result are on the same page.
+fn page_start(events: &[&Arc<Event>], limit: usize) -> usize {
+    let (mut count, mut bytes) = (0, 0);
+    for (index, event) in events.iter().enumerate().rev() {
+        count += 1;
+        bytes += event_bytes(event);
+        let begins_turn = event.is_user() && event.content.is_some() && event.responses().next().is_none();
+        if begins_turn && (count >= limit || bytes >= PAGE_BYTES) {
+            return index;
+        }
+    }
+    0
+}
+
+/// `GET {agent}/threads/{thread}`: messages in pages, newest page first, and the state. `until` is the cursor of a page: the
+/// `previous` of the one after it. With `before`, the messages are those that were there when that run began; the stream of
+/// the run has the rest.
 pub(crate) async fn read_thread(thread: Thread, uri: Uri) -> Result<Response, Problem> {
-    let Thread { offered, key, view } = thread;
+    let Thread { offered, key, view, reserved, .. } = thread;
     let endpoint = &offered.endpoint;
-    let events = match query(&uri, "before") {
+    let limit = number(&uri, "limit")?.unwrap_or(PAGE).clamp(1, PAGE);
+    let all = match query(&uri, "before") {
         Some(run) => until_run(&view.events, &run),
         None => view.events.clone(),
     };
+    // A rewind may name a run of another page, so void events are left out before pages are made.
+    let mut events = live(all.iter());
+    if let Some(until) = query(&uri, "until") {
+        let end = events.iter().position(|event| event.id == *until);
+        let end =
+            end.ok_or_else(|| invalid("`until` is no cursor of this thread: send `previous` as it came"))?;
+        events.truncate(end);
+    }
+    let start = page_start(&events, limit);
+    let previous = events.get(start).filter(|_| start > 0).map(|first| first.id.clone());
+    let events: List<Arc<Event>> = events.into_iter().skip(start).cloned().collect();
     let seen = endpoint.runner.as_seen(&key, &events).await?;
     let messages = messages(&endpoint.cast, seen.iter(), true);
     let interrupts: Vec<_> = view.open.iter().map(interrupt_on_the_wire).collect();
@@ -93,30 +135,35 @@ pub(crate) async fn read_thread(thread: Thread, uri: Uri) -> Result<Response, Pr
         "state": visible(&endpoint.cast, &view.state),
         "interrupts": interrupts,
         "runningRunId": running,
+        "previous": previous,
     });
-    Ok(answer(StatusCode::OK, &body))
+    Ok(reserved.hold(answer(StatusCode::OK, &body)))
 }
 
 /// `DELETE {agent}/threads/{thread}`. Runs that it has are stopped first.
 pub(crate) async fn delete_thread(thread: ThreadName) -> Result<Response, Problem> {
     let ThreadName { offered, key, .. } = thread;
+    // A first run may be under way before the thread is stored, so runs are stopped before the thread is looked for.
+    let under_way = offered.app.runs.all_of_thread(&key);
+    under_way.iter().for_each(|live| live.stop(Stop::Now));
+    for live in &under_way {
+        live.ended().await;
+    }
     // Its log need not be read for it, and perhaps cannot be.
     let no_events = EventFilter { first: Some(0), ..EventFilter::default() };
     let found = offered.endpoint.runner.sessions().get(&key, no_events).await?;
-    found.ok_or_else(|| Problem::not_found("thread"))?;
-    let under_way = offered.app.runs.all_of_thread(&key);
-    under_way.iter().for_each(|live| live.stop(Stop::Now));
-    for live in under_way {
-        live.ended().await;
+    if found.is_none() && under_way.is_empty() {
+        return Err(Problem::not_found("thread"));
     }
     offered.endpoint.runner.delete_session(&key).await?;
     offered.app.runs.forget_thread(&key);
+    offered.app.runs.quotas.forget_usage(&key);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// `GET {agent}/threads/{thread}/runs`.
 pub(crate) async fn thread_runs(thread: Thread) -> Result<Response, Problem> {
-    let Thread { offered, key, .. } = thread;
+    let Thread { offered, key, reserved, .. } = thread;
     let news = offered.endpoint.runner.sessions().news(&key, Versions::default()).await?;
     let mut runs: Vec<Value> = Vec::new();
     for entry in news.map(|news| news.entries).unwrap_or_default() {
@@ -141,7 +188,7 @@ pub(crate) async fn thread_runs(thread: Thread) -> Result<Response, Problem> {
             LogEntry::Event(_) => {}
         }
     }
-    Ok(answer(StatusCode::OK, &json!({"threadId": key.id(), "runs": runs})))
+    Ok(reserved.hold(answer(StatusCode::OK, &json!({"threadId": key.id(), "runs": runs}))))
 }
 
 /// The events of a log.
@@ -224,8 +271,12 @@ fn beginning(entries: Vec<LogEntry>, mut events: usize) -> Entries {
 
 /// `POST {agent}/threads/{thread}/fork`: a thread of its own that begins like this one, up to a message or an event.
 pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, Problem> {
-    let Thread { offered, key, .. } = thread;
-    let body = read(offered.app.runs.limits(), body).await?;
+    let Thread { offered, key, principal, reserved: _reserved, .. } = thread;
+    let runs = &offered.app.runs;
+    if let Some(user) = offered.app.quota_user(&principal) {
+        runs.quotas.count_fork(user, runs.limits())?;
+    }
+    let body = read(runs.limits(), body).await?;
     let body: Value = match body.is_empty() {
         true => Value::Null,
         false => serde_json::from_slice(&body).map_err(|_| invalid("the body is not JSON"))?,
@@ -242,6 +293,8 @@ pub(crate) async fn fork_thread(thread: Thread, body: Body) -> Result<Response, 
         None => runner.services().ids.mint(IdKind::Session),
     };
     let forked = SessionKey::new(key.app(), key.user(), &new)?;
+    let copied = runner.sessions().summary(&key).await?.map_or(0, |found| found.bytes);
+    offered.check_stored(&forked, copied, true).await?;
     let state = news.session_state.map(Arc::unwrap_or_clone).unwrap_or_default();
     match runner.sessions().create(NewSession::new(forked.clone()).state(state)).await {
         Err(error) if error.kind() == umbel_core::ErrorKind::AlreadyExists => {

@@ -13,7 +13,7 @@ use umbel_core::{BoxFuture, Error, ErrorKind, Result};
 
 use crate::auth::{Auth, Principal, bearer_token};
 use crate::problem::Problem;
-use crate::watched::Watched;
+use crate::watched::{Watched, others_may_read};
 
 /// Tokens and whose they are, a line each: `TOKEN USER`, and perhaps until when they are good and what they are good for.
 ///
@@ -44,16 +44,17 @@ pub struct BearerTokens(Source);
 #[derive(Clone)]
 enum Source {
     Fixed(Arc<Tokens>),
-    File(Arc<Watched<Tokens>>),
+    File(PathBuf, Arc<Watched<Tokens>>),
 }
 
 impl BearerTokens {
     /// The tokens of a file. A second after it changes it is read again; one that cannot be read then leaves things as
     /// they were.
     pub fn from_file(path: impl Into<PathBuf>) -> Result<Self> {
-        let file = Watched::open(path.into(), Tokens::parse)?;
+        let path = path.into();
+        let file = Watched::open(path.clone(), Tokens::parse)?;
         file.now().check_some()?;
-        let tokens = Self(Source::File(file));
+        let tokens = Self(Source::File(path, file));
         if let Some(path) = tokens.exposed() {
             tracing::warn!("others may read the tokens in {0}: `chmod 600 {0}`", path.display());
         }
@@ -71,7 +72,7 @@ impl BearerTokens {
     pub fn len(&self) -> usize {
         match &self.0 {
             Source::Fixed(tokens) => tokens.0.len(),
-            Source::File(file) => file.now().0.len(),
+            Source::File(_, file) => file.now().0.len(),
         }
     }
 
@@ -83,21 +84,10 @@ impl BearerTokens {
     /// The file, if others on this machine may read it.
     pub fn exposed(&self) -> Option<&Path> {
         match &self.0 {
-            Source::File(file) if others_may_read(file.path()) => Some(file.path()),
+            Source::File(path, _) if others_may_read(path) => Some(path),
             _ => None,
         }
     }
-}
-
-#[cfg(unix)]
-fn others_may_read(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o044 != 0)
-}
-
-#[cfg(not(unix))]
-fn others_may_read(_path: &Path) -> bool {
-    false
 }
 
 impl Auth for BearerTokens {
@@ -106,7 +96,7 @@ impl Auth for BearerTokens {
             let token = bearer_token(head)?;
             let tokens = match &self.0 {
                 Source::Fixed(tokens) => tokens.clone(),
-                Source::File(file) => file.get().await,
+                Source::File(_, file) => file.get().await,
             };
             let grant =
                 tokens.find(token).ok_or_else(|| Problem::invalid_token("that token is not known here"))?;

@@ -1,4 +1,4 @@
-//! A file that is read again when it changes.
+//! Files that are read again when they change.
 
 use std::fmt;
 use std::fs;
@@ -15,17 +15,18 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How old a change must be for its time to tell it from the next one: file systems count time in steps.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What a file says, read again when it changes. A change that cannot be read leaves things as they were, and is told in
-/// the log: a slip of the pen must not lock everybody out.
+/// What files say together, read again when one of them changes. A change that cannot be read
+/// leaves things as they were, and is told in the log: a slip of the pen must not lock everybody
+/// out.
 pub(crate) struct Watched<T> {
-    path: PathBuf,
-    read: fn(&str) -> Result<T>,
+    paths: Vec<PathBuf>,
+    read: Box<dyn Fn() -> Result<T> + Send + Sync>,
     held: Mutex<Held<T>>,
 }
 
 struct Held<T> {
     value: Arc<T>,
-    stamp: Stamp,
+    stamps: Vec<Stamp>,
     looked: Instant,
 }
 
@@ -47,18 +48,23 @@ impl Stamp {
 }
 
 impl<T: Send + Sync + 'static> Watched<T> {
-    /// Reads a file for the first time. `read` makes something of its text.
-    pub(crate) fn open(path: PathBuf, read: fn(&str) -> Result<T>) -> Result<Arc<Self>> {
-        let (stamp, value) = load(&path, read)?;
-        let held = Held { value: Arc::new(value), stamp, looked: Instant::now() };
-        Ok(Arc::new(Self { path, read, held: Mutex::new(held) }))
+    /// Reads a file for the first time. `parse` makes something of its text.
+    pub(crate) fn open(path: PathBuf, parse: fn(&str) -> Result<T>) -> Result<Arc<Self>> {
+        let file = path.clone();
+        Self::open_all(vec![path], move || read_file(&file, parse))
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    /// Reads files that belong together for the first time.
+    pub(crate) fn open_all(
+        paths: Vec<PathBuf>,
+        read: impl Fn() -> Result<T> + Send + Sync + 'static,
+    ) -> Result<Arc<Self>> {
+        let (stamps, value) = load(&paths, &read)?;
+        let held = Held { value: Arc::new(value), stamps, looked: Instant::now() };
+        Ok(Arc::new(Self { paths, read: Box::new(read), held: Mutex::new(held) }))
     }
 
-    /// What the file says, as of a second ago at most.
+    /// What the files say, as of a second ago at most.
     pub(crate) async fn get(self: &Arc<Self>) -> Arc<T> {
         {
             let mut held = self.lock();
@@ -71,7 +77,7 @@ impl<T: Send + Sync + 'static> Watched<T> {
         // Files can take their time.
         let looked = tokio::task::spawn_blocking(move || watched.look()).await;
         if looked.is_err() {
-            tracing::error!(path = %self.path.display(), "a file could not be looked at");
+            tracing::error!(files = ?self, "files could not be looked at");
         }
         self.now()
     }
@@ -82,18 +88,20 @@ impl<T: Send + Sync + 'static> Watched<T> {
     }
 
     fn look(&self) {
-        let stamp = self.lock().stamp;
-        let same = fs::metadata(&self.path).is_ok_and(|metadata| {
-            let now = Stamp::of(&metadata);
-            stamp.is_settled && now.modified == stamp.modified && now.bytes == stamp.bytes
-        });
-        if same {
+        let held = self.lock().stamps.clone();
+        let is_same = |(path, held): (&PathBuf, &Stamp)| {
+            fs::metadata(path).is_ok_and(|metadata| {
+                let now = Stamp::of(&metadata);
+                held.is_settled && now.modified == held.modified && now.bytes == held.bytes
+            })
+        };
+        if self.paths.iter().zip(&held).all(is_same) {
             return;
         }
-        match load(&self.path, self.read) {
-            Ok((stamp, value)) => {
+        match load(&self.paths, &self.read) {
+            Ok((stamps, value)) => {
                 let mut held = self.lock();
-                (held.stamp, held.value) = (stamp, Arc::new(value));
+                (held.stamps, held.value) = (stamps, Arc::new(value));
             }
             Err(error) => tracing::error!("{error}; what it said before still counts"),
         }
@@ -104,22 +112,41 @@ impl<T: Send + Sync + 'static> Watched<T> {
     }
 }
 
-/// Reads a file, and what tells this state of it from others.
-fn load<T>(path: &Path, read: fn(&str) -> Result<T>) -> Result<(Stamp, T)> {
-    let wrong = |error: io::Error| {
-        let message = format!("{} cannot be read: {error}", path.display());
-        Error::new(ErrorKind::Build, message).with_source(error)
+/// Reads files, and what tells this state of them from others.
+fn load<T>(paths: &[PathBuf], read: impl Fn() -> Result<T>) -> Result<(Vec<Stamp>, T)> {
+    // Their state is taken first: what changes while they are read is read again.
+    let stamp = |path: &PathBuf| {
+        fs::metadata(path).map(|metadata| Stamp::of(&metadata)).map_err(|error| unreadable(path, error))
     };
-    // Its state is taken first: what changes while it is read is read again.
-    let stamp = Stamp::of(&fs::metadata(path).map_err(wrong)?);
-    let text = fs::read_to_string(path).map_err(wrong)?;
-    let value = read(&text)
-        .map_err(|error| Error::new(error.kind(), format!("{}: {}", path.display(), error.message())))?;
-    Ok((stamp, value))
+    let stamps = paths.iter().map(stamp).collect::<Result<_>>()?;
+    Ok((stamps, read()?))
+}
+
+/// Reads a file. An error of `parse` gets its name.
+pub(crate) fn read_file<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+    let text = fs::read_to_string(path).map_err(|error| unreadable(path, error))?;
+    parse(&text).map_err(|error| Error::new(error.kind(), format!("{}: {}", path.display(), error.message())))
+}
+
+fn unreadable(path: &Path, error: io::Error) -> Error {
+    let message = format!("{} cannot be read: {error}", path.display());
+    Error::new(ErrorKind::Build, message).with_source(error)
+}
+
+/// Whether others on this machine may read a file, the members of its group among them.
+#[cfg(unix)]
+pub(crate) fn others_may_read(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o044 != 0)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn others_may_read(_path: &Path) -> bool {
+    false
 }
 
 impl<T> fmt::Debug for Watched<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())
+        f.debug_list().entries(&self.paths).finish()
     }
 }

@@ -38,9 +38,21 @@ export class Api {
 		return this.json(this.url(agent, "threads", { limit: String(limit), after, search }));
 	}
 
-	/** @param {AgentInfo} agent @param {string} thread @param {string} [before] @returns {Promise<Thread>} */
-	thread(agent, thread, before) {
-		return this.json(this.url(agent, `threads/${encodeURIComponent(thread)}`, { before }));
+	/**
+	 * A thread with all its messages, which come in pages.
+	 * @param {AgentInfo} agent @param {string} thread @param {string} [before] @returns {Promise<Thread>}
+	 */
+	async thread(agent, thread, before) {
+		const page = (/** @type {string} */ until) =>
+			this.json(this.url(agent, `threads/${encodeURIComponent(thread)}`, { before, until }));
+		const found = await page("");
+		const pages = [found.messages];
+		for (let until = found.previous; until; ) {
+			const older = await page(until);
+			pages.unshift(older.messages);
+			until = older.previous;
+		}
+		return { ...found, messages: pages.flat() };
 	}
 
 	/** @param {AgentInfo} agent @param {string} thread */

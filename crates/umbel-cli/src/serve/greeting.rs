@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use super::{MCP, Options, PORT};
 use crate::Offer;
@@ -14,6 +15,8 @@ pub(super) struct Greeting<'a> {
     /// What all agents think with, if that is known.
     models: Vec<String>,
     root: String,
+    /// The unix socket at which it listens, if it does.
+    socket: Option<&'a Path>,
     /// A port that is taken, and the one in its place.
     instead: Option<(u16, u16)>,
 }
@@ -37,7 +40,7 @@ impl<'a> Greeting<'a> {
                 models.push(words.to_owned());
             }
         }
-        Self { options, agents: agents.collect(), models, root: String::new(), instead: None }
+        Self { options, agents: agents.collect(), models, root: String::new(), socket: None, instead: None }
     }
 
     /// It listens there.
@@ -48,11 +51,35 @@ impl<'a> Greeting<'a> {
             IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
             ip => ip,
         };
-        let base = self.options.base.trim_matches('/');
-        let slash = if base.is_empty() { "" } else { "/" };
-        self.root = format!("http://{}{slash}{base}", SocketAddr::new(here, address.port()));
+        let here = SocketAddr::new(here, address.port());
+        self.root = match self.options.tls_cert {
+            Some(_) => self.below(&format!("https://{}", self.named(here))),
+            None => self.below(&format!("http://{here}")),
+        };
         let other = self.options.port.is_none() && address.port() != PORT;
         self.instead = other.then_some((PORT, address.port()));
+    }
+
+    /// It listens at a unix socket.
+    pub(super) fn place_at(&mut self, socket: &'a Path) {
+        self.socket = Some(socket);
+        self.root = self.below("http://localhost");
+    }
+
+    /// What comes before all paths, behind that.
+    fn below(&self, root: &str) -> String {
+        let base = self.options.base.trim_matches('/');
+        let slash = if base.is_empty() { "" } else { "/" };
+        format!("{root}{slash}{base}")
+    }
+
+    /// By which name to ask: a certificate is good for names, and seldom for addresses.
+    fn named(&self, address: SocketAddr) -> String {
+        let host = Some(&self.options.host).filter(|host| host.parse::<IpAddr>().is_err());
+        match self.options.hosts.first().or(host) {
+            Some(name) => format!("{name}:{}", address.port()),
+            None => address.to_string(),
+        }
     }
 
     /// Where the studio is.
@@ -64,11 +91,16 @@ impl<'a> Greeting<'a> {
 impl fmt::Display for Greeting<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { options, root, .. } = self;
-        writeln!(f, "Umbel {} is listening on {root}", env!("CARGO_PKG_VERSION"))?;
+        let version = env!("CARGO_PKG_VERSION");
+        match self.socket {
+            Some(socket) => writeln!(f, "Umbel {version} is listening on the socket {}", socket.display())?,
+            None => writeln!(f, "Umbel {version} is listening on {root}")?,
+        }
         if let Some((taken, instead)) = self.instead {
             writeln!(f, "(Another program has port {taken}, so this is port {instead}.)")?;
         }
-        if !options.no_studio {
+        // A browser has no way to a socket.
+        if !options.no_studio && self.socket.is_none() {
             writeln!(f, "\nOpen the studio:\n  {}", self.studio())?;
         }
         match &options.which.agents {
@@ -96,9 +128,11 @@ impl fmt::Display for Greeting<'_> {
                 Some(_) => " \\\n    -H \"Authorization: Bearer $TOKEN\"",
                 None => "",
             };
+            let socket = self.socket.map(|socket| format!("--unix-socket '{}' ", socket.display()));
+            let socket = socket.unwrap_or_default();
             writeln!(
                 f,
-                "\nWithout a browser:\n  curl -N {root}/{name} -H 'Content-Type: application/json'{token} \\\n    \
+                "\nWithout a browser:\n  curl -N {socket}{root}/{name} -H 'Content-Type: application/json'{token} \\\n    \
                  -d '{{\"threadId\": \"t1\", \"runId\": \"r1\", \"messages\": [\n      \
                  {{\"id\": \"m1\", \"role\": \"user\", \"content\": \"{said}\"}}]}}'"
             )?;

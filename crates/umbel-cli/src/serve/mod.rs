@@ -6,6 +6,7 @@ mod reload;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use umbel_mcp::server::{McpServer, McpService};
-use umbel_server::{BearerTokens, Server, ServerLimits, Traces};
+use umbel_server::{BearerTokens, Listener, Server, ServerLimits, Tls, Traces};
 use umbel_stores::Stores;
 use umbel_telemetry::{ContentCapture, Exporting, Telemetry};
 
@@ -89,8 +90,7 @@ async fn serve(cli: &Cli, options: &Options, traces: &Traces) -> io::Result<Exit
     let (server, offered) = server(offers, options, &stores, traces)?;
     let mcp = offered.map(McpServer::http).transpose().map_err(io::Error::other)?;
     let service = mounted(server, mcp.as_ref()).build().map_err(io::Error::other)?;
-    let listener = listen(options).await?;
-    greeting.place(listener.local_addr()?);
+    let listener = listen(options, &mut greeting).await?;
     io::stdout().write_all(clean(&greeting.to_string()).as_bytes())?;
     if options.open && !open(&greeting.studio()) {
         writeln!(io::stderr(), "No browser could be opened: open {} yourself.", greeting.studio())?;
@@ -172,8 +172,44 @@ fn mounted(server: Server, mcp: Option<&McpService>) -> Server {
     }
 }
 
-/// Listens, unless anybody could come and nobody would be asked who they are.
-async fn listen(options: &Options) -> io::Result<TcpListener> {
+/// Listens, and says where.
+async fn listen<'a>(options: &'a Options, greeting: &mut Greeting<'a>) -> io::Result<Listener> {
+    if let Some(path) = &options.unix {
+        let listener = listen_at(path, options.unix_group).await.map_err(|error| {
+            io::Error::other(format!("It cannot listen at the socket {}: {error}.", path.display()))
+        })?;
+        greeting.place_at(path);
+        return Ok(listener);
+    }
+    // What is wrong with the files is told before a port is taken.
+    let tls = match (&options.tls_cert, &options.tls_key) {
+        (Some(certificate), Some(key)) => Some(Tls::from_files(certificate, key).map_err(io::Error::other)?),
+        _ => None,
+    };
+    let tcp = listen_on_port(options).await?;
+    greeting.place(tcp.local_addr()?);
+    Ok(match tls {
+        Some(tls) => Listener::tls(tcp, tls),
+        None => tcp.into(),
+    })
+}
+
+/// Listens at a unix socket.
+#[cfg(unix)]
+async fn listen_at(path: &Path, for_group: bool) -> io::Result<Listener> {
+    match for_group {
+        true => Listener::unix_for_group(path).await,
+        false => Listener::unix(path).await,
+    }
+}
+
+#[cfg(not(unix))]
+async fn listen_at(_path: &Path, _for_group: bool) -> io::Result<Listener> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no unix sockets"))
+}
+
+/// Listens on a port, unless anybody could come and nobody would be asked who they are.
+async fn listen_on_port(options: &Options) -> io::Result<TcpListener> {
     let host = &options.host;
     let port = options.port.unwrap_or(PORT);
     let cannot = |error: io::Error| {

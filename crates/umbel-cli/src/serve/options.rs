@@ -21,6 +21,19 @@ pub struct Options {
     /// On which port; 0 for any that is free. If left out: 8123, or the next one that is free.
     #[arg(short, long, value_name = "NUMBER")]
     pub(super) port: Option<u16>,
+    /// A unix socket to listen at in the place of a port. Only this user may connect.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port", "tls_cert", "open"])]
+    pub(super) unix: Option<PathBuf>,
+    /// Let the group of the unix socket connect, too.
+    #[arg(long, requires = "unix")]
+    pub(super) unix_group: bool,
+    /// Speak TLS: the certificate, and those between it and a root, in PEM form. Read again when it
+    /// changes.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(super) tls_cert: Option<PathBuf>,
+    /// The private key of the certificate, in PEM form.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(super) tls_key: Option<PathBuf>,
     /// Where conversations are kept: sqlite:FILE, postgres://... or memory: for nowhere.
     #[arg(long, value_name = "ADDRESS", env = "UMBEL_STORE", hide_env_values = true, default_value = STORE)]
     pub(super) store: String,

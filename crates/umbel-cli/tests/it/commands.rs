@@ -187,7 +187,7 @@ fn the_doctor_says_what_is_well_and_what_is_not() {
     ] {
         assert!(out.contains(line), "{line}: {out}");
     }
-    assert!(out.contains("schema 3") && out.contains(".umbel is yours alone"), "{out}");
+    assert!(out.contains("schema 4") && out.contains(".umbel is yours alone"), "{out}");
     let (code, out, _) =
         umbel(folder.path(), &["doctor", "--json", "--store", "sqlite:/dev/null/x.db", "--model", "groq/m"]);
     assert_eq!(code, Some(1));

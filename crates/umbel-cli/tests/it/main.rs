@@ -17,3 +17,5 @@ mod serve;
 mod telemetry;
 #[cfg(target_os = "linux")]
 mod terminal;
+#[cfg(unix)]
+mod transports;

@@ -295,6 +295,10 @@ fn its_help_lists_every_flag() {
         "--otlp",
         "--otlp-content",
         "--trust-traces",
+        "--unix",
+        "--unix-group",
+        "--tls-cert",
+        "--tls-key",
     ] {
         assert!(text.contains(flag), "{flag}");
     }

@@ -173,7 +173,7 @@ pub(crate) async fn trace(
         "startedAt": since,
         "spans": spans,
     });
-    Ok(answer(StatusCode::OK, &body))
+    Ok(steps.reserved.hold(answer(StatusCode::OK, &body)))
 }
 
 /// What the log tells of a run.

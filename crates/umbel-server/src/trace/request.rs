@@ -1,6 +1,7 @@
 //! The span of a request, for those who trace the whole program.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
@@ -15,6 +16,8 @@ use umbel_core::TraceContext;
 use umbel_core::conventions::broken::{CLIENT_GONE, STREAM_BROKEN};
 use umbel_core::conventions::{OTHER, attribute, span};
 use umbel_core::trace_context::{TRACEPARENT, TRACESTATE};
+
+use crate::connections::Connection;
 
 /// The methods that are named; all others are one.
 const METHODS: [Method; 9] = [
@@ -101,6 +104,7 @@ pub(crate) struct Head {
     /// A route, and the path that leads there.
     route: Option<(MatchedPath, String)>,
     context: Option<TraceContext>,
+    is_tls: bool,
 }
 
 impl Head {
@@ -110,10 +114,12 @@ impl Head {
             return None;
         }
         let route = request.extensions().get::<MatchedPath>().cloned();
+        let connection = request.extensions().get::<Arc<Connection>>();
         Some(Self {
             method: request.method().clone(),
             route: route.map(|route| (route, request.uri().path().to_owned())),
             context: context(request.headers(), takes_state),
+            is_tls: connection.is_some_and(|connection| connection.is_tls),
         })
     }
 
@@ -127,7 +133,7 @@ impl Head {
                 // What is asked for in a query is nobody's business, nor are paths that lead nowhere.
                 { attribute::HTTP_ROUTE } = self.route.as_ref().map(|(route, _)| route.as_str()),
                 { attribute::URL_PATH } = self.route.as_ref().map(|(_, path)| path.as_str()),
-                { attribute::URL_SCHEME } = "http",
+                { attribute::URL_SCHEME } = if self.is_tls { "https" } else { "http" },
                 { attribute::HTTP_STATUS } = field::Empty,
                 { attribute::ERROR } = field::Empty,
             )

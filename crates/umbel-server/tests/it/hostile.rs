@@ -111,6 +111,48 @@ async fn a_user_who_asks_too_often_waits_and_others_do_not() {
     within(again).await;
 }
 
+/// Sends a message with a token, and gives what came of it: the last event, or the error.
+async fn say(host: &Host, token: &str, body: &Value) -> Value {
+    let reply = ask(host, &post("/chat", body), &[("authorization", &format!("Bearer {token}"))]).await;
+    match reply.status() {
+        StatusCode::OK => reply.frames().await.last().unwrap().event.clone(),
+        _ => reply.json().await["error"].clone(),
+    }
+}
+
+#[tokio::test]
+async fn a_user_over_quota_is_refused_and_others_are_not() {
+    let limits = ServerLimits {
+        threads_per_user: 2,
+        stored_bytes_per_user: 20_000,
+        forks_per_minute: 1,
+        ..ServerLimits::default()
+    };
+    let host = with_tokens(limits, "abc ann\ndef bob").await;
+    let finished = |told: &Value| assert_eq!(told["type"], "RUN_FINISHED", "{told}");
+    for thread in ["one", "two"] {
+        finished(&say(&host, "abc", &input(thread, thread, "Hello")).await);
+    }
+    let told = say(&host, "abc", &input("three", "three", "Hello")).await;
+    assert_eq!(told["code"], "QUOTA_EXCEEDED");
+    assert!(told["message"].as_str().unwrap().contains("`threads_per_user`"), "{told}");
+    finished(&say(&host, "abc", &input("one", "again", "Hello again")).await);
+    let as_ann = [("authorization", "Bearer abc")];
+    let fork = post("/chat/threads/one/fork", &serde_json::json!({}));
+    let told: Value = ask(&host, &fork, &as_ann).await.json().await;
+    assert!(told["error"]["message"].as_str().unwrap().contains("`threads_per_user`"), "{told}");
+    let told = code(ask(&host, &fork, &as_ann).await).await;
+    assert_eq!(told, (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_REQUESTS".to_owned()));
+    // Another user has quotas of their own.
+    finished(&say(&host, "def", &input("three", "three", "Hello")).await);
+    // What is deleted counts no more.
+    let delete = (Method::DELETE, "/chat/threads/two".to_owned(), Value::Null);
+    assert_eq!(ask(&host, &delete, &as_ann).await.status(), StatusCode::NO_CONTENT);
+    let told = say(&host, "abc", &input("three", "three", &"x".repeat(20_000))).await;
+    assert!(told["message"].as_str().unwrap().contains("`stored_bytes_per_user`"), "{told}");
+    finished(&say(&host, "abc", &input("three", "three", "Hello")).await);
+}
+
 #[tokio::test]
 async fn a_token_does_what_its_scopes_say() {
     let tokens = "all ann\nchat bob scopes=/chat\ndeep bob scopes=/chat/deep,inspect\nfigures eve scopes=metrics\n\

@@ -9,7 +9,9 @@ use umbel::{
     EventFilter, InMemorySessions, NewSession, Object, Result, Runner, Session, SessionKey, SessionStore,
     Versions, Work,
 };
-use umbel_core::store::{Abandoned, Acquire, Acquired, Entries, Idle, IdleFilter, Lease, News, OpenQuestion};
+use umbel_core::store::{
+    Abandoned, Acquire, Acquired, Entries, Idle, IdleFilter, Lease, News, OpenQuestion, StoredUsage,
+};
 use umbel_server::{AgentEndpoint, Server};
 
 use crate::desk::{serve, talker};
@@ -109,6 +111,14 @@ impl SessionStore for Counting {
     fn idle<'a>(&'a self, app: &'a str, filter: IdleFilter<'a>) -> Work<'a, Result<Vec<Idle>>> {
         self.look(&self.idle);
         self.store.idle(app, filter)
+    }
+
+    fn summary<'a>(&'a self, key: &'a SessionKey) -> Work<'a, Result<Option<Idle>>> {
+        self.store.summary(key)
+    }
+
+    fn usage<'a>(&'a self, app: &'a str, user: &'a str) -> Work<'a, Result<StoredUsage>> {
+        self.store.usage(app, user)
     }
 }
 

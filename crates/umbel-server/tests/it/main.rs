@@ -39,6 +39,9 @@ mod studio;
 mod support;
 mod tenants;
 mod threads;
+mod tls;
 mod tracing_runs;
+#[cfg(unix)]
+mod unix;
 mod usage;
 mod viewers;

@@ -1,5 +1,6 @@
 //! More runs than there is room for, several for one thread, and clients that go away.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -227,6 +228,45 @@ async fn a_deleted_thread_takes_its_runs_with_it_waiting_ones_included() {
     host.idle().await;
     let frames = host.run(&input("t", "r1", "anew")).await;
     assert_eq!(text(&frames), "one two", "the thread begins anew, and its names are free again");
+}
+
+/// Holds every message back, before anything is stored of it.
+#[derive(Debug)]
+struct Held(Arc<tokio::sync::Semaphore>);
+
+#[umbel::handler]
+impl umbel::Handler for Held {
+    fn name(&self) -> &str {
+        "held"
+    }
+
+    async fn on_input(
+        &self,
+        _run: &umbel::Run,
+        input: Arc<umbel::Content>,
+    ) -> umbel::Result<Arc<umbel::Content>> {
+        drop(self.0.acquire().await);
+        Ok(input)
+    }
+}
+
+#[tokio::test]
+async fn a_thread_is_deleted_though_its_first_run_has_stored_nothing_yet() {
+    let go = Arc::new(tokio::sync::Semaphore::new(0));
+    let runner = umbel::Runner::builder("desk", talker("Hello.")).handler(Held(go.clone())).build().unwrap();
+    let host = serve(Server::new().agent("/agent", umbel_server::AgentEndpoint::new(runner))).await;
+    let reply = host.post("/agent", &input("t", "r", "hello")).await;
+    assert_eq!(host.get("/agent/threads/t").await.status(), StatusCode::NOT_FOUND, "nothing is stored");
+    let request = http::Request::builder().method(Method::DELETE).uri("/agent/threads/t");
+    assert_eq!(host.send(request, "").await.status(), StatusCode::NO_CONTENT);
+    go.add_permits(1);
+    drop(reply.frames().await);
+    host.idle().await;
+    assert_eq!(
+        host.get("/agent/threads/t").await.status(),
+        StatusCode::NOT_FOUND,
+        "and nothing comes after it"
+    );
 }
 
 #[tokio::test]

@@ -9,9 +9,10 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use umbel_server::Service;
+use umbel_server::{Listener, Service};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -36,6 +37,16 @@ impl Host {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        Self::start_at(service, address, listener.into(), stop)
+    }
+
+    /// The same where that listens.
+    pub(crate) fn start_at(
+        service: Service,
+        address: SocketAddr,
+        listener: Listener,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
         let serving = service.clone().serve(listener, stop);
         let task = tokio::spawn(async move { serving.await.unwrap() });
         Self { service, address, task }
@@ -48,10 +59,7 @@ impl Host {
 
     /// A connection on which requests can follow each other.
     pub(crate) async fn connection(&self) -> Connection {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        Connection { sender, address: self.address }
+        Connection::over(TcpStream::connect(self.address).await.unwrap(), &self.address.to_string()).await
     }
 
     /// Done once it has stopped.
@@ -72,12 +80,22 @@ impl Host {
 /// A connection to a server.
 pub(crate) struct Connection {
     sender: hyper::client::conn::http1::SendRequest<Full<Bytes>>,
-    address: SocketAddr,
+    /// The name by which the server is asked.
+    name: String,
 }
 
 impl Connection {
+    pub(crate) async fn over(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        name: &str,
+    ) -> Self {
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        Self { sender, name: name.to_owned() }
+    }
+
     pub(crate) async fn send(&mut self, request: http::request::Builder, body: impl Into<Bytes>) -> Reply {
-        let request = request.header("host", self.address.to_string());
+        let request = request.header("host", &self.name);
         let request = request.body(Full::new(body.into())).unwrap();
         let response = within(self.sender.send_request(request)).await.unwrap();
         let (head, body) = response.into_parts();
