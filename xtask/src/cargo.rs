@@ -25,3 +25,16 @@ pub(crate) fn command(folder: &Path) -> Command {
 pub(crate) fn run(args: &[&str], env: &[(&str, &str)]) -> Verdict {
     succeed(command(&root()).args(args).envs(env.iter().copied()))
 }
+
+/// What cargo prints, run in a folder.
+pub(crate) fn output(folder: &Path, args: &[&str], env: &[(&str, &Path)]) -> Result<String, String> {
+    let mut command = command(folder);
+    command.args(args).envs(env.iter().copied());
+    let output = command.output().map_err(|error| format!("cargo cannot be started: {error}"))?;
+    if output.status.success() {
+        return String::from_utf8(output.stdout).map_err(|error| format!("cargo printed no text: {error}"));
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let name = args.first().copied().unwrap_or_default();
+    Err(format!("`cargo {name}` ended with {}: {}", output.status, said.trim()))
+}

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+mod audit;
 mod budgets;
 mod built;
 mod cargo;
@@ -22,6 +23,7 @@ mod postgres;
 mod sandbox;
 mod server;
 mod simulate;
+mod soak;
 mod starter;
 mod stores;
 mod studio;
@@ -34,6 +36,9 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
 
 commands:
+  audit
+      holds the packages of all lock files against deny.toml: sources, licences, bans, yanked versions, duplicates;
+      and against the advisories of a checkout of the RustSec database, if $UMBEL_ADVISORY_DB names its folder
   conformance [--events | --only NAME,...] [--list] [--verbose]
       holds the AG-UI server and the events of all tests against the official packages of the protocol
       --events          only the events of the tests
@@ -54,6 +59,8 @@ commands:
       feeds all that reads what comes from outside with bytes that find new ways through it, each for N seconds (600)
   local-model
       serves a real small model on this machine and runs an agent on it, streamed and with a schema
+  sbom FILE
+      writes the bill of materials of the `umbel` program, as CycloneDX 1.6
   simulate [--seeds N] [--seed S] [--from S] [--store memory|sqlite] [--verbose]
       runs random worlds of agents, people and faults in simulated time, and checks that nothing is lost or done twice
       --seeds N         that many worlds (20000)
@@ -61,10 +68,15 @@ commands:
       --from S          the first world
       --store NAME      the session store, in memory unless told otherwise
       --verbose         prints the world and its trace
+  soak [--runs N] [--minutes N] [--plot FILE.svg]
+      puts a server under a long mixed load, deletes all of it, and checks memory, descriptors, tasks and database pages
+      --runs N          at least so many exchanges (20000)
+      --minutes N       and for at least so long
+      --plot FILE.svg   writes memory over time
   test [CHECK]
       sets up what is needed and runs every check, or one of them:
-      format, style, pages, lints, tests, sandbox, vectors, postgres, crash, simulate, conformance, mcp, studio,
-      starter, models, docs, budgets
+      format, style, pages, audit, lints, tests, sandbox, vectors, postgres, crash, simulate, soak, conformance, mcp,
+      studio, starter, models, docs, budgets
   bench http
       what serving agents costs, beside a raw handler that writes the same bytes
   bench models
@@ -105,13 +117,16 @@ fn bench(name: Option<&str>) -> ExitCode {
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
+        Some("audit") => audit::main(),
         Some("conformance") => conformance::main(args),
         Some("copilotkit") => copilotkit::main(),
         Some("crash") => crash::main(args),
         Some(crash::CHILD) => crash::child_main(args),
         Some("fuzz") => fuzz::main(args),
         Some("local-model") => models::local_model(),
+        Some("sbom") => audit::sbom_main(args),
         Some("simulate") => simulate::main(args),
+        Some("soak") => soak::main(args),
         Some("test") => test::main(args),
         Some("postgres") => postgres::main(args),
         Some("vectors") => vectors::main(args),

@@ -36,7 +36,9 @@ pub(crate) fn check() -> Verdict {
         problems.extend(unlisted(index, &pages));
     }
     let mut sources = String::new();
-    source_below(&root.join("crates"), &mut sources);
+    for folder in ["crates", "xtask"] {
+        source_below(&root.join(folder), &mut sources);
+    }
     problems.extend(missing_tests(pages.get(Path::new(SECURITY)).map_or("", String::as_str), &sources));
     if problems.is_empty() { Verdict::Passed } else { Verdict::Failed(problems.join("; ")) }
 }

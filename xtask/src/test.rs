@@ -5,8 +5,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use crate::{
-    budgets, cargo, conformance, crash, mcp, models, pages, postgres, sandbox, simulate, starter, studio,
-    style, vectors,
+    audit, budgets, cargo, conformance, crash, mcp, models, pages, postgres, sandbox, simulate, soak,
+    starter, studio, style, vectors,
 };
 
 /// The root of the workspace.
@@ -37,6 +37,7 @@ const CHECKS: &[Check] = &[
     Check { name: "format", run: || cargo::run(&["fmt", "--all", "--check"], &[]) },
     Check { name: "style", run: style::check },
     Check { name: "pages", run: pages::check },
+    Check { name: "audit", run: audit::check },
     Check {
         name: "lints",
         run: || cargo::run(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
@@ -47,6 +48,7 @@ const CHECKS: &[Check] = &[
     Check { name: "postgres", run: postgres::check },
     Check { name: "crash", run: crash::check },
     Check { name: "simulate", run: simulate::check },
+    Check { name: "soak", run: soak::check },
     Check { name: "conformance", run: conformance::check },
     Check { name: "mcp", run: mcp::check },
     Check { name: "studio", run: studio::check },
