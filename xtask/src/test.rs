@@ -1,7 +1,10 @@
 //! `cargo xtask test`: everything that must hold, on a machine that has Rust and the package registries.
 
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::{
@@ -64,47 +67,119 @@ const CHECKS: &[Check] = &[
 /// The check from which on the benchmark is built beside the others: most of those that follow wait for servers and browsers.
 const BUILDS_BENCHMARK: &str = "postgres";
 
+/// The exit code of a check that could not be run here.
+const NOT_RUN: u8 = 3;
+
+/// Lines of a failed check that are printed again at the end.
+const REPEATED_LINES: usize = 100;
+
 pub(crate) fn main(mut args: impl Iterator<Item = String>) -> ExitCode {
-    let only = args.next();
-    if let Some(only) = &only
-        && !CHECKS.iter().any(|check| check.name == only)
-    {
+    let Some(only) = args.next() else { return run_all() };
+    let Some(check) = CHECKS.iter().find(|check| check.name == only) else {
         let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
         eprintln!("there is no check `{only}`; there are {}", names.join(", "));
         return ExitCode::from(2);
+    };
+    match (check.run)() {
+        Verdict::Passed => ExitCode::SUCCESS,
+        Verdict::Failed(why) => {
+            println!("{only} failed: {why}");
+            ExitCode::FAILURE
+        }
+        Verdict::NotRun(why) => {
+            println!("{only} was not run: {why}");
+            ExitCode::from(NOT_RUN)
+        }
     }
-    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+}
+
+/// Runs every check in a process of its own. The end of what a failed one printed is repeated after
+/// all others, since logs of CI are often cut to their tail.
+fn run_all() -> ExitCode {
+    let (mut passed, mut skipped) = (0, 0);
+    let mut failed: Vec<(&str, Vec<String>)> = Vec::new();
     let mut early = None;
-    for check in CHECKS.iter().filter(|check| only.as_deref().is_none_or(|only| only == check.name)) {
-        println!("== {}", check.name);
-        if only.is_none() && check.name == BUILDS_BENCHMARK {
+    for Check { name, .. } in CHECKS {
+        println!("== {name}");
+        if *name == BUILDS_BENCHMARK {
             early = Some(std::thread::spawn(budgets::build_early));
         }
-        if check.name == "budgets"
+        if *name == "budgets"
             && let Some(early) = early.take()
         {
             let _ = early.join();
         }
         let started = Instant::now();
-        let verdict = (check.run)();
+        let (code, tail) = run_apart(name);
         let seconds = started.elapsed().as_secs();
-        match verdict {
-            Verdict::Passed => {
+        match code {
+            Some(0) => {
                 passed += 1;
-                println!("== {}: passed ({seconds} s)", check.name);
+                println!("== {name}: passed ({seconds} s)");
             }
-            Verdict::Failed(why) => {
-                failed += 1;
-                println!("== {}: FAILED ({seconds} s): {why}", check.name);
-            }
-            Verdict::NotRun(why) => {
+            Some(code) if code == i32::from(NOT_RUN) => {
                 skipped += 1;
-                println!("== {}: not run: {why}", check.name);
+                println!("== {name}: not run ({seconds} s)");
+            }
+            _ => {
+                println!("== {name}: FAILED ({seconds} s)");
+                failed.push((name, tail));
             }
         }
     }
-    println!("{passed} passed, {failed} failed, {skipped} skipped");
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    for (name, tail) in &failed {
+        println!("\n== {name} FAILED; its last lines:");
+        for line in tail {
+            println!("{line}");
+        }
+    }
+    println!("{passed} passed, {} failed, {skipped} skipped", failed.len());
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs one check in a process of its own, prints what it prints, and returns its exit code with its
+/// last lines.
+fn run_apart(name: &str) -> (Option<i32>, Vec<String>) {
+    let failed =
+        |error: &dyn std::fmt::Display| (None, vec![format!("the check cannot be started: {error}")]);
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return failed(&error),
+    };
+    let mut command = Command::new(program);
+    command.args(["test", name]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if std::io::stdout().is_terminal() {
+        command.env("CARGO_TERM_COLOR", "always");
+    }
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return failed(&error),
+    };
+    let tail = Mutex::new(VecDeque::new());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    std::thread::scope(|scope| {
+        scope.spawn(|| stdout.map(|stdout| pass_on(stdout, &tail)));
+        scope.spawn(|| stderr.map(|stderr| pass_on(stderr, &tail)));
+    });
+    let status = child.wait();
+    let tail = tail.into_inner().unwrap_or_else(PoisonError::into_inner);
+    (status.ok().and_then(|status| status.code()), tail.into())
+}
+
+/// Prints lines as they come and keeps the last of them.
+fn pass_on(from: impl Read, tail: &Mutex<VecDeque<String>>) {
+    let mut lines = BufReader::new(from);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        println!("{text}");
+        let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+        if tail.len() == REPEATED_LINES {
+            tail.pop_front();
+        }
+        tail.push_back(text);
+        line.clear();
+    }
 }
 
 /// All tests of the workspace, those in the documentation too. Some run code in sandboxes; without them they fail, and say why.

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use siphasher::sip::SipHasher13;
 use smol_str::SmolStr;
+use tracing::Instrument;
 use umbel_agui::{InputLimits, RunAgentInput, proto};
 use umbel_core::{Object, SessionKey, TraceContext};
 
@@ -37,6 +38,10 @@ const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// How many bytes of each end of a request tell it from others.
 const DIGESTED: usize = 2048;
 
+/// Requests with more bytes are handled on a blocking thread: parsing one takes milliseconds and does
+/// not yield.
+const LARGE_BODY: usize = 256 * 1024;
+
 /// How many of its last messages tell a request from others that answers something.
 const LAST_MESSAGES: usize = 16;
 
@@ -54,10 +59,47 @@ pub(crate) async fn run(State(offered): State<Offered>, request: Request) -> Res
 async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let principal = principal(&head)?;
-    let encoding = encoding(&head.headers);
     check_type(&head.headers)?;
     let reserved = reserve_body(offered, &principal, body.size_hint().upper()).await?;
     let body = read(offered.app.runs.limits(), body).await?;
+    if body.len() > LARGE_BODY {
+        let (user, offered) = (offered.app.quota_user(&principal).cloned(), offered.clone());
+        let runs = offered.app.runs.clone();
+        let work = async move { accept(&offered, (head, principal), body, reserved).await };
+        let work = async move {
+            match user {
+                Some(user) => runs.quotas.metered(user, work).await,
+                None => work.await,
+            }
+        };
+        return Box::pin(on_blocking_thread(work)).await;
+    }
+    accept(offered, (head, principal), body, reserved).await
+}
+
+/// Drives a future on a blocking thread, so that its polls keep no worker from other requests.
+async fn on_blocking_thread<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    let runtime = tokio::runtime::Handle::current();
+    let work = work.in_current_span();
+    match tokio::task::spawn_blocking(move || runtime.block_on(work)).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Problem::shutting_down("the server is stopping: try again")),
+        },
+    }
+}
+
+/// Parses a request, admits its run and responds with its stream.
+async fn accept(
+    offered: &Offered,
+    (head, principal): (Parts, Principal),
+    body: Bytes,
+    reserved: Reserved,
+) -> Result<Response, Problem> {
+    let encoding = encoding(&head.headers);
     let input = RunAgentInput::parse_within(&body, &InputLimits::default())?;
     let asking = Asking { head: &head, principal: &principal, input: Some(&input) };
     let chosen = offered.choose(&asking, Some(&input.thread_id)).await?;
@@ -97,11 +139,12 @@ async fn begin(offered: &Offered, request: Request) -> Result<Response, Problem>
             drop(reserved);
         }
         Some(first) => {
-            let (offered, trace) = (offered.clone(), TraceContext::current());
-            let (user, again) = (live.key.user().to_owned(), offered.clone());
+            let queued =
+                Queued { offered: offered.clone(), body, principal, state, trace: TraceContext::current() };
+            let user = live.key.user().to_owned();
             offered.spawn(&user, async move {
                 first.ended().await;
-                wait_turn(&again, ticket, &body, (&principal, &state), trace).await;
+                queued.run(ticket).await;
                 drop(reserved);
             });
         }
@@ -154,27 +197,36 @@ async fn tell_again(offered: &Offered, ticket: Ticket) {
     }
 }
 
-/// A run whose turn has come.
-async fn wait_turn(
-    offered: &Offered,
-    ticket: Ticket,
-    body: &Bytes,
-    (principal, state): (&Principal, &Object),
+/// A request whose run waits until the one before it in its thread has ended.
+struct Queued {
+    offered: Offered,
+    body: Bytes,
+    principal: Principal,
+    state: Object,
     trace: Option<TraceContext>,
-) {
-    let live = ticket.live.clone();
-    let planned = match RunAgentInput::parse_within(body, &InputLimits::default()) {
-        Ok(input) => {
-            let (key, digest) = (&live.key, logged_digest(&input, live.digest));
-            let asked = Asked { key, input: &input, digest, principal, state, trace };
-            plan(&offered.endpoint, &asked).await
+}
+
+impl Queued {
+    async fn run(self, ticket: Ticket) {
+        let (live, offered) = (ticket.live.clone(), self.offered.clone());
+        let planned = if self.body.len() > LARGE_BODY {
+            on_blocking_thread(async move { self.plan(&live).await }).await
+        } else {
+            self.plan(&live).await
+        };
+        match planned {
+            Ok(Some(plan)) => drive(&offered, ticket, plan).await,
+            Ok(None) => tell_again(&offered, ticket).await,
+            Err(problem) => ticket.refuse(&problem),
         }
-        Err(error) => Err(error.into()),
-    };
-    match planned {
-        Ok(Some(plan)) => drive(offered, ticket, plan).await,
-        Ok(None) => tell_again(offered, ticket).await,
-        Err(problem) => ticket.refuse(&problem),
+    }
+
+    async fn plan(self, live: &LiveRun) -> Result<Option<crate::plan::Plan>, Problem> {
+        let input = RunAgentInput::parse_within(&self.body, &InputLimits::default())?;
+        let (key, digest) = (&live.key, logged_digest(&input, live.digest));
+        let (principal, state) = (&self.principal, &self.state);
+        let asked = Asked { key, input: &input, digest, principal, state, trace: self.trace };
+        plan(&self.offered.endpoint, &asked).await
     }
 }
 

@@ -236,3 +236,22 @@ async fn no_answer_is_guessed_at_kept_or_made_part_of_another_page() {
         assert!(headers["cache-control"].to_str().unwrap().contains("no-store"), "{route:?}");
     }
 }
+
+#[tokio::test]
+async fn a_large_request_is_handled_on_a_blocking_thread() {
+    let threads = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = threads.clone();
+    let endpoint = AgentEndpoint::new(runner("a", "chat").build().unwrap()).request_state(move |_, _| {
+        seen.lock().unwrap().push(std::thread::current().id());
+        Ok(umbel_core::Object::new())
+    });
+    let host = Host::start(Server::new().agent("/chat", endpoint).build().unwrap()).await;
+    for (run, words) in [("small", "Hello".to_owned()), ("large", "Hello ".repeat(60_000))] {
+        let told = host.post("/chat", &input("t", run, &words)).await.frames().await;
+        assert_eq!(told.last().unwrap().event["type"], "RUN_FINISHED");
+    }
+    // The test's runtime has one worker, which is this thread.
+    let [small, large] = threads.lock().unwrap()[..] else { panic!("two requests") };
+    assert_eq!(small, std::thread::current().id());
+    assert_ne!(large, std::thread::current().id());
+}
